@@ -175,10 +175,10 @@ class Executor:
         return released, charges
 
     def _note(self, again: Query, key: ReleaseKey) -> None:
-        """Note what a query did to the state, to rebuild it. Changes of Xw before a reset do not matter any more.
+        """Record a query's change of the state, so that the state can be rebuilt. A reset makes earlier changes of Xw obsolete.
 
-        Weightings before the reset are repeated on other margins. Solvers that reset Xw replace their state afterwards
-        (SVRG), and solvers that go on with earlier state never reset Xw (SCD).
+        A rebuild repeats weightings from before the reset on different margins. This is harmless: solvers that reset Xw replace
+        their state afterwards (SVRG), and solvers that continue with earlier state never reset Xw (SCD).
         """
         if self._reload is None:
             return

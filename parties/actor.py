@@ -150,9 +150,9 @@ class RowsActor:
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
-        """Return whether this process can read memory of its shard of the margins, and of the party's actor.
+        """Return (margins, party), each True if this process can read that memory. party : memory of the party's main actor.
 
-        If it can read that of the margins, it lends its vectors, too.
+        If it can read the memory of the margins, it lends its own vectors, too.
         """
         self._near = self._reader.reads(margins)
         return self._near, self._reader.reads(party)
@@ -166,7 +166,7 @@ class RowsActor:
         given: Any = records.weights
         read = self._read(records)
         if isinstance(given, Lent) and read.weights is not None:
-            # Nobody can change a weight between two readings of it, so its clip holds.
+            # In a copy, nobody can change a weight between two readings of it, so its clip holds.
             read = replace(read, weights=read.weights.copy())
         return self._rows.sums(from_plain(query, Query), read)
 
@@ -185,7 +185,7 @@ class RowsActor:
         return self._rows.step(number, delta, shift)
 
     def visit(self, query: Plain, records: Records, address: Address) -> Any:
-        """Answer a whole visit, whose steps arrive on a line; return what `leave` does, or None if the visit was given up."""
+        """Answer a whole visit, whose steps arrive on a line; return the result of `leave`, or None for an abandoned visit."""
         with contextlib.suppress(Ended), answering(address) as line:
             line.send(self.enter(query, records))
             while True:
@@ -209,11 +209,11 @@ class RowsActor:
         return self._lender.room(size) if self._near and 8 * size > INLINE_BYTES else None
 
     def _sent(self, vector: Vector) -> Any:
-        """Return the vector as margins can read it: lent on this machine, or stored. A small one is sent itself."""
+        """Return the vector in a form that margins can read: lent on this machine, or stored. A small vector is sent inline."""
         return (self._lender.lend(vector) if self._near and vector.nbytes > INLINE_BYTES else None) or stored(vector)
 
     def _read(self, records: Records) -> Records:
-        """Return the vectors. Margins and weights may be views of memory that the coordinator can change."""
+        """Return the vectors of handles. Margins and weights may be views of memory that the coordinator can change."""
         return Records(
             self._view(records.weights),
             self._view(records.margins),

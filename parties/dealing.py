@@ -1,8 +1,8 @@
 """The dealer of a run on shares, as a participant without columns.
 
 Guarantee. The dealer receives only public facts, and sends words that are uniform for their receiver. It adds its noise to
-every opened sum. It derives roles, bits and caps from the job and n, and deals nothing before every party has stated the same
-n: with a larger one, its noise would be too small.
+every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has
+stated this n, because with a larger n its noise would be too small.
 """
 
 from __future__ import annotations

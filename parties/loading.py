@@ -135,8 +135,8 @@ class Unchanged:
     """Check that a source does not change while several shards read it separately.
 
     Guarantee. No record is in two shards because it moved within the source meanwhile. For files of this machine and objects
-    in a store, `require` raises DataError instead; also for two shards that read one block of a Ray dataset and found other
-    rows in it. For a function, every shard's process compares `content_for` with that of the data that it was given
+    in a store, `require` raises DataError instead. It does so, too, if two shards found different rows in one block of a Ray
+    dataset. For a function, every shard's process compares `content_for` with the digest of the data that it received
     (`require_content`).
 
     opened : the source (`open_for`).
@@ -162,7 +162,7 @@ class Unchanged:
             raise self._origin.error(CHANGED)
 
     def content_for(self, task: PartyTask, opened: Source | SparseSource, *, ids: bool = False) -> str:
-        """Return a digest of what a function returned, all of which is read once for it; '' for other sources.
+        """Return a digest of the data that a function returned, which this call reads once in full; '' for other sources.
 
         ids : the source was opened with its id column, by which its rows are aligned.
         """
@@ -174,9 +174,9 @@ class Unchanged:
 
 
 def spec_for(source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
-    """Return the source for the process of one shard, with its place in a CSV file; None if that opens it as it was given.
+    """Return the source for the process of one shard, with the shard's lines of a CSV file; None to open it as it was given.
 
-    Aligned rows lie anywhere in a file, so it is then read whole.
+    Aligned rows can lie anywhere in a file, so the process then reads the whole file.
     """
     found = isinstance(opened, CsvSource) and opened.one_a_line and (bool(file_of(source)) or is_stored(source))
     if shard is None or chosen is not None or not found:

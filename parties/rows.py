@@ -66,7 +66,7 @@ class _Visit:
 
 
 def _anywhere(size: int) -> None:
-    """Leave it to numpy where a vector is computed."""
+    """Return None, so that the vector is computed in place."""
     del size
 
 

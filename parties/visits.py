@@ -23,7 +23,7 @@ class Visited(Remote):
     _answers: tuple[Any, ...] = ()
 
     def start(self, method: str, *arguments: Any) -> Each:
-        """Return references to the answers. A visit that was not left ends first, because its shards wait for a step."""
+        """Return references to the answers. An unfinished visit ends first, because its shards are waiting for a step."""
         self._end()
         return super().start(method, *arguments)
 
@@ -78,7 +78,7 @@ class Visited(Remote):
             line.close()
         self._lines = ()
         answers, self._answers = self._answers, ()
-        with contextlib.suppress(Exception):  # the next call of a lost member raises its loss
+        with contextlib.suppress(Exception):  # the next call to a lost member raises the loss
             self.fetch(answers)
 
     def _done(self, answer: Any) -> bool:

@@ -16,7 +16,7 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan"
 """Fields that stand for a missing cell unless others are declared."""
 
 TYPED = (".parquet", ".arrow", ".feather", ".npy", ".npz")
-"""Endings of files that hold types, and so have no format of text."""
+"""Endings of files that store the types of their columns, so `Csv` options do not apply to them."""
 
 _NUMERIC = set("0123456789+-eE")
 
@@ -111,7 +111,7 @@ def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
 
 
 def is_text(path: str) -> bool:
-    """Return True for a path that may be of a text file: no folder, no typed format, and no address but of a text file."""
+    """Return True unless the path is a folder, a file with types, or an address that does not end as a text file's does."""
     name = path.lower().partition("?")[0]
     if "://" in name:
         return name.removesuffix(".gz").endswith((".csv", ".tsv"))

@@ -70,8 +70,8 @@ class RayMeters:
 class MarginsActor(ShardMargins):
     """Actor that holds one shard of the margins.
 
-    It lends vectors to parties whose shard is on this machine, and stores them for others. It stores labels and limits once,
-    for all parties and visits. Margins are computed in the memory in which they are lent.
+    It lends vectors to parties whose shard is on this machine, and puts them into the object store for others. It stores
+    labels and limits once, for all parties and visits. It computes margins in the memory that it lends.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class MarginsActor(ShardMargins):
         return self._weights.lend(np.zeros(1))
 
     def meet(self, near: Sequence[str], far: Sequence[str]) -> None:
-        """Take the names of the parties whose shard read the probe, and of the others."""
+        """Store the names of the parties whose shard could read the probe, and of the other parties."""
         self._near, self._far = frozenset(near), frozenset(far)
 
     def _share(self, name: str, vector: Vector) -> Vector:
@@ -109,7 +109,7 @@ class MarginsActor(ShardMargins):
         return found.copy() if kept and isinstance(vector, Lent) else found
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return handles of large vectors, which all of the parties can read."""
+        """Return the vectors with large ones replaced by handles, which all of the parties can read."""
         near = self._near.issuperset(parties) if parties else not self._far
         margins, weights = records.margins, records.weights
         sent: dict[str, Any] = {

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ShardTransport(RayTransport):
-    """Transport to the head of each party whose rows are in shards. It passes on handles; shards exchange the vectors."""
+    """Transport to the main actor of each party whose rows are in shards. It carries handles; shards exchange the vectors."""
 
     _margins: Group | None = None
 
     def introduce(self, margins: Group) -> None:
-        """Find the shards of parties that share a machine with their shard of the margins, and inform both."""
+        """Find the shards of parties that share a machine with their shard of the margins, and inform both sides."""
         self._margins = margins
         probes = margins.ask("probe")
         reads = self._gather({name: actor.meet.remote(probes) for name, actor in self._actors.items()})
@@ -38,7 +38,7 @@ class ShardTransport(RayTransport):
         """Wait until Ray has restarted the party's actors, and have them load their data again."""
         greeting = super().revive(party, seconds)
         if self._margins is not None:
-            with contextlib.suppress(StateLost):  # the next query notices it, too
+            with contextlib.suppress(StateLost):  # the next query raises it again
                 self.introduce(self._margins)
         return greeting
 

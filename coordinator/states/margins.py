@@ -42,7 +42,7 @@ def _own(name: str, vector: Vector) -> Vector:
 
 
 def _anywhere(size: int) -> None:
-    """Leave it to numpy where margins are computed."""
+    """Return None, so that numpy allocates the memory of margins."""
     del size
 
 
@@ -57,7 +57,7 @@ class Margins:
     n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
         memory that other processes read.
-    room : returns memory, (size,), in which the next Xw + o is computed; None for any.
+    room : returns memory, (size,), for the next Xw + o; None lets numpy allocate it.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class Margins:
         return Records()
 
     def in_sweep(self, cap: float | None) -> Records:
-        """Return the per-record vectors that a party sees in a visit of a sweep, under this record cap."""
+        """Return the per-record vectors that a party sees in a visit of a sweep under this record cap, if any."""
         limits = None if cap is None else self._limits(cap)
         return Records(margins=self._margins, labels=self._labels, limits=limits)
 
     def vectors(self) -> Iterator[Vector]:
-        """Yield the vectors that queries replace, which `restore` may need."""
+        """Yield the vectors that queries replace and that `restore` may need."""
         yield self._margins
         yield from self._held.values()
         yield from self._kept.values()

@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.2
 class ShardMargins:
     """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it.
 
-    Methods that change the state have an argument `mark`: keep the present state first, for `undo`.
+    Methods that change the state take `mark`: if True, they first save the present state for `undo`.
     """
 
     _loaded: Margins | None = None
@@ -81,7 +81,7 @@ class ShardMargins:
         return given
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors in the form in which they are sent to parties; () for any."""
+        """Return the vectors in the form in which they are sent to these parties; () stands for any party."""
         del parties
         return records
 
@@ -106,7 +106,8 @@ class ShardMargins:
     ) -> Records | None:
         """Take in the parties' vectors, in order; see `Margins.absorb`.
 
-        visit : record cap of the visits of a sweep; the return value is then what the next visit sees. False for None.
+        visit : record cap of the visits of a sweep, None without one; returns the records for the next visit. False for other
+            queries; returns None.
         """
         if mark:
             self._mark()
@@ -128,7 +129,7 @@ class ShardMargins:
 class MarginShards:
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
 
-    loaded : called once all shards have loaded, also when one of them was restarted.
+    loaded : called each time all shards have loaded, including after a restart of one of them.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class MarginShards:
         return total
 
     def state(self) -> None:
-        """Make each shard keep its state, for `restore`. The next call that changes the state carries the request."""
+        """Make each shard save its state for `restore`. The next call that changes the state carries the request."""
         self._marked = False
 
     def restore(self, state: None) -> None:
@@ -198,7 +199,7 @@ class MarginShards:
     def records(self, query: Query) -> Each:
         """Return, per shard, the per-record vectors that the parties see for this query, or handles of them.
 
-        The shards return those of the next visit of a sweep with their answer to `take`, which saves a round trip.
+        In a sweep, the shards return the vectors for the next visit with their answer to `take`, which saves a round trip.
         """
         if query.need is Need.NOTHING:
             return Each([Records()] * self._shards.size)

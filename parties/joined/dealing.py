@@ -1,8 +1,8 @@
 """The dealer of a federation: an organisation without data that deals in training on shares.
 
 Guarantee. The dealer opens no source and has no policy to ask, since it releases nothing but its noise and uniform words. It
-deals only for jobs that name a separate dealer, with keys that its own identity signs, and it accepts no other call. It takes
-from the parties only their number of records.
+deals only for jobs that name a separate dealer, with keys that its own identity signs, and it accepts no other call. The
+parties send it only their number of records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data sets in blocks: tables that a process fetches one at a time, as those of a Ray dataset."""
+"""Data sets in blocks, such as Ray datasets: a process fetches one block, a table, at a time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Blocks:
 
 
 class BlockSource:
-    """Rows of all blocks, one block after the other. A process holds one block at a time, and fetches those it reads alone.
+    """Rows of all blocks, one block after the other. A process holds one block at a time, and fetches only the blocks it reads.
 
-    digests : {block: SHA-256 of its wanted columns}, of the blocks that this object has read. Two shards that read one block
-        compare them, because a lost block may be computed again and differ (parties.loading.Unchanged).
+    digests : {block: SHA-256 of its wanted columns} for the blocks that this object has read. Two shards that read the same
+        block compare its digests, because a lost block may be computed again and differ (parties.loading.Unchanged).
     """
 
     typed = True
@@ -71,7 +71,7 @@ class BlockSource:
             first = max(0, first - count)
 
     def _block(self, number: int) -> ArraySource:
-        """Return a block, which replaces the one that was held before."""
+        """Return a block, which replaces the block held before."""
         if self._held is None or self._held[0] != number:
             self._held = None
             table = self.origin.attempt(lambda: self._blocks.fetch(number), "has a block that cannot be fetched")

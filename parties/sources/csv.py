@@ -64,7 +64,7 @@ def dialect(spec: Csv) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A CSV file whose lines another process has found, so that this one reads only its part of them.
+    """A CSV file whose lines another process has found, so that this process reads only its own part.
 
     source : path, address or `Csv`, as it was given.
     """
@@ -78,9 +78,9 @@ class CsvSource:
 
     Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
 
-    `batches_between` reads little more than the lines of the records asked for, where each line is a record: if the file is not
-    compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a file of one column
-    has no blank lines. Other files are read from their beginning.
+    `batches_between` reads little more than the lines of the requested records, provided that each line is a record. This holds
+    if the file is not compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a
+    file of one column has no blank lines. Other files are read from their beginning.
 
     lines : of the file, if they are known; None finds them.
     """
@@ -112,7 +112,7 @@ class CsvSource:
 
     @property
     def one_a_line(self) -> bool:
-        """True if each line that is not blank is one record, as far as is known: quotes need that the records were counted."""
+        """True if every line that is not blank is known to be one record; with quotes, only once records are counted."""
         return self._separable and (self._one_a_line or self.n_records == self.lines.filled - 1)
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -140,26 +140,26 @@ class CsvSource:
             first = max(0, first - batch.num_rows)
 
     def _part(self, first: int, stop: int) -> tuple[int, tuple[int, int] | None]:
-        """Return the number of a record up to `first`, and position and size of a part of the file with all up to `stop`.
+        """Return (record, part): the part of the file, (position, size), begins at this record and holds all up to `stop`.
 
-        The part is None to read the file from its beginning, record 0.
+        The record is at most `first`. The part is None if the file must be read from its beginning, record 0.
         """
         line, position = self.lines.before(first + 1)  # line 0 is the header
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
         if size != self.lines.size or start[:1] not in (b"\n", b"\r"):
             raise self.origin.error("changed while it was read")
-        if start[1:] == _BYTE_ORDER_MARK:  # Arrow would drop it as the mark of a file, but keeps it within a file
+        if start[1:] == _BYTE_ORDER_MARK:  # Arrow drops this mark at the start of a file but keeps it within one
             return 0, None
         return line - 1, (position, self.lines.after(stop + 1) - position)
 
     def _around(self, position: int) -> tuple[int, bytes]:
-        """Return the size of the file, and the byte before a position with as many after it as a byte order mark has."""
+        """Return the size of the file, and bytes of it: the one before a position, and as many from there as a BOM has."""
         with self._stream() as raw:
             raw.seek(position - 1)
             return raw.size(), raw.read(1 + len(_BYTE_ORDER_MARK))
 
     def _is_separable(self) -> bool:
-        """Return True if lines can be read without those before them, where each is a record."""
+        """Return True if, where each line is a record, a line can be read without the lines before it."""
         (first, second), lines = self.lines.header, self.lines
         if second is None or not keeps_lines(self._spec.encoding):
             return False

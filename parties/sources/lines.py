@@ -45,7 +45,7 @@ class Lines:
         return self.marks[found][1] if found < len(self.marks) else self.size
 
     def near(self, start: int, stop: int) -> Lines:
-        """Return these lines with the marks around lines start..stop − 1 alone."""
+        """Return these lines with only the marks around lines start..stop − 1."""
         first = bisect_right(self.marks, (start, self.size)) - 1
         return replace(self, marks=(self.marks[first], *self.marks[bisect_left(self.marks, (stop, -1)) :][:1]))
 
@@ -75,7 +75,7 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
             quotes += found
             breaks += int(np.count_nonzero(new_lines))
             if returns.any():
-                # One that a line feed follows is counted with it, but for the end of a piece.
+                # A return before a line feed is counted with it, except at the end of a piece.
                 breaks += int(np.count_nonzero(returns[:-1] & ~new_lines[1:])) + int(returns[-1])
             begun = ~ends
             begun[1:] &= ends[:-1]
@@ -94,7 +94,7 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
 
 
 def keeps_lines(encoding: str) -> bool:
-    """Return True for encodings in which a line can be read without those before it, and only line breaks hold their bytes.
+    """Return True for encodings in which a line can be read without earlier lines, and only line breaks contain their bytes.
 
     These are UTF-8 and the encodings of one byte per character that extend ASCII's line breaks.
     """
@@ -106,5 +106,5 @@ def keeps_lines(encoding: str) -> bool:
     except (LookupError, UnicodeError):
         return False
     places = [text.find("\n"), text.rfind("\n"), text.find("\r"), text.rfind("\r")]
-    own = text[128:].count("\ufffd") < 64  # most bytes beyond ASCII are characters by themselves
+    own = text[128:].count("\ufffd") < 64  # most bytes beyond ASCII are single characters
     return text == alone and len(text) == 256 and own and places == [_NEW_LINE, _NEW_LINE, _RETURN, _RETURN]

@@ -57,7 +57,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         return ParquetSource(files, origin, opened=system.open_input_file)
     if isinstance(spec, Csv) or name.endswith(CSV):
         given = spec if isinstance(spec, Csv) else Csv(address, delimiter="\t" if is_tabbed(path) else ",")
-        # A stream decompresses what its name says, and a file can be read from any position.
+        # A stream decompresses by the ending of the name; a file can be read from any position.
         read = system.open_input_stream if name.endswith(COMPRESSED) else system.open_input_file
         return CsvSource(given, contents, origin, stream=partial(read, path), lines=lines)
     if name.endswith(PARQUET):

@@ -507,7 +507,7 @@ def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
     except LedgerError:
         raise _Unsettled(
             "not checked: the ledger cannot be read"
-        ) from None  # the check of the ledger fails and says why
+        ) from None  # the check of the ledger fails and states the reason
     balance = next((b for b in balances if b.dataset == account), None)
     if balance is None:
         raise _Mismatch(f"this ledger has no data set {account!r}")

@@ -89,7 +89,7 @@ def command(
         require_ledger(ledger, dataset)  # before files are read
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrivacyWarning)
-            # One private run per party; the lines of the purchase state the sum.
+            # The purchase makes one private run per party; its lines state the sum.
             warnings.filterwarnings("ignore", "private run ", PrivacyWarning)
             purchase = buy_bounds(draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset)
         ask, bought = purchase.asking(ask), (*purchase.lines, *(f"warning: {each.message}" for each in caught))

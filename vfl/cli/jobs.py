@@ -198,7 +198,7 @@ def named_sources(
 
 
 def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
-    """Return a file in its format. options : as `formats_of` returns them; those for all files leave typed files alone."""
+    """Return a file in its format. options : of `formats_of`; those for all files do not apply to typed files."""
     from vfl.csv import formatted, is_text
 
     shared = options.get(None, {}) if is_text(path) else {}

@@ -69,7 +69,7 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
 
 
 def with_exposure(partition: FeaturePartition, names: Sequence[str]) -> FeaturePartition:
-    """Return the partition with a column of exposures at the label's owner; one that it names already stays."""
+    """Return the partition with a column of exposures at the label's owner, unless it already names one."""
     if partition.exposure is not None:
         return partition
     return partition.with_factors(exposure=_free("exposure", (*names, partition.label_column)))
@@ -80,7 +80,7 @@ def _label(names: Sequence[str]) -> str:
 
 
 def _free(name: str, names: Sequence[str]) -> str:
-    """Return the name, with underscores after it until no column has it."""
+    """Return the name, with underscores appended until no column has it."""
     while name in names:
         name += "_"
     return name
@@ -115,7 +115,7 @@ def sources_of(
 
     A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
     at the label party its last columns are y and the exposures, which then have to be numeric. A label party without columns
-    gets these alone.
+    gets only these.
     """
     late = {} if y is None else {partition.label_column: y}
     if exposure is not None:

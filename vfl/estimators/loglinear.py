@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 DEFAULT_LABELS = (0.0, 10.0)
-"""Bounds of the labels of a private fit that declares none."""
+"""Label bounds of a private fit that declares none."""
 
 SPREAD = 20.0
-"""Largest factor between a mean and the overall mean where no limits are declared; the loss is a straight line beyond."""
+"""Largest ratio of a mean to the overall mean, or its inverse, unless limits are declared. Beyond it the loss is linear."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -41,8 +41,8 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
     not cover earlier steps on the same records, scores on them, or other fits. `certificate_` states the guarantee.
 
     The objective is scikit-learn's in PoissonRegressor: half the mean deviance plus alpha/2·‖w‖², on features that are clamped
-    to their bounds and mapped to [−1, 1], and labels clamped to theirs. The loss is a straight line beyond the limits of the
-    mean (vfl.losses.Poisson).
+    to their bounds and mapped to [−1, 1], and labels clamped to theirs. Beyond the limits of the mean, the loss is a straight
+    line (vfl.losses.Poisson).
 
     With an exposure e_i, such as the years that a record was observed, its mean is e_i·exp(x_iᵀw). This is PoissonRegressor on
     y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.
@@ -52,18 +52,18 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
     alpha : strength of the penalty, λ = alpha.
     label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
         (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
-    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as it grows. None is
-        the largest label and a four-hundredth of it. Without privacy None is the mean of y times and over 20.
+    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as it grows. None
+        is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
         needs it; without privacy None clamps nothing.
     All others are those of VerticalLinearRegression.
 
     Attributes
     ----------
-    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : those of VerticalLinearRegression.
 
-    Raises the errors of VerticalLinearRegression; SpecificationError for exposures without public limits and for limits of
-    another form; DataError, without privacy, for labels below 0 and exposures that are not above 0.
+    Raises the errors of VerticalLinearRegression; SpecificationError for exposures without public limits and for
+    malformed limits; without privacy, DataError for labels below 0 and for exposures that are not above 0.
     """
 
     alpha: float = 1.0
@@ -84,7 +84,7 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
         exposure : (n,) above 0; None is 1 for every record. sample_weight is refused; the error names the reason.
         """
         if isinstance(y, list | tuple):
-            y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
+            y = np.array(y, dtype=np.float64)  # numpy would infer the type from the values
         X, y = self._validated(X, y, refused, y_numeric=True)
         y = y.astype(np.float64, copy=False)
         if exposure is not None:
@@ -116,7 +116,7 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
                 f"label_bounds are not declared, so y is clamped to {DEFAULT_LABELS}: declare label_bounds=(lo, hi), from "
                 "what is publicly known",
                 PrivacyWarning,
-                stacklevel=3,  # who called fit
+                stacklevel=3,  # the caller of fit
             )
             return DEFAULT_LABELS
         if not (y >= 0.0).all():
@@ -157,7 +157,7 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
 
     @property
     def _power(self) -> float:
-        """Return p, where the variance is in proportion to the p-th power of the mean."""
+        """Return p, where the variance is proportional to mean^p."""
         return 1.0
 
     def _penalty(self) -> Penalty:
@@ -180,8 +180,8 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
 class VerticalGammaRegressor(VerticalPoissonRegressor):
     """Gamma regression of amounts above 0, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee and the parameters are those of VerticalPoissonRegressor, the objective is that of scikit-learn's
-    GammaRegressor: the standard deviation of an amount is in proportion to its mean (vfl.losses.Gamma).
+    The guarantee and the parameters are those of VerticalPoissonRegressor. The objective is that of scikit-learn's
+    GammaRegressor: the standard deviation of an amount is proportional to its mean (vfl.losses.Gamma).
     """
 
     def _loss(self, low: float, high: float) -> Loss:
@@ -196,8 +196,8 @@ class VerticalGammaRegressor(VerticalPoissonRegressor):
 class VerticalTweedieRegressor(VerticalPoissonRegressor):
     """Tweedie regression of amounts, often 0, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee and the parameters are those of VerticalPoissonRegressor, the objective is that of scikit-learn's
-    TweedieRegressor: the variance of an amount is in proportion to the p-th power of its mean (vfl.losses.Tweedie).
+    The guarantee and the parameters are those of VerticalPoissonRegressor. The objective is that of scikit-learn's
+    TweedieRegressor: the variance of an amount is proportional to the p-th power of its mean (vfl.losses.Tweedie).
 
     Parameters
     ----------

@@ -44,9 +44,9 @@ class Estimate:
 
     @property
     def too_noisy(self) -> bool:
-        """Return True if an interval of two standard errors is wider than the way from the baseline to a perfect model.
+        """Return True if an interval of ±2 standard errors is wider than the distance from the baseline to a perfect model.
 
-        Without a baseline it is True if the interval of a measure that is at best 0 reaches 0.
+        Without a baseline, return True if 0 is the best value and the interval contains it.
         """
         if self.baseline is None:
             return self.best == 0.0 and 2.0 * self.error >= self.value
@@ -200,8 +200,9 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
 def constant_loss(statistic: Outcomes, share: float) -> float:
     """Return the mean clamped loss of the best constant margin, where this share of the labels is positive.
 
-    The best margin has the least loss before the clamp, as training knows it. Under the clamp, a margin of −20 would be better
-    for a rare class: it loses the cap for each positive label, which calibrated models come near, and nothing elsewhere.
+    The best margin minimises the loss before the clamp, as training does. Minimising the clamped loss would prefer a margin of
+    −20 for a rare class: it loses nothing on negative labels, and on each positive label only the cap, which calibrated models
+    nearly lose, too.
     """
     margins = np.linspace(-20.0, 20.0, 4001)
     lost = [statistic.loss.value(margins, np.full(margins.size, y)) for y in (-1.0, 1.0)]
@@ -253,12 +254,12 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
     """Return mean absolute and root mean squared error and R² of clamped errors, and mean deviance and D² of clamped deviances.
 
-    R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same of the mean
-    deviances: the fraction of the deviance that the model explains. A has the variance of its noise, (σ/bn)², and its
+    R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
+    deviances: the fraction of the deviance that the model explains. A has the variance of its noise, (σ/bn)², and that of
     sampling; B likewise. The error of R² follows by the delta method: noise (σ_A/B)² + (A·σ_B/B²)², and for sampling the bound
     E(t − u·A/B)² ≤ A + A²/B for parts t, u of records in [0, 1] with means A, B, divided by nB². The bound leaves out a
-    covariance that would lower it. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is left out
-    if noise may explain the constant's sum.
+    covariance that would lower it. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is
+    also left out if noise alone could explain the sum of the constant.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -280,11 +281,11 @@ def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: flo
 
 
 def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int) -> dict[str, Estimate]:
-    """Return both errors and the deviance of one model from the means of t, t² and s and the noise of each."""
+    """Return both errors and the deviance of one model, given the means of t, t² and s and the noise of each."""
     cap, means = statistic.cap, [min(max(float(share), 0.0), 1.0) for share in shares]
     absolute, square = means[:2]
     variance = max(square - absolute**2, 0.0)
-    # A variable within [0, 1] of mean m has at most the variance m(1 − m).
+    # A variable in [0, 1] with mean m has variance at most m(1 − m).
     spread = [math.sqrt(variance / n_records), *(math.sqrt(m * (1.0 - m) / n_records) for m in means[1:])]
     errors = [math.hypot(own, sampled) for own, sampled in zip(noise, spread, strict=True)]
     found = {"mae": Estimate(absolute * cap, errors[0] * cap)}

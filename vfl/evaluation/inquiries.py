@@ -48,7 +48,7 @@ lowered the area under the curve by at most 0.014, and by 0.003 at the median.""
 FINE = 400
 """Number of edges without noise."""
 DEVIANCE_CAP = 8.0
-"""Cap on a deviance where the bounds of the label give none: under Gamma loss it is that of amounts of 0.007 and 7 means."""
+"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, amounts of 0.007 and 7 means have this deviance."""
 LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 

@@ -33,8 +33,8 @@ class Evaluation:
         costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
-    deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss; None is the larger deviance of the label's
-        two bounds under the mean in their middle, or 8 where that is infinite (Gamma loss and labels from 0).
+    deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
+        label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
     score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
         (mean absolute or mean squared clamped error) without. None releases all.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no

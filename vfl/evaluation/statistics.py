@@ -125,8 +125,8 @@ class Residuals:
     error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when both
     errors change from 0 to C. The response of the model and k are released values. Released jointly, as one Gaussian vector.
 
-    With a cap D on deviances, each of the two models also has Σ d/D of the deviances d of its records, clamped to [0, D], NaN
-    being D. A record adds (e·s, f·q) with s, q in [0, 1], whatever its margin and label are, so Δ² grows by e² + f².
+    With a cap D on deviances, each of the two models also has Σ d/D, where the records' deviances d are clamped to [0, D] and
+    NaN counts as D. For any margin and label, a record adds (e·s, f·q) with s, q in [0, 1], so Δ² grows by e² + f².
 
     cap : C. steps : a, b, and with a constant c, d, as whole numbers of GRID; with deviances a, b, e, c, d, f. constant : k;
     None leaves it out. deviance_cap : D, for losses of counts and amounts; None leaves deviances out.

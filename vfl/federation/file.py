@@ -77,7 +77,7 @@ class Federation:
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
     def stated(self, dealer: str = "") -> dict[str, str]:
-        """Return name and digest for a certificate, and for a run on shares the organisation that deals.
+        """Return name and digest for a certificate, with the organisation that deals for a run on shares.
 
         dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' for other runs.
         """

@@ -527,7 +527,7 @@ class Job:
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
     def made_of(self, party: str) -> tuple[str, ...]:
-        """Return the columns of a party's data that its features are made of, by the party's own names."""
+        """Return the columns of a party's data from which its features are made, by the party's own names."""
         columns = self.partition.columns(party)
         return tuple(dict.fromkeys(source for column in columns for source in self.schema.sources(column)))
 

@@ -19,7 +19,7 @@ ALONE = (
     "'never' for a simulation, or leave parties_per_process out"
 )
 FEWEST_PROCESSES = 4
-"""Up to this number, parties of a simulation have processes of their own even on fewer cores."""
+"""A simulation may use this many processes even on fewer cores."""
 PINS = ("auto", "always", "never")
 
 
@@ -79,14 +79,14 @@ class Placement:
 
     @property
     def shares_processes(self) -> bool:
-        """Return True if parties were told to share processes."""
+        """Return True if the placement makes parties share processes."""
         return (self.parties_per_process or 1) > 1
 
     def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Placement:
         """Return the placement of a local simulation by one owner, in which many parties share few processes.
 
         The number of processes is at most the larger of `cores` and FEWEST_PROCESSES: each spends over a second of processor
-        time on imports. A number that was set, pins, shards and trust = 'secure' stay as they are.
+        time on imports. A placement with a set number, pins or shards, or for trust = 'secure', stays as it is.
         """
         if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
             return self

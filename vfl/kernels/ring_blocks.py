@@ -47,7 +47,7 @@ AHEAD = 256
 WORDS_AHEAD = WORDS
 """Records between fetching a word and using it."""
 ROWS_AHEAD = 1024
-"""Words between fetching shares of waves and using them."""
+"""Number of words by which shares of waves are fetched ahead of their use."""
 COLUMNS = 30
 """Columns whose products with one digit each fit in 32 bits."""
 MULTIPLIES_PAIRS = bool(

@@ -63,7 +63,7 @@ def at(_context: BaseContext, vector: types.Array, _i: types.Type) -> tuple[Sign
 
 @inline
 def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tuple[Signature, Code]:
-    """Have the first and the last entry of a row of a table brought to the first-level cache."""
+    """Prefetch the first and the last entry of a row of a table into the first-level cache."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
         array = context.make_array(signature.args[0])(context, builder, args[0])

@@ -40,8 +40,8 @@ class Predictions:
     probabilities : (n,) of the positive class; None unless the loss is logistic or multinomial.
     classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () elsewhere.
     ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
-    rows : {party: rows in its data} where rows were joined; None elsewhere. An alignment shows these sizes to its participants
-        and to nobody else: do not publish them.
+    rows : {party: rows in its data} where rows were joined; None elsewhere. Only the participants of an alignment learn
+        these sizes: do not publish them.
     """
 
     margins: Vector

@@ -31,7 +31,7 @@ def _calibration(histogram: Histogram) -> Markup | None:
     if not bins:
         return None
     points = [((b.low + b.high) / 2, b.share) for b in bins]
-    # Of a rare class, all bins lie near 0: the axes end where they do.
+    # All bins of a rare class lie near 0, so the axes end near the last bin.
     top = min(1.0, 1.05 * max(max(x, y + 2 * b.error) for (x, y), b in zip(points, bins, strict=True)))
     lines = [
         charts.Curve("as stated", [(0.0, 0.0), (top, top)], None),

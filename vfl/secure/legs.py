@@ -82,7 +82,7 @@ class StateRecords:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecords:
-    """Compare the parties' numbers of records with that of `Begin`. The dealer deals nothing before."""
+    """Compare the parties' numbers of records with that of `Begin`. Until then, the dealer deals nothing."""
 
     session: str
 

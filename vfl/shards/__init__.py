@@ -148,7 +148,7 @@ class Remote(Group):
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Return references to the vectors, or their handles.
 
-        A member that returns vectors returns `done` before each, so its loss is noticed here.
+        A member that returns vectors returns `done` before each vector, so this call notices the loss of the member.
         """
         if self._handles:
             return Each(self.ask(method, *arguments))

@@ -7,7 +7,7 @@ read-only.
     lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
     view = borrower.borrow(lent)    # no copy; None on another machine
 
-    room = lender.room(size)        # no copy either: the vector is computed in the memory that is lent
+    room = lender.room(size)        # no copy: the vector is computed in the memory that is lent
     lent = lender.lend(np.add(a, b, out=room))
 
 A borrower copies a view, or uses it up, before it answers the lender, which then lends the next vector in the same memory. A
@@ -72,7 +72,7 @@ class Lender:
         self._room = 0
 
     def room(self, size: int) -> Vector | None:
-        """Return the memory of the next vector, (size,) float64, to write; None if this machine cannot share memory."""
+        """Return writable memory for the next vector, (size,) float64; None if this machine cannot share memory."""
         if not self._machine or not hasattr(os, "memfd_create"):
             return None
         if self._memory is None or self._room < size:
@@ -83,7 +83,7 @@ class Lender:
         return self._view(size)
 
     def lend(self, vector: Vector) -> Lent | None:
-        """Copy the vector, float64, into the memory, unless it is there; None if this machine cannot share memory."""
+        """Lend the vector, float64, copied into the memory unless it is there; None if this machine cannot share memory."""
         if not (self.holds(vector) and vector.__array_interface__ == self._view(vector.size).__array_interface__):
             room = self.room(vector.size)
             if room is None:
@@ -126,18 +126,18 @@ class Lender:
 
 
 class Lenders:
-    """Memories in which this process makes the successive values of a vector, to lend the last while it keeps earlier ones."""
+    """Memories for successive values of a vector, which lend the last value while earlier ones stay unchanged."""
 
     def __init__(self, number: int = 3) -> None:
         self._lenders = [Lender() for _ in range(number)]
 
     def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
-        """Return memory to write that holds none of the used vectors; None if all memories do, or cannot be shared."""
+        """Return writable memory that holds none of the used vectors; None if there is none, or it cannot be shared."""
         lender = self._free(tuple(used))
         return None if lender is None else lender.room(size)
 
     def lend(self, vector: Vector, used: Iterable[Vector]) -> Lent | None:
-        """Lend a vector: from its place if it was made in a memory, else as a copy in one without used vectors."""
+        """Lend a vector in place if a memory holds it, else as a copy in a memory without used vectors."""
         holder = next((lender for lender in self._lenders if lender.holds(vector)), None)
         lender = holder or self._free(tuple(used))
         return None if lender is None else lender.lend(vector)

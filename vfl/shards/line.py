@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SIZE = struct.Struct("<Q")
 WAIT_SECONDS = 0.1
-"""Pause between two looks at the process that has not opened its end yet."""
+"""Interval at which `first` checks that the other process still runs, until that process opens its end."""
 
 
 class Ended(Exception):
@@ -34,7 +34,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Ends of the other process: where it reads and where it writes. process : that holds them until they are opened."""
+    """Descriptors for the other process: where it reads and where it writes. process : holds them until they are opened."""
 
     process: int
     reads: int

@@ -31,7 +31,7 @@ class Reader:
         return probe is not None and self._borrower.borrow(probe) is not None
 
     def read(self, given: Vector | Lent | Stored | None) -> Vector | None:
-        """Return the vector, read-only where its sender keeps it; None if memory that was lent cannot be read any more."""
+        """Return the vector, read-only if it is lent or stored; None if lent memory can no longer be read."""
         if isinstance(given, Lent):
             return self._borrower.borrow(given)
         if isinstance(given, Stored):
@@ -41,7 +41,7 @@ class Reader:
 
 
 def stored(vector: Vector) -> Vector | Stored:
-    """Return the form in which a vector is sent through the object store; a small one is sent itself."""
+    """Return a handle of the vector in the object store; a small vector is returned itself, to be sent inline."""
     return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
 
 

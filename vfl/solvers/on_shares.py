@@ -30,7 +30,7 @@ BLOCK = 3
 """Default columns per block of SkGD. Every block changes the model, so that residuals are shared again: with blocks of three,
 less than half as often as with single columns. Any partition of the columns into blocks costs one release per pass, since
 whole rows are capped. The number was chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1, where errors
-with the noise of trust='trusted' are not larger than with single columns; on shares the blocks were not compared."""
+with the noise of trust='trusted' are not larger than with single columns; block sizes were not compared on shares."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",

@@ -122,13 +122,13 @@ def buy_bounds(
         )
         bounds |= {columns[column]: found for column, found in bought.bounds.items()}
         unknown += [columns[column] for column in bought.unknown]
-        failed += delta  # the cap of a ledger may be at another δ, at which the same release has another ε
+        failed += delta  # a ledger's cap may have another δ, at which the same release has another ε
     charged = f"data set {dataset!r} of {str(ledger)!r}" if ledger is not None else ""
     return Bought(bounds, tuple(unknown), epsilon, failed, charged)
 
 
 def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
-    """Refuse half of a ledger and data set, and a ledger that is not there. Reads no data."""
+    """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Read no data."""
     if (ledger is None) != (dataset is None):
         raise SpecificationError(
             "bought bounds are charged to a data set of a ledger: give both --ledger and --dataset"

@@ -482,7 +482,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> li
 
 
 def _middle(answer: str | None) -> str:
-    """Return 0, or the middle of public bounds that leave 0 out. The records decide nothing, since Enter takes this number."""
+    """Return 0, or the middle of public bounds that exclude 0. It depends on no record, since Enter accepts it."""
     if answer is None:
         return "0"
     low, high = tomllib.loads(f"bounds = {answer}")["bounds"]

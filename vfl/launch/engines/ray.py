@@ -122,7 +122,7 @@ def _federation(
         raise PlacementError(ALONE)
     if job is not None:
         placement.require_fit(job.trust)
-    # A connected Ray may be a cluster, whose nodes have room for each party; owners with policies stay apart.
+    # A connected Ray may be a cluster with room for a process per party. Owners with policies stay apart.
     if place.address is None and not policies and not import_ray().is_initialized():
         placement = placement.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
     processes = placement.processes(sources)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PrivateQuantiles:
     """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the quantiles, ascending, those that coincide once}, rounded to a hundredth of a cell of the grid or less.
+    edges : {column: the distinct quantiles, ascending}, rounded to a hundredth of a cell of the grid or less.
     rank_error : largest standard error of the share of records below a quantile, by noise.
     resolution : {column: width of a cell of its grid}, within which a quantile is interpolated.
     epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
@@ -109,7 +109,7 @@ def _grid(job: Job, column: str) -> GridCell:
 
 
 def _rounded(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
-    """Return edges rounded to a hundredth of a cell or less: their further digits are interpolation and noise."""
+    """Return edges rounded to a hundredth of a cell or less; further digits hold only interpolation and noise."""
     digits = 2 - math.floor(math.log10((grid.bounds[1] - grid.bounds[0]) / GRID))
     return tuple(
         sorted({round(edge, digits) for edge in edges if grid.bounds[0] < round(edge, digits) < grid.bounds[1]})

@@ -29,7 +29,7 @@ LONGEST = 500
 ANSWER_SECONDS = 10.0
 """Limit for a tracking server to answer a connection."""
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-"""MLflow waits 120 s for an answer and asks seven times unless its environment says otherwise."""
+"""Limits that replace MLflow's defaults of 120 s per request and seven retries, unless the environment sets them."""
 
 
 @dataclass(frozen=True, slots=True)

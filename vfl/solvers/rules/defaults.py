@@ -161,7 +161,7 @@ def outer_rounds(n_passes: int) -> int:
 def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]:
     """Return a sentence for every option that a rule decided.
 
-    counted : True if the start is bought as a histogram of counts or amounts.
+    counted : True if the run buys its start as a histogram of counts or amounts.
     """
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"

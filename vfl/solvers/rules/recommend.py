@@ -14,10 +14,10 @@ Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `hi
 | OutputPerturbation | ½(LB²/3 + λp)σ², σ = 2Λ/(λnμ), or SkGD's if that is more | not fitted | 0.1 … 10 |
 
 The factors of SkGD hold nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000 and
-ε from 0.3 to 10: of logistic loss 91 % of 78 runs, and 98 % of 85 on further problems; of squared loss 95 % of 41, and 90 % of
-50. The coverage on further problems was seen for some candidates before the choice, and the 20 was set after four of the 50
-were seen above 7. The curves, and earlier factors for eight of ten, came from simulations. Those factors held 74, 79, 27 and
-34 %: most runs outside of them left less. Factors of other solvers were not measured so.
+ε from 0.3 to 10. For logistic loss they hold 91 % of 78 runs, and 98 % of 85 on further problems. For squared loss they hold
+95 % of 41, and 90 % of 50. The coverage on further problems was seen for some candidates before the choice, and the 20 was set
+after four of the 50 were seen above 7. The curves, and earlier factors for eight of ten, came from simulations. The earlier
+factors held 74, 79, 27 and 34 %, and most runs outside of them left less. Factors of other solvers were not measured this way.
 
 Noise of descent follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in F, u the
 unit of residuals and hL the mean curvature; the factors 90 and 12 put in h = 0.7, and signals of 0.15 and of ¼ of the labels'
@@ -74,7 +74,7 @@ PRODUCTS = 500
 class Candidate:
     """Expected share of the loss that one solver leaves (1: it learns nothing), and the reason.
 
-    low, high : a range that held nine of ten runs of SkGD; guesses for other solvers (the table of the module).
+    low, high : a range that held nine of ten runs of SkGD; a guess for other solvers (see the module's table).
     """
 
     solver: str
@@ -125,7 +125,7 @@ def recommendation(problem: Problem) -> Recommendation:
 
 
 def _candidate(solver: str, left: float, reason: str, spread: tuple[float, float] = UNFITTED) -> Candidate:
-    left = min(1.0, left)  # before the factors: also a run that is expected to learn nothing may learn something
+    left = min(1.0, left)  # before the factors, since a run that is expected to learn nothing may still learn something
     return Candidate(solver, left, reason, spread[0] * left, min(1.0, spread[1] * left))
 
 
