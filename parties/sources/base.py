@@ -6,6 +6,7 @@ a bounded piece of memory at a time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
@@ -52,6 +53,20 @@ class Source(Protocol):
 
         rows : at most so many records in a batch, where the source can choose; None keeps a batch below 2²⁰ cells.
         """
+
+
+class Seekable(ABC):
+    """Base of the sources that can start reading at any record."""
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order; see `Source`."""
+        return self.batches_from(0, columns, rows)
+
+    @abstractmethod
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`; what lies before it is not read if the format permits."""
 
 
 @dataclass(frozen=True, slots=True)

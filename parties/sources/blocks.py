@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from parties.sources.base import Seekable
 from parties.sources.ranges import content_of
 from parties.sources.tables import open_table
 
@@ -31,7 +32,7 @@ class Blocks:
     counts: tuple[int, ...]
 
 
-class BlockSource:
+class BlockSource(Seekable):
     """Rows of all blocks, one block after the other. A process holds one block at a time, and fetches only the blocks it reads.
 
     digests : {block: SHA-256 of its wanted columns} for the blocks that this object has read. Two shards that read the same
@@ -50,10 +51,6 @@ class BlockSource:
         self.digests: dict[int, str] = {}
         self._held: tuple[int, ArraySource] | None = None
         self.names = self._block(next(k for k, count in enumerate(blocks.counts) if count)).names
-
-    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order; see `Source`."""
-        return self.batches_from(0, columns, rows)
 
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parties.sources.base import Origin, chunk_rows
+from parties.sources.base import Origin, Seekable, chunk_rows
 from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
@@ -72,7 +72,7 @@ def column_names(source: str | Path | Csv) -> tuple[str, ...]:
     return ()
 
 
-class ParquetSource:
+class ParquetSource(Seekable):
     """One Parquet file, or several that follow each other in the order of their names.
 
     opened : turns a path into what pyarrow reads from; None takes the path itself.
@@ -96,10 +96,6 @@ class ParquetSource:
         self._counts = [count for _, count in footers]
         self.at_most = sum(self._counts)
         self.n_records: int | None = self.at_most
-
-    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order; see `Source`."""
-        return self.batches_from(0, columns, rows)
 
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
@@ -134,7 +130,7 @@ class ParquetSource:
                 first = max(0, first - batch.num_rows)
 
 
-class ArrowSource:
+class ArrowSource(Seekable):
     """An Arrow (Feather, version 2) file, mapped into memory."""
 
     typed = True
@@ -144,10 +140,6 @@ class ArrowSource:
         self._path = path
         self.names, self.at_most = origin.attempt(lambda: _arrow_facts(path), DAMAGED)
         self.n_records: int | None = self.at_most
-
-    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order; see `Source`."""
-        return self.batches_from(0, columns, rows)
 
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.sources.base import BY_POSITION, chunk_rows
+from parties.sources.base import BY_POSITION, Seekable, chunk_rows
 from parties.sources.objects import converted, object_array
 from vfl.errors import SpecificationError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _UNKNOWN_TYPE = "column {!r} holds values of a type that cannot be read: convert or leave it out"
 
 
-class ArraySource:
+class ArraySource(Seekable):
     """Columns in memory, or mapped into it, sliced into batches.
 
     columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length. A NumPy array of objects or
@@ -42,10 +42,6 @@ class ArraySource:
             raise origin.error("its columns have different lengths")
         self.at_most = lengths.pop() if lengths else 0
         self.n_records: int | None = self.at_most
-
-    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order; see `Source`."""
-        return self.batches_from(0, columns, rows)
 
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
