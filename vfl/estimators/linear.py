@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
 
 from vfl.estimators.columns import DEFAULT_BOUNDS
-from vfl.estimators.vertical import VerticalModel
-from vfl.launch.run.warnings import PrivacyWarning
+from vfl.estimators.vertical import VerticalRegressor
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
-from vfl.schema import checked_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vfl.penalties import Penalty
     from vfl.types import Vector
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[misc]
+class VerticalLinearRegression(VerticalRegressor):
     """Least squares, (ε, δ)-differentially private for every record (replace one) of each fit.
 
     The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
@@ -72,14 +66,6 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     ConvergenceWarning.
     """
 
-    label_bounds: Sequence[float] | None = None
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        # Noise at ε = 1 and clamped labels leave little accuracy on the small data of scikit-learn's checks.
-        tags.regressor_tags.poor_score = self.epsilon is not None
-        return tags
-
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of numbers; the model is (ε, δ)-DP for every record.
 
@@ -89,21 +75,12 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
             y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
         X, y = self._validated(X, y, refused, y_numeric=True)
         y = y.astype(np.float64, copy=False)
-        if self.label_bounds is None and self.epsilon is not None:
-            warnings.warn(
-                f"label_bounds are not declared, so y is clamped to {DEFAULT_BOUNDS}: declare label_bounds=(lo, hi), "
-                "from what is publicly known",
-                PrivacyWarning,
-                stacklevel=2,
-            )
-        undeclared = None if self.epsilon is None else DEFAULT_BOUNDS
-        bounds = undeclared if self.label_bounds is None else tuple(self.label_bounds)
         self.coef_, self.intercept_ = self._train(
             X,
             y,
             loss="squared",
             penalty=self._penalty(len(y)),
-            label_bounds=None if bounds is None else checked_bounds(bounds),
+            label_bounds=self._declared_label_bounds(DEFAULT_BOUNDS),
         )
         return self
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import column_or_1d
 
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import VerticalModel
-from vfl.launch.run.warnings import PrivacyWarning
-from vfl.losses import Gamma, Poisson, Tweedie, loss_of
+from vfl.estimators.vertical import VerticalRegressor
+from vfl.losses import Gamma, Poisson, Tweedie, loss_of, power_of
 from vfl.penalties import L2
 from vfl.schema import checked_bounds
 
@@ -34,7 +31,7 @@ SPREAD = 20.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
+class VerticalPoissonRegressor(VerticalRegressor):
     """Poisson regression of counts, (ε, δ)-differentially private for every record (replace one) of each fit.
 
     The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
@@ -67,14 +64,11 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
     """
 
     alpha: float = 1.0
-    label_bounds: Sequence[float] | None = None
     mean_bounds: Sequence[float] | None = None
     exposure_bounds: Sequence[float] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # Noise at ε = 1 and clamped labels leave little accuracy on the small data of scikit-learn's checks.
-        tags.regressor_tags.poor_score = self.epsilon is not None
         tags.target_tags.positive_only = True
         return tags
 
@@ -91,7 +85,8 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
             exposure = column_or_1d(exposure, dtype=np.float64, input_name="exposure")
             if len(exposure) != len(y):
                 raise ValueError(f"X has {len(y)} records and exposure has {len(exposure)}")
-        label_bounds, exposure_bounds = self._label_bounds(y), self._exposure_bounds(exposure)
+        label_bounds = self._limits_of_labels(y, self._declared_label_bounds(DEFAULT_LABELS))
+        exposure_bounds = self._exposure_bounds(exposure)
         self.coef_, self.intercept_ = self._train(
             X,
             y,
@@ -103,27 +98,18 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
         )
         return self
 
-    def _label_bounds(self, y: Vector) -> tuple[float, float]:
-        if self.label_bounds is not None:
-            low, high = checked_bounds(tuple(self.label_bounds))
-            if not low >= 0.0:
-                raise SpecificationError(
-                    f"label_bounds are those of counts and amounts, from 0 on, not ({low}, {high})"
+    def _limits_of_labels(self, y: Vector, declared: tuple[float, float] | None) -> tuple[float, float]:
+        """Return the bounds of the labels; from y only without privacy."""
+        if declared is None:
+            if not (y >= 0.0).all():
+                raise DataError(
+                    "y holds numbers below 0, which are no counts or amounts: drop the records, or declare label_bounds"
                 )
-            return low, high
-        if self.epsilon is not None:
-            warnings.warn(
-                f"label_bounds are not declared, so y is clamped to {DEFAULT_LABELS}: declare label_bounds=(lo, hi), from "
-                "what is publicly known",
-                PrivacyWarning,
-                stacklevel=3,  # the caller of fit
-            )
-            return DEFAULT_LABELS
-        if not (y >= 0.0).all():
-            raise DataError(
-                "y holds numbers below 0, which are no counts or amounts: drop the records, or declare label_bounds"
-            )
-        return 0.0, max(float(y.max()), 1e-6)
+            return 0.0, max(float(y.max()), 1e-6)
+        low, high = declared
+        if not low >= 0.0:
+            raise SpecificationError(f"label_bounds are those of counts and amounts, from 0 on, not ({low}, {high})")
+        return low, high
 
     def _exposure_bounds(self, exposure: Vector | None) -> tuple[float, float] | None:
         if exposure is None:
@@ -155,11 +141,6 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
         """Return the loss for means between two limits."""
         return Poisson(margin=math.log(high))
 
-    @property
-    def _power(self) -> float:
-        """Return p, where the variance is proportional to mean^p."""
-        return 1.0
-
     def _penalty(self) -> Penalty:
         return L2(self.alpha)
 
@@ -173,7 +154,9 @@ class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[m
 
         After a fit with exposures, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
         """
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=self._power))
+        mean = self.predict(X)
+        power = power_of(loss_of(self.result_.job.loss))
+        return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=power))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -186,10 +169,6 @@ class VerticalGammaRegressor(VerticalPoissonRegressor):
 
     def _loss(self, low: float, high: float) -> Loss:
         return Gamma(low=math.log(low), high=math.log(high))
-
-    @property
-    def _power(self) -> float:
-        return 2.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -208,7 +187,3 @@ class VerticalTweedieRegressor(VerticalPoissonRegressor):
 
     def _loss(self, low: float, high: float) -> Loss:
         return Tweedie(low=math.log(low), high=math.log(high), power=self.power)
-
-    @property
-    def _power(self) -> float:
-        return self.power

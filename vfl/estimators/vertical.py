@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -29,11 +29,12 @@ from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
+from vfl.schema import checked_bounds
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.iterates.standstill import STILL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from vfl.losses import Loss
     from vfl.penalties import Penalty
@@ -231,3 +232,30 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             X = X.toarray()
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         return self.result_.decision_function(columns.sources_of(job.partition, names, X))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
+    """A model of numbers, whose labels a private fit clamps to declared bounds. Base of the regressors."""
+
+    label_bounds: Sequence[float] | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Noise at ε = 1 and clamped labels leave little accuracy on the small data of scikit-learn's checks.
+        tags.regressor_tags.poor_score = self.epsilon is not None
+        return tags
+
+    def _declared_label_bounds(self, default: tuple[float, float]) -> tuple[float, float] | None:
+        """Return the declared bounds; without them the default, with a warning, for a private fit and None for others."""
+        if self.label_bounds is not None:
+            return checked_bounds(tuple(self.label_bounds))
+        if self.epsilon is None:
+            return None
+        warnings.warn(
+            f"label_bounds are not declared, so y is clamped to {default}: declare label_bounds=(lo, hi), from what is "
+            "publicly known",
+            PrivacyWarning,
+            stacklevel=3,  # who called fit
+        )
+        return checked_bounds(default)
