@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl.endings import TYPED
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 """Fields that stand for a missing cell unless others are declared."""
-
-TYPED = (".parquet", ".arrow", ".feather", ".npy", ".npz")
-"""Endings of files that store the types of their columns, so `Csv` options do not apply to them."""
 
 _NUMERIC = set("0123456789+-eE")
 

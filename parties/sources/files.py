@@ -15,6 +15,7 @@ from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
 from vfl.csv import Csv, is_tabbed
+from vfl.endings import ARROW, CSV, NPY, NPZ, PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from parties.sources.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
-CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-PARQUET = (".parquet", ".pq")
-ARROW = (".feather", ".arrow", ".ipc")
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 
@@ -211,6 +209,6 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
 _OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
     PARQUET: _open_parquet,
     ARROW: _open_arrow,
-    (".npy",): _open_npy,
-    (".npz",): _open_npz,
+    (NPY,): _open_npy,
+    (NPZ,): _open_npz,
 }

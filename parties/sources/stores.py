@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from parties.sources import plugins
 from parties.sources.csv import CsvSource
-from parties.sources.files import ARROW, CSV, DAMAGED, PARQUET, ParquetSource
+from parties.sources.files import DAMAGED, ParquetSource
 from parties.sources.plugins import installed
 from parties.sources.tables import open_table
 from vfl.csv import Csv, is_tabbed
+from vfl.endings import ARROW, CSV, PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

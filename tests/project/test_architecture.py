@@ -37,6 +37,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.targets",
         "vfl.markup",
         "vfl.csv",
+        "vfl.endings",
     ),
     (
         "vfl.losses",

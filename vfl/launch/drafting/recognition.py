@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from parties.sources.csv import dialect
-from parties.sources.files import ARROW, CSV, PARQUET
 from vfl.csv import MISSING, Csv, formatted, is_tabbed
+from vfl.endings import CSV, TYPED
 from vfl.job.file import ADDRESS
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def recognise(source: str | Path | Csv) -> Recognised:
         return Recognised(source if isinstance(source, Csv) else str(source))
     path = str(source)
     name = path.lower()
-    if name.endswith((*PARQUET, *ARROW, ".npy", ".npz")) or Path(path).is_dir():
+    if name.endswith(TYPED) or Path(path).is_dir():
         return Recognised(path)
     try:
         return _recognised(path, plain=name.endswith(CSV))
