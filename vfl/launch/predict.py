@@ -23,7 +23,7 @@ from vfl.problem import coordinates_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from parties.prediction import ModelPart
     from vfl.job import Job
@@ -138,15 +138,9 @@ def predict(
         return _here(parts, sources, agreed, shards)
     from vfl.launch.engines import ray as ray_engine
 
-    rows: Mapping[str, int] | None = None
-    for event in ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed):
-        if isinstance(event, tuple):
-            job, ids, margins = event
-        elif isinstance(event, Aligned):
-            rows = event.sizes
-        elif watch is not None:
-            watch(event)
-    return _labelled(job, tuple(sources), margins, ids, rows)
+    return _followed(
+        ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed), tuple(sources), watch
+    )
 
 
 def _across(
@@ -160,15 +154,24 @@ def _across(
         )
     job = model.job
     parts = {party: model.part(party) for party in job.partition.parties if job.partition.columns(party)}
+    return _followed(engine.predict(parts, named_by_owners(job.partition, data), place=place), tuple(parts), watch)
+
+
+def _followed(
+    events: Iterable[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]],
+    parties: tuple[str, ...],
+    watch: Callable[[Aligning], None] | None,
+) -> Predictions:
+    """Return the predictions that end a prediction by actors or organisations; show its alignment to `watch`."""
     rows: Mapping[str, int] | None = None
-    for event in engine.predict(parts, named_by_owners(job.partition, data), place=place):
+    for event in events:
         if isinstance(event, tuple):
-            ids, margins = event
+            job, ids, margins = event
         elif isinstance(event, Aligned):
             rows = event.sizes
         elif watch is not None:
             watch(event)
-    return _labelled(job, tuple(parts), margins, ids, rows)
+    return _labelled(job, parties, margins, ids, rows)
 
 
 def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:

@@ -119,8 +119,8 @@ def align_only(
 
 def predict(
     parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
-) -> Iterator[Aligning | Aligned | tuple[list[Any] | None, Vector]]:
-    """Have every party apply its part of a model; yield the alignment, then ids and margins of the records."""
+) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
+    """Have every party apply its part of a model; yield the alignment, then job, ids and margins of the records."""
     from coordinator.federation.prediction import FederationPrediction
     from parties.alignment.reading import all_hold_ids
 
@@ -130,9 +130,9 @@ def predict(
         prediction = FederationPrediction(gathering, job, tuple(parts), place.faults.answer_seconds)
         prediction.offer(lambda party: offer(party, False), partial(all_hold_ids, job.ids))
         yield from prediction.align()
-        outcome = prediction.margins()
+        ids, margins = prediction.margins()
         complete()
-        yield outcome
+        yield job, ids, margins
 
 
 @contextlib.contextmanager
