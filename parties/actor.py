@@ -390,7 +390,7 @@ class PartyActor:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
         if self._visited is None:
-            self._visited = Visited(self._started, self._of_shard, _encoded, handles=True)
+            self._visited = Visited(self._started, self._of_shard, _encoded, party=self._name, seconds=SHARD_SECONDS)
         group = self._visited
         shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
         sources = Each(place or source for place in places)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from vfl.errors import PartyLost
 from vfl.shards import Each, Remote, given
 from vfl.shards.line import Ended, Line
 from vfl.shards.ray_transport import answered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Visited(Remote):
-    """Group of a party's shards. While `near`, each visit is one call of each shard, and its steps are messages on a line."""
+    """Group of a party's shards. While `near`, each visit is one call of each shard, and its steps are messages on a line.
 
-    near = False
-    seconds = 3600.0
-    """Limit for one step."""
-    _lines: tuple[Line, ...] = ()
-    _answers: tuple[Any, ...] = ()
+    party : raised as lost if a shard ends a visit without an error, or needs more than `seconds` for a step. members, wait,
+        encode : as for `Remote`.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Any],
+        wait: Callable[[int, Any], Any],
+        encode: Callable[[Any], Any] = lambda value: value,
+        *,
+        party: str,
+        seconds: float,
+    ) -> None:
+        super().__init__(members, wait, encode, handles=True)
+        self.near = False
+        self._party, self._seconds = party, seconds
+        self._lines: tuple[Line, ...] = ()
+        self._answers: tuple[Any, ...] = ()
 
     def start(self, method: str, *arguments: Any) -> Each:
         """Return references to the answers. An unfinished visit ends first, because its shards are waiting for a step."""
@@ -31,7 +45,7 @@ class Visited(Remote):
         """Call a method of all members; return the answers, or raise an exception that a member raised."""
         if method == "enter" and self.near:
             self._end()
-            self._lines = tuple(Line(self.seconds) for _ in self.members)
+            self._lines = tuple(Line(self._seconds) for _ in self.members)
             addresses = Each(line.address for line in self._lines)
             self._answers = tuple(ask.remote(*own) for ask, own in self._calls("visit", (*arguments, addresses)))
             return self._heard([line.first for line in self._lines])
@@ -64,13 +78,13 @@ class Visited(Remote):
             ]
         except Ended:
             self._failed()
-            raise AssertionError("a shard ended its visit without an error") from None
 
-    def _failed(self) -> None:
-        """End the visit and raise the error of the shard that ended it."""
+    def _failed(self) -> NoReturn:
+        """End the visit and raise the error of the shard that ended it, or PartyLost if there is none."""
         answers, self._answers = self._answers, ()
         self._end()
         self.fetch(answers)
+        raise PartyLost(f"a shard of {self._party!r} did not answer within {self._seconds:g} s", self._party)
 
     def _end(self) -> None:
         """End the visit of all members, and wait until they can be called."""

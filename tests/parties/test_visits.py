@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from parties.actor import RowsActor
 from parties.visits import Visited
-from vfl.errors import PrivacyError
+from vfl.errors import PartyLost, PrivacyError
 from vfl.shards import Each
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Shard(RowsActor):
 
     def __init__(self, number: int) -> None:
         self.number, self.fails, self.calls = number, -1, 0
+        self.waits: Event | None = None
 
     def enter(self, query: Any, records: Any) -> Any:
         """Return a sum."""
@@ -28,6 +30,8 @@ class Shard(RowsActor):
 
     def step(self, number: int, delta: Any, shift: Any) -> Any:
         """Return the sum of a step, or fail."""
+        if self.waits is not None:
+            self.waits.wait()
         if number == self.fails:
             raise PrivacyError(f"shard {self.number} fails")
         return 100 * number + delta + shift + self.number
@@ -70,7 +74,7 @@ class Threads(Visited):
 def group() -> Iterator[Any]:
     pools = [ThreadPoolExecutor(1) for _ in range(3)]
     handles = [Handle(Shard(k), pool) for k, pool in enumerate(pools)]
-    made = Threads(handles, lambda _, answer: answer.result(120.0), handles=True)
+    made = Threads(handles, lambda _, answer: answer.result(120.0), party="bank", seconds=120.0)
     yield made
     made.ask("meet", None, None)  # ends a visit that is under way
     for pool in pools:
@@ -106,6 +110,26 @@ def test_an_error_of_one_shard_is_raised_and_the_others_are_free(group: Any, num
     with pytest.raises(PrivacyError, match=f"shard {number} fails"):
         group.ask("step", 1, 0, 0.0)
     assert group.ask("enter", 5, 0) == [5, 6, 7]
+
+
+def test_a_shard_that_is_late_counts_as_a_loss_of_its_party() -> None:
+    go_on = Event()
+
+    def wait(number: int, answer: Any) -> Any:
+        go_on.set()
+        return answer.result(120.0)
+
+    pools = [ThreadPoolExecutor(1) for _ in range(3)]
+    handles = [Handle(Shard(k), pool) for k, pool in enumerate(pools)]
+    group = Threads(handles, wait, party="bank", seconds=3.0)
+    group.near = True
+    handles[2].shard.waits = go_on
+    group.ask("enter", 0, 0)
+    with pytest.raises(PartyLost, match="a shard of 'bank' did not answer within 3 s"):
+        group.ask("step", 1, 0, 0.0)
+    assert group.ask("leave", 1, 2) == [["vector", 1, 2, k] for k in range(3)]
+    for pool in pools:
+        pool.shutdown()
 
 
 def test_a_visit_that_is_not_left_ends_with_the_next_call(group: Any) -> None:
