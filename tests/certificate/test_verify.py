@@ -577,6 +577,8 @@ class TestFederation:
             self.marked(tmp_path, file, dealer=dealer)
             assert wrong(path, federation=file) == (set() if holds else {"federation"})
         assert "'hub' dealt" in str(certificate(tmp_path))
+        self.marked(tmp_path, file)  # it names nobody
+        assert wrong(path, federation=file) == {"federation"}
 
     def test_other_runs_have_no_dealer(self, copy: Path, file: Path) -> None:
         self.marked(copy, file, dealer="notary")

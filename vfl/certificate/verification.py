@@ -273,9 +273,16 @@ def _federation(certificate: Certificate, expected: Mapping[str, str] | None) ->
             f"the run was made in federation {stated['name']!r}, digest {stated['digest']}, and {expected['name']!r}, digest "
             f"{expected['digest']}, is expected: its members or their certificates differ"
         )
-    if "dealer" in stated and stated["dealer"] != expected.get("dealer"):
-        raise _Mismatch(f"the certificate names {stated['dealer']!r} as the dealer, which the federation file does not")
+    dealt, deals = stated.get("dealer"), expected.get("dealer")
+    if dealt != deals:
+        raise _Mismatch(
+            f"the certificate names {_or_none(dealt)} as the dealer, and the federation file {_or_none(deals)}"
+        )
     return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
+
+
+def _or_none(name: str | None) -> str:
+    return "nobody" if name is None else repr(name)
 
 
 def _ask_for_federation(certificate: Certificate) -> str:
