@@ -11,13 +11,13 @@ from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
-from coordinator.secure import SecureTransport
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
-from coordinator.transport import Legs
+from coordinator.transport import Legs, Opening
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
-from vfl.planning import Plan, unnoised
+from vfl.job.flags import unnoised
+from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.version import __version__
 
@@ -200,7 +200,7 @@ class Coordinator:
                 break
             if isinstance(event, Round) and event.kind == LEFT:
                 left += event.parties
-            if isinstance(event, Round) and isinstance(transport, SecureTransport) and not sealed:
+            if isinstance(event, Round) and isinstance(transport, Opening) and not sealed:
                 event = replace(event, products=transport.newly_opened())
             yield event
         yield Made()
@@ -225,6 +225,10 @@ class Coordinator:
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"
             )
+        from coordinator.secure import (
+            SecureTransport,
+        )  # imported here so that a coordinator of other runs starts faster
+
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
         return SecureTransport(self._transport, iterate, plan, log.products), iterate
 

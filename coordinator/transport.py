@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.legs import Leg
+    from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
 
@@ -55,4 +56,16 @@ class Legs(Transport, Protocol):
 
     def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
         """Wait for replies in their order; return the last one of each participant. PartyLost names the first that is lost."""
+        ...
+
+
+@runtime_checkable
+class Opening(Transport, Protocol):
+    """Transport that opens sums of shares, and keeps opened products until they are logged."""
+
+    def newly_opened(self) -> Released:
+        """Return products that were opened since the last call: row j of the symmetric matrix from its diagonal on.
+
+        The release of the first piece has paid for all of them. Whoever keeps them can go on with the pass in another process.
+        """
         ...

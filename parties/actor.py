@@ -10,7 +10,6 @@ import numpy as np
 import ray
 
 from parties.alignment.participant import Alignment
-from parties.dealing import Dealing
 from parties.loading import (
     Unchanged,
     consented,
@@ -559,7 +558,7 @@ class PartyActor:
 
     def leg(self, leg: Plain, *parcels: Parcel) -> Any:
         """Return the reply to a leg of a run on shares, and its parcels as separate objects."""
-        return _sent(*self._party.leg(_leg_of(leg), parcels))
+        return answered(*self._party.leg(leg_of(leg), parcels))
 
     def _aligning(self) -> Alignment:
         if self._alignment is None:
@@ -567,26 +566,12 @@ class PartyActor:
         return self._alignment
 
 
-class DealerActor:
-    """Dealer of a run on shares: an actor without columns."""
-
-    def __init__(self, job: Job) -> None:
-        self._dealing = Dealing(job, recycles=True)  # Ray copies a parcel into its store as the leg returns it
-
-    def version(self) -> str:
-        """Return the version of the code that runs here."""
-        return __version__
-
-    def leg(self, leg: Plain, *parcels: Parcel) -> Any:
-        """Return the reply to a leg, and its parcels as separate objects."""
-        return _sent(*self._dealing.leg(_leg_of(leg), parcels))
-
-
-def _leg_of(plain: Plain) -> Any:
+def leg_of(plain: Plain) -> Any:
+    """Return a leg of a run on shares."""
     return from_plain(plain, object)
 
 
-def _sent(reply: object, parcels: Sequence[Parcel]) -> Any:
+def answered(reply: object, parcels: Sequence[Parcel]) -> Any:
     """Return the results of a call that has 1 + len(parcels) of them. Ray copies an array once, and bytes several times."""
     if not parcels:
         return to_plain(reply)

@@ -24,8 +24,8 @@ from parties.storage.dense import read_columns
 from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
 from vfl.errors import SpecificationError
+from vfl.job.flags import unnoised
 from vfl.job.placement import IN_ONE_PROCESS
-from vfl.planning import unnoised
 from vfl.schema import RealLabel
 from vfl.shards import Here, cut
 

@@ -67,7 +67,7 @@ class Party:
     noise : where the noise of its releases comes from.
     labels : y of all records, at the label party.
     book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
-    unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
+    unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' when it was not aligned.
     held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k and the norms of

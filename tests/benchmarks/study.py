@@ -40,9 +40,10 @@ from tests.benchmarks.oracle import search
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.study_theory import Constants
 from tests.benchmarks.utility import unit
+from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.planning import plan, unnoised
+from vfl.planning import plan
 from vfl.solvers.skgd import ONCE_A_PASS
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ import parties
 import vfl
 from coordinator.executor import Executor
 from vfl.job import Job
+from vfl.job.flags import unnoised
 from vfl.launch.engines import inprocess
 from vfl.launch.run import warnings as running
 from vfl.messages import Unnoised
-from vfl.planning import unnoised
 from vfl.privacy import mechanisms, selection
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey, bare
 from vfl.privacy.noise import SeededNoise

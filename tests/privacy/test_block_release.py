@@ -25,11 +25,11 @@ from coordinator.states.margins import Margins
 from parties.party import Party
 from parties.storage.dense import Columns
 from vfl.errors import BudgetExceeded, PrivacyError
+from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.losses import Logistic, Squared
 from vfl.messages import Backward, Block, Descend, Moments, Query, Records, Step
 from vfl.planning import plan as make_plan
-from vfl.planning import unnoised
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, PAIR, Clip, moments_sensitivity
 from vfl.privacy.ledger import FitBook

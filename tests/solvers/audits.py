@@ -25,9 +25,9 @@ from coordinator.coordinator import Coordinator
 from parties.party import Party
 from parties.storage.dense import Columns
 from tests.solvers.setting import PARTITION
+from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Sample
-from vfl.planning import unnoised
 from vfl.privacy.accountants import PldAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.noise import SeededNoise

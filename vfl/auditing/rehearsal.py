@@ -19,10 +19,10 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from parties.party import Party
 from parties.record_cap import OwnCap
+from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Descend, Local, Query, Sample, Select
-from vfl.planning import unnoised
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.selection import NoisyScore

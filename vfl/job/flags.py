@@ -1,8 +1,10 @@
-"""Flags: sentences about data-dependent values that a job releases without charging for them."""
+"""Data-dependent values that a job releases without noise or without a charge: flags, and the queries that may do so."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from vfl.messages import Backward, Moments, Query, Unnoised
 
 if TYPE_CHECKING:
     from vfl.job.job import Job
@@ -37,3 +39,17 @@ def flags_of(job: Job) -> tuple[str, ...]:
             "guarantee; ε would hold only if that model were public knowledge"
         )
     return tuple(flags)
+
+
+def unnoised(job: Job) -> tuple[type[Query], ...]:
+    """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
+
+    Without privacy, all kinds. For a sealed solver, gradients: its schedule releases only the noised model at its end.
+    Otherwise the kinds that the job itself declares, which its certificate flags.
+    """
+    if job.privacy is None:
+        return (Query,)
+    smoothness = job.privacy.smoothness
+    exact: tuple[type[Query], ...] = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+    exact = (Backward,) if job.solver.sealed else exact
+    return (*exact, Unnoised) if job.uncharged else exact

@@ -12,7 +12,6 @@ from vfl.planning.run_plan import (
     inquiries_of,
     plan,
     recommend,
-    unnoised,
     warnings_of,
 )
 
@@ -28,6 +27,5 @@ __all__ = [
     "plan",
     "problem_of",
     "recommend",
-    "unnoised",
     "warnings_of",
 ]

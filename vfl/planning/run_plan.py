@@ -16,7 +16,6 @@ from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.evaluation.score import Score
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
-from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.planning import words
 from vfl.planning.public_problem import bounds_fairness, budgets_of, problem_of
 from vfl.planning.sharing import sharing_of
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from vfl.evaluation.estimates import Findings
     from vfl.evaluation.inquiries import Inquiry
     from vfl.job import Job
+    from vfl.messages import Query
     from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
     from vfl.problem import Problem
@@ -288,20 +288,6 @@ def check(job: Job) -> Plan:
         except SpecificationError as error:
             refused = error
     raise refused
-
-
-def unnoised(job: Job) -> tuple[type[Query], ...]:
-    """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
-
-    Without privacy, all kinds. For a sealed solver, gradients: its schedule releases only the noised model at its end.
-    Otherwise the kinds that the job itself declares, which its certificate flags.
-    """
-    if job.privacy is None:
-        return (Query,)
-    smoothness = job.privacy.smoothness
-    exact: tuple[type[Query], ...] = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
-    exact = (Backward,) if job.solver.sealed else exact
-    return (*exact, Unnoised) if job.uncharged else exact
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:

@@ -130,7 +130,7 @@ def _federation(
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.seat import Seat, process_of
-        from parties.actor import DealerActor, InMemory, PartyActor, Shared
+        from parties.actor import InMemory, PartyActor, Shared
         from parties.sources.blocks import Blocks, is_dataset
 
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
@@ -168,6 +168,8 @@ def _federation(
                 actors[head] = ray.remote(PartyActor).options(**options).remote(*given[head])
         dealing = {}
         if secure is not None:
+            from parties.dealing_actor import DealerActor
+
             beside = pinned if secure.dealer == AT_COORDINATOR else {}
             dealing[DEALER] = (
                 ray.remote(DealerActor).options(**again, **options_of(asked[DEALER]), **beside).remote(job)
