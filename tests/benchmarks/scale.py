@@ -40,8 +40,8 @@ WHOLE = {
 }
 QUICK = {"records": (1_000, 10_000, 100_000), "columns": (8, 32, 128), "parties": (1, 4, 16), "block": (1, 4, 16)}
 ON_RAY = (1, 2, 4, 8)
-STARTS = ((20, 1), (20, 10), (200, 200))
-"""(parties, parties per process) whose time to the first round is measured."""
+STARTS = ((20, None), (20, 1), (20, 10), (200, 200))
+"""(parties, parties per process) whose time to the first round is measured; None is the default placement."""
 FIXED = {
     "records": {"columns": 8, "parties": 2, "block": 1},
     "columns": {"records": 10_000, "parties": 2, "block": 1},
@@ -125,7 +125,7 @@ def on_ray(settings: Settings) -> Iterator[Result]:
         yield from along("parties", ON_RAY, settings, engine="ray")
 
 
-def seconds_to_start(parties: int, shared: int) -> float:
+def seconds_to_start(parties: int, shared: int | None) -> float:
     """Return the seconds from `stream` to the first round of a local job, the start of Ray included."""
     begun = time.perf_counter()
     placement = vfl.Placement(parties_per_process=shared)
@@ -143,7 +143,7 @@ def starts(settings: Settings) -> Iterator[Result]:
     for (parties, shared), column in zip(STARTS, times.T, strict=True):
         yield Result(
             part="scale", case="start of many parties", arm="SkGD on Ray", measure="seconds to the first round", unit="s",
-            values=column, at={"parties": parties, "per process": shared},
+            values=column, at={"parties": parties, "per process": shared or "default"},
         )  # fmt: skip
 
 

@@ -18,8 +18,10 @@ ALONE = (
     "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
     "'never' for a simulation, or leave parties_per_process out"
 )
-FEWEST_PROCESSES = 4
-"""A simulation may use this many processes even on fewer cores."""
+FEW_PARTIES = 4
+"""This many parties of a simulation each have a process of their own, even on fewer cores."""
+FEWEST_PROCESSES = 2
+"""More parties share at least this many processes, so that one lost process does not lose all of them."""
 PINS = ("auto", "always", "never")
 
 
@@ -85,12 +87,15 @@ class Placement:
     def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Placement:
         """Return the placement of a local simulation by one owner, in which many parties share few processes.
 
-        The number of processes is at most the larger of `cores` and FEWEST_PROCESSES: each spends over a second of processor
-        time on imports. A placement with a set number, pins or shards, or for trust = 'secure', stays as it is.
+        Parties that outnumber both `cores` and FEW_PARTIES share a process per core, at least FEWEST_PROCESSES: each process
+        spends 1.5 s of processor time on imports. A placement with a set number, pins or shards, or for trust = 'secure',
+        stays as it is.
         """
         if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
             return self
-        return replace(self, parties_per_process=max(1, math.ceil(len(parties) / max(cores, FEWEST_PROCESSES))))
+        if len(parties) <= max(cores, FEW_PARTIES):
+            return replace(self, parties_per_process=1)
+        return replace(self, parties_per_process=math.ceil(len(parties) / max(cores, FEWEST_PROCESSES)))
 
     def processes(self, parties: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the parties of each process, in their order."""
