@@ -16,10 +16,11 @@ from parties.storage.classes import ClassColumns
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
-from vfl.kernels.geometry import Geometry, pieces
+from vfl.kernels.geometry import Geometry, capped, pieces
 from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
+from vfl.targets import apart, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.storage.base import Storage
-    from vfl.messages import Block, Query, Records, Step, Weighting
+    from vfl.messages import Block, Query, Records, Step
     from vfl.privacy.geometry import Clip
     from vfl.types import Integers, Vector
 
@@ -61,6 +62,7 @@ class _Visit:
     entered: Vector
     v: Vector
     y: Vector
+    weights: Vector | None
     bounds: Vector | None
     pending: Any
 
@@ -199,14 +201,15 @@ class Rows:
 
         Under a record cap, squared loss keeps residuals instead of margins, so that no step reads the labels.
         """
-        entered, y = self._entered(query, records), _required(records.labels)
+        entered, given = self._entered(query, records), _required(records.labels)
+        y, weights = apart(given, self.columns.n_records)
         bounds = None
         if query.capped is not None:
-            code = WITH_LABELS.get(query.weighting.kernel, WEIGHTS)
-            bounds = self._bounds.of(query.capped, _required(records.limits), y, code)
+            code = WEIGHTS if weights is not None else WITH_LABELS.get(query.weighting.kernel, WEIGHTS)
+            bounds = self._bounds.of(query.capped, _required(records.limits), given, code)
         nothing = self.columns.block(0, 0)
         steps = query.steps[self._party]
-        self._visit = _Visit(query, steps, entered, entered.copy(), y, bounds, nothing)
+        self._visit = _Visit(query, steps, entered, entered.copy(), y, weights, bounds, nothing)
         return self.step(0, np.zeros(0), 0.0)
 
     @np.errstate(all="ignore")
@@ -215,9 +218,7 @@ class Rows:
         visit = self._visiting()
         step = visit.steps[number]
         X = self._block(step.block)
-        sums = self._next_sum(
-            visit.pending, delta, shift, visit.v, visit.y, visit.query.weighting, X, step, visit.bounds
-        )
+        sums = self._next_sum(visit, delta, shift, X, step)
         visit.pending = X
         return sums
 
@@ -238,11 +239,12 @@ class Rows:
         return self._visit
 
     def _entered(self, query: Descend, records: Records) -> Vector:
-        """Return the margins, or the residuals for squared loss under a record cap."""
+        """Return the margins, or the residuals for squared loss under a record cap where records have no weights."""
         entered = _required(records.margins)
-        if query.capped is not None and query.weighting.kernel == "squared":
-            return entered - _required(records.labels)
-        return entered
+        if query.capped is None or query.weighting.kernel != "squared":
+            return entered
+        y, weights = apart(_required(records.labels), self.columns.n_records)
+        return entered - y if weights is None else entered
 
     def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, bounds: Vector | None) -> Sums:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid if there is a clip.
@@ -254,43 +256,38 @@ class Rows:
             at = self._geometry(centre, scale, clip)
             if bounds is not None:
                 none = self.columns.block(0, 0)
-                capped: Integers = self._kernels.capped_step(
+                within: Integers = self._kernels.capped_step(
                     none, np.zeros(0), 0.0, r.copy(), WEIGHTS, X, at, bounds, threads=self._threads
                 )
-                return capped
+                return within
             sums: Integers = self._kernels.gradient(X, r, r, WEIGHTS, at, threads=self._threads)
             return sums
         plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
 
-    def _next_sum(
-        self,
-        pending: Any,
-        delta: Vector,
-        shift: Any,
-        v: Vector,
-        y: Vector,
-        weighting: Weighting,
-        X: Any,
-        step: Step,
-        bounds: Vector | None,
-    ) -> Sums:
-        """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
-        kernels, clip = self._kernels, step.clip
-        code = CODES.get(weighting.kernel)
+    def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
+        """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.
+
+        Where records have weights, r is capped before it is weighed, as in `Margins.records`.
+        """
+        kernels, clip, weighting = self._kernels, step.clip, visit.query.weighting
+        pending, v, y, bounds = visit.pending, visit.v, visit.y, visit.bounds
+        code = None if visit.weights is not None else CODES.get(weighting.kernel)
         if bounds is not None and code == SQUARED:  # v holds the residuals
             code = WEIGHTS
         if code is None:
             kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self.columns.block(0, 0), delta[:0], 0.0
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
+            if visit.weights is not None:
+                v = weighed(v if bounds is None else capped(v, bounds, weighting.kernel), visit.weights)
         if clip.finite:
             at = self._geometry(step.centre, step.scale, clip)
             if bounds is not None:
-                capped: Integers = kernels.capped_step(
+                within: Integers = kernels.capped_step(
                     pending, delta, shift, v, code, X, at, bounds, threads=self._threads
                 )
-                return capped
+                return within
             sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
             return sums
         at = Geometry(step.centre, step.scale)

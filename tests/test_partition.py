@@ -181,7 +181,7 @@ WRONG = {
         lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
         (
             "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks, groups, "
-            "exposure"
+            "exposure, weight"
         ),
     ),
     "missing key": (

@@ -21,7 +21,7 @@ _FORMS = {
 }
 """Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
-_FACTORS = ("exposure",)
+_FACTORS = ("exposure", "weight")
 _GROUPS = "groups of party {!r}"
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -40,6 +40,7 @@ class FeaturePartition:
         columns is allowed if it holds some of these.
     exposure : column of the label's owner with the exposure of each record, such as years insured; it is no feature. None:
         every record has the exposure 1.
+    weight : column of the label's owner with the weight of each record; it is no feature. None: all records weigh the same.
 
     Several parties may hold columns of one name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
     bounds, results, reports and errors. A name that one party alone holds stays as it is.
@@ -66,6 +67,7 @@ class FeaturePartition:
         blocks: Mapping[str, Sequence[Sequence[str]]] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
         exposure: str | None = None,
+        weight: str | None = None,
     ) -> None:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
@@ -73,7 +75,7 @@ class FeaturePartition:
         object.__setattr__(self, "label", _check_label(label, owned))
         grouped = _grouping(groups or {}, owned, self.label)
         _check_ownership(owned, self.label, grouped)
-        held = {"exposure": exposure}
+        held = dict(zip(_FACTORS, (exposure, weight), strict=True))
         given = _factors(held, owned, self.label, grouped)
         named = _names(owned, (self.label, *given), grouped)
         object.__setattr__(self, "_label_name", named[self.label])
@@ -106,8 +108,13 @@ class FeaturePartition:
         return self._factors[0]
 
     @property
+    def weight(self) -> str | None:
+        """Return the column of the records' weights; None without one."""
+        return self._factors[1]
+
+    @property
     def factor_columns(self) -> tuple[str, ...]:
-        """Return the columns of the label's owner that are neither features nor the label: the exposure."""
+        """Return the columns of the label's owner that are neither features nor the label: exposure and weight."""
         return tuple(column for column in self._factors if column is not None)
 
     @property
@@ -220,8 +227,9 @@ class FeaturePartition:
         for column in sorted(dropped):
             if column == self.label_column:
                 raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
-            if column in self.factor_columns:
-                raise PartitionError(f"column {column!r} is the exposure: leave it out of the partition")
+            for factor, held in zip(_FACTORS, self._factors, strict=True):
+                if column == held:
+                    raise PartitionError(f"column {column!r} is the {factor}: leave it out of the partition")
             if column not in self.features:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
 
@@ -263,10 +271,12 @@ class FeaturePartition:
         kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
         return FeaturePartition(kept, self.label, self._local_blocks(), **self._local_factors())
 
-    def with_factors(self, *, exposure: str | None = None) -> FeaturePartition:
-        """Return the partition with another column of exposures."""
+    def with_factors(self, **columns: str) -> FeaturePartition:
+        """Return the partition with other columns of exposures or weights, by keyword."""
         owned = {party: list(map(self.local, columns)) for party, columns in self._owned}
-        return FeaturePartition(owned, self.label, self._local_blocks(), self._local_groups(), exposure=exposure)
+        return FeaturePartition(
+            owned, self.label, self._local_blocks(), self._local_groups(), **self._local_factors() | columns
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
@@ -520,7 +530,7 @@ def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> N
 def _factors(
     given: Mapping[str, object], owned: Blocks, label: tuple[str, str], groups: Blocks
 ) -> list[tuple[str, str]]:
-    """Return (party, column) of the exposure; PartitionError for a column with another use."""
+    """Return (party, column) of each factor; PartitionError for a column with another use."""
     party, held = label[0], []
     uses = dict.fromkeys(dict(owned)[party], "a feature") | dict.fromkeys(dict(groups).get(party, ()), "a group column")
     uses[label[1]] = "the label"

@@ -126,6 +126,8 @@ class Problem:
     one_sided : most declared ranges keep their sign, so that columns are far from orthogonal to the intercept.
     sparse : parties whose columns are never centred, so that entries that are not stored stay 0.
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
+    weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
+        loss bound those of s·ℓ.
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
@@ -148,6 +150,7 @@ class Problem:
     label_low: float = -math.inf
     start: Vector | None = None
     exposure: tuple[float, float] | None = None
+    weighted: bool = False
 
     @property
     def private(self) -> bool:
@@ -187,7 +190,8 @@ class Problem:
         """Return F in one line."""
         said = ", the intercept included" if self.penalise_intercept and self.layout.has_intercept else ""
         term = self.penalty.describe()
-        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}"
+        weights = "s_i·" if self.weighted else ""
+        return f"F(w) = (1/n)·Σ {weights}{self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}"
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""

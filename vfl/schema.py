@@ -456,13 +456,18 @@ class RealLabel:
 class Factor:
     """A number per record that the label's owner holds beside the label. Values outside the bounds are clamped.
 
-    role : 'exposure', which becomes the offset log(exposure) of the record's margin.
+    role : 'exposure', which becomes the offset log(exposure) of the record's margin, or 'weight', which becomes the weight
+        s/hi ≤ 1 of the record's loss.
     column : of the owner's data. bounds : (lo, hi), declared.
     """
 
     role: str
     column: str
     bounds: Bounds
+
+    def of(self, values: Vector) -> Vector:
+        """Return the factors (n,) of values within the bounds."""
+        return np.log(values) if self.role == "exposure" else values / self.bounds[1]
 
 
 Label: TypeAlias = BinaryLabel | ClassLabel | RealLabel

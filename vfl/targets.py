@@ -1,36 +1,62 @@
-"""Order of the vectors that the label's owner gives to the margins: labels, offsets."""
+"""Order of the vectors that the label's owner gives to the margins: labels, offsets, weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from vfl.types import Vector
 
 
 class Parts(NamedTuple):
-    """Labels (n,), and offsets log(exposure) (n,), None without exposure."""
+    """Labels (n,); offsets log(exposure) (n,), None without exposure; weights s/s_max (n,), None without weights."""
 
     labels: Vector
     offsets: Vector | None = None
+    weights: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """The vectors beside the labels that a job has.
 
-    exposure : records have offsets, which their margins start at.
+    exposure : records have offsets, which their margins start at. weights : records have weights, between 0 and 1.
     """
 
     exposure: bool = False
+    weights: bool = False
 
     @property
     def count(self) -> int:
         """Return the number of vectors, labels included."""
-        return 1 + self.exposure
+        return 1 + self.exposure + self.weights
 
     def parts(self, given: Any) -> Parts:
         """Return the vectors, of which `given`, (count·n,) or (count, n), holds one after the other."""
-        labels, *offsets = given.reshape(self.count, -1)
-        return Parts(labels, *offsets)
+        labels, *others = given.reshape(self.count, -1)
+        return Parts(labels, others[0] if self.exposure else None, others[-1] if self.weights else None)
+
+
+def weighed(r: Vector, weights: Vector | None) -> Vector:
+    """Return s_i·r_i, (n,), or (K·n,) for K values per record, one class after the other.
+
+    A weight lies between 0 and 1, so no |r_i| grows: caps and bounds that hold for r hold for s·r. A record of weight 0
+    contributes 0, whatever its r is.
+    """
+    if weights is None or not weights.size:
+        return r
+    with np.errstate(invalid="ignore"):
+        return np.ravel(np.where(weights > 0.0, r.reshape(-1, weights.size) * weights, 0.0))
+
+
+def beside(labels: Vector, weights: Vector | None) -> Vector:
+    """Return what a visit of a sweep needs to know of the targets: y, (n,), or y and then s, (2n,)."""
+    return labels if weights is None else np.concatenate([labels, weights])
+
+
+def apart(given: Vector, n_records: int) -> tuple[Vector, Vector | None]:
+    """Return y and s, (n,) each, of `beside`; s is None if no record has a weight."""
+    return given[:n_records], given[n_records:] if given.size > n_records else None

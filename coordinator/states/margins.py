@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
-from vfl.targets import Targets
+from vfl.targets import Targets, beside, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ def _anywhere(size: int) -> None:
 
 
 class Margins:
-    """Xw + o (n,), starting at w = 0, and the labels y (n,) of the training records. o are the offsets; 0 without exposure.
+    """Xw + o (n,), starting at w = 0, with labels y and weights s (n,) of the training records. o are the offsets, or 0.
 
     labels : y, and after it the vectors that `targets` names. Offsets stay in the margins however often Xw is rebuilt.
 
@@ -75,7 +75,9 @@ class Margins:
         kept = slice(None) if held_out is None else ~held_out
         apart = slice(0) if held_out is None else held_out
         self._held_labels, own = given.labels[apart], given.labels[kept]
-        self._labels = share("labels", own)
+        self._weights = None if given.weights is None else given.weights[kept]
+        self._shown = share("labels", beside(own, self._weights))
+        self._labels = self._shown[: len(own)]
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
         self._n_margins = n_margins
@@ -137,6 +139,7 @@ class Margins:
             self._kept.update(replaced)
             if cap is not None:  # a pass costs one release because of it: not left to the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
+            weights = weighed(weights, self._weights)
             # The cost of a pass assumes disjoint folds: the weighting must not decide this.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
@@ -144,7 +147,7 @@ class Margins:
     def in_sweep(self, cap: float | None) -> Records:
         """Return the per-record vectors that a party sees in a visit of a sweep under this record cap, if any."""
         limits = None if cap is None else self._limits(cap)
-        return Records(margins=self._margins, labels=self._labels, limits=limits)
+        return Records(margins=self._margins, labels=self._shown, limits=limits)
 
     def vectors(self) -> Iterator[Vector]:
         """Yield the vectors that queries replace and that `restore` may need."""

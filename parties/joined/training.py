@@ -165,8 +165,11 @@ class Training(Work):
         return self._party
 
     def _length(self, name: str) -> int:
-        """Return the length of a vector of Records: one entry per margin of each record, or per record."""
-        return self._n_trained * (self._task.job.n_margins if name in OF_MARGINS else 1)
+        """Return the length of a vector of Records: one per margin of each record, or one per record; weights follow labels."""
+        job = self._task.job
+        if name in OF_MARGINS:
+            return self._n_trained * job.n_margins
+        return self._n_trained * (1 + (name == "labels" and job.targets.weights))
 
     def _of_records(self, name: str, raw: Any) -> Any:
         vector = as_vector(raw)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 _MINUS_ONE = 2
-_ONE = {"label": "a label", "exposure": "an exposure"}
+_ONE = {"label": "a label", "exposure": "an exposure", "weight": "a weight"}
 _DECLARE_CLASSES = (
     'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
     "numbers need no quotes)"
@@ -85,13 +85,11 @@ class LabelReader:
 
 
 class TargetReader:
-    """Collects the label and its factors, such as the exposure, within their declared bounds."""
+    """Collects the label and its factors, exposure and weight, within their declared bounds."""
 
     def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
         self._label = LabelReader(label, origin, at_most)
-        self._factors = [
-            (f.role, LabelReader((f.column, RealLabel(f.bounds)), origin, at_most, f.role)) for f in factors
-        ]
+        self._factors = [(f, LabelReader((f.column, RealLabel(f.bounds)), origin, at_most, f.role)) for f in factors]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -104,11 +102,11 @@ class TargetReader:
             reader.add(own, rows)
 
     def values(self, count: int) -> Vector:
-        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure)."""
+        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure), then s/s_max."""
         y = self._label.values(count)
         if not self._factors:
             return y
-        return np.stack([y, *(np.log(reader.values(count)) for _, reader in self._factors)])
+        return np.stack([y, *(factor.of(reader.values(count)) for factor, reader in self._factors)])
 
 
 def _undeclared_class(value: object) -> int:

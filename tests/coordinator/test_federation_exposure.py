@@ -1,4 +1,4 @@
-"""Exposure across organisations: offsets travel with the labels, and the owner of the label measures with them."""
+"""Exposure and weights across organisations: both travel with the labels, whose owner measures with the exposure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ N = 300
 def test_training_and_measures_agree_with_a_run_in_process(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = {name: rng.uniform(-1, 1, N) for name in "abc"} | {"years": rng.uniform(0.1, 1.0, N)}
+    table["s"] = rng.uniform(0.0, 2.0, N)
     table["y"] = rng.poisson(table["years"] * np.exp(table["a"])).astype(float)
     spec = vfl.Job(
-        partition=vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, ("telco", "y"), exposure="years"),
-        bounds={"*": (-1, 1), "y": (0, 10), "years": (0.05, 1.0)},
+        partition=vfl.FeaturePartition(
+            {"bank": ["a", "b"], "telco": ["c"]}, ("telco", "y"), exposure="years", weight="s"
+        ),
+        bounds={"*": (-1, 1), "y": (0, 10), "years": (0.05, 1.0), "s": (0, 2)},
         loss="poisson",
         privacy=vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(3)),
         solver=vfl.SkGD(passes=3),

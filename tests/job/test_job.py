@@ -685,7 +685,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of the partition": (
         ("label = [", "labels = ["),
         PartitionError,
-        "partition: unknown key 'labels' (did you mean 'label'?); known are label, parties, blocks, groups, exposure",
+        "partition: unknown key 'labels' (did you mean 'label'?); known are label, parties, blocks, groups, exposure, weight",
     ),
     "an unknown key of ray": (
         ("address =", "adress ="),

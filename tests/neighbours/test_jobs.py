@@ -15,7 +15,7 @@ import vfl
 from tests.neighbours.cells import odd
 from tests.neighbours.forms import UNTYPED, each, lists
 from tests.neighbours.harness import compare, read
-from tests.neighbours.setting import ENDS, PARTITION, N, job, mirrored, replaced, table, turned
+from tests.neighbours.setting import CLASSES, ENDS, PARTITION, N, job, mirrored, replaced, table, turned
 from tests.neighbours.test_solvers import TRIED, how, loss_for
 from vfl.errors import VflError
 from vfl.penalties import Box, ElasticNet, NoPenalty
@@ -88,6 +88,29 @@ def test_exposure(cell: float, option: dict[str, Any]) -> None:
     t = np.linspace(0.02, 90.0, len(first["y"]))
     pair = (replaced(first | {"t": t}, t=0.02 if cell > 1.0 else 50.0), replaced(second | {"t": t}, t=cell))
     found = compare(spec, *pair)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
+WEIGHED = vfl.FeaturePartition({"bank": ("a", "b"), "telco": ("c",)}, label=("telco", "y"), weight="t")
+WITH_WEIGHTS = [
+    *((name, "logistic") for name, solver in TRIED.items() if solver.weighs and not name.endswith("poisson")),
+    *(("SkGD-record", loss) for loss in ENDS if loss != "logistic"),
+    ("SkGD-blocks", "squared"),
+    ("GCD", "squared"),
+]
+
+
+@pytest.mark.parametrize(("name", "loss"), WITH_WEIGHTS)
+@pytest.mark.parametrize("cell", [-1.0, np.inf])
+def test_weight(name: str, loss: str, cell: float) -> None:
+    """One record has its largest row; label and weight are at either end. The other weights have all sizes."""
+    limits = dict.fromkeys("abc", (-1.0, 1.0)) | ({"y": ENDS[loss]} if loss not in CLASSES else {}) | {"t": (0.0, 50.0)}
+    spec = job(TRIED[name], loss, partition=WEIGHED, bounds=limits)
+    first, second = turned(loss)
+    t = np.geomspace(1e-3, 60.0, len(first["y"]))
+    found = compare(spec, replaced(first | {"t": t}, t=1e300), replaced(second | {"t": t}, t=cell))
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert found.path > 0

@@ -15,6 +15,7 @@ from vfl.kernels.geometry import Geometry
 from vfl.losses import loss_of
 from vfl.planning import plan
 from vfl.problem import coordinates_of
+from vfl.targets import weighed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +34,10 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
     features : {party: training data without the label}. labelled : the label party's source, with the label.
     """
     job, loss = result.job, loss_of(result.job.loss)
-    y, offsets = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
+    y, offsets, weights = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
     K, classes = job.n_margins, job.class_names
     margins = result.decision_function(features).T.ravel()  # (K·n,), one class after the other
-    r = loss.derivative(margins if offsets is None else margins + offsets, y)
+    r = weighed(loss.derivative(margins if offsets is None else margins + offsets, y), weights)
     w = dict(zip(result.coordinates, result.w, strict=True))
     # The intercept is not penalised, so its step is a plain gradient step.
     moves = [float(abs(r.reshape(K, -1).mean(axis=1)).max() / loss.curvature)] if job.intercept else []

@@ -6,6 +6,7 @@ loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
                        exposure = "years" (for counts: a column of the label's owner, with bounds above 0)
+                       weight = "amount" (a column of the label's owner, with bounds from 0 on; a record counts s/HIGH times)
 sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all columns of a party that are not named; "*": of all parties)
 [loss]                 kind = "huber", width = 2.0 (instead of the name, for a loss with options)

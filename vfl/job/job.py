@@ -218,7 +218,8 @@ class Job:
             )
 
     def _check_factors(self) -> None:
-        """Refuse exposures without public limits, and where they have no meaning."""
+        """Refuse exposures and weights without public limits, and where they have no meaning."""
+        self._check_weights()
         exposure, loss = self.partition.exposure, loss_of(self.loss)
         if exposure is None:
             return
@@ -237,6 +238,21 @@ class Job:
                 f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
                 "gamma or tweedie loss, or leave exposure out"
             )
+
+    def _check_weights(self) -> None:
+        weight = self.partition.weight
+        if weight is None:
+            return
+        if self.trust != TRUSTS[0]:
+            raise SpecificationError(f"trust={self.trust!r} knows no weights: use {TRUSTS[0]!r}, or leave weight out")
+        low, high = self.schema[weight].limits
+        if not (low >= 0.0 and 0.0 < high < math.inf):
+            raise SpecificationError(
+                f"weight {weight!r} needs public limits, from 0 on: declare "
+                f"{entry('bounds', weight, '(low, high)', '[LOW, HIGH]')}"
+            )
+        if not self.solver.weighs:
+            raise SpecificationError(f"{self.solver.name} knows no weights: use SkGD, CD or GD, or leave weight out")
 
     def _check_trust(self) -> None:
         """Refuse a job that cannot be trained on shares, and spell equal jobs alike."""
@@ -538,8 +554,8 @@ class Job:
 
     @property
     def targets(self) -> Targets:
-        """The vectors beside the labels: offsets."""
-        return Targets(self.partition.exposure is not None)
+        """The vectors beside the labels: offsets and weights."""
+        return Targets(self.partition.exposure is not None, self.partition.weight is not None)
 
     @property
     def n_margins(self) -> int:

@@ -28,7 +28,7 @@ class PartyTask:
     id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
         of the column's own type.
     groups : columns by which fairness is checked, features or not.
-    factors : the exposure, where the party holds the label and it is wanted.
+    factors : exposure and weight, where the party holds the label and it is wanted.
     """
 
     job: Job
@@ -81,7 +81,7 @@ class PartyTask:
 def factors_of(job: Job) -> tuple[Factor, ...]:
     """Return the declarations of the numbers that the label's owner passes on after the label."""
     partition = job.partition
-    held = {"exposure": partition.exposure}
+    held = {"exposure": partition.exposure, "weight": partition.weight}
     return tuple(
         Factor(role, partition.local(column), job.schema[column].limits)
         for role, column in held.items()

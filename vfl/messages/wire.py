@@ -15,7 +15,7 @@ class Records:
     """Per-record vectors that a query works on, (n,) float64 each. Data: never logged, never kept by a party.
 
     weights : r, when the party may see residuals only.
-    margins, labels : Xw and y, when it may see both.
+    margins, labels : Xw and y, when it may see both. Where records have weights, labels are (2n,), y and then s.
     limits : C/‖z_i‖, the most that a residual may be under a record cap; beside margins and labels.
     """
 

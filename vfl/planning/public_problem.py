@@ -88,6 +88,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         penalise_intercept=job.solver.penalises_intercept,
         start=_start(job, layout),
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
+        weighted=job.partition.weight is not None,
     )
     if privacy is None or delta is None:
         return problem

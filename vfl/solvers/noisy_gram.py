@@ -135,6 +135,7 @@ class NoisyGram(Solver):
     label_scale: float | None = None
 
     name: ClassVar[str] = "NoisyGram"
+    weighs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)

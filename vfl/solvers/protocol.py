@@ -29,6 +29,7 @@ class Solver(Protocol):
     goes_on_without : the schedule continues when a party is given up.
     multinomial : the schedule can train K margins per record.
     warm_starts : the schedule can start from a released model.
+    weighs : the schedule's only dependence on losses is by their derivatives, which weights of records multiply.
     penalises_intercept : the intercept is penalised as other coefficients are.
     """
 
@@ -37,6 +38,7 @@ class Solver(Protocol):
     goes_on_without: ClassVar[bool] = False
     multinomial: ClassVar[bool] = False
     warm_starts: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
 
     @property

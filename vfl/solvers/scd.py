@@ -195,6 +195,7 @@ class SCD(Solver):
     seed: int = 0
 
     name: ClassVar[str] = "SCD"
+    weighs: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

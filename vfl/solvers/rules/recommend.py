@@ -66,6 +66,8 @@ UNBALANCED = 3.0
 """Smallest ratio of the error of joint clipping to that of coordinate descent in the tables of the DP-CD paper."""
 SHORT = 0.02
 """Typical share that steps of 1/(LΣB_j²) leave when noise is low: simulations left 0.0002 to 0.25."""
+UNWEIGHED = ("NoisyGram", "SCD")
+"""Solvers that train without weights of records (`Solver.weighs`)."""
 PRODUCTS = 500
 """Largest p at which p² products, one message per column, are cheap to collect."""
 
@@ -120,7 +122,8 @@ class Recommendation:
 
 def recommendation(problem: Problem) -> Recommendation:
     """Rank the solvers that can run this problem; public facts only, no data, nothing spent."""
-    ranked = sorted(_candidates(problem), key=lambda candidate: candidate.left)  # stable: SkGD is ahead of equals
+    able = (each for each in _candidates(problem) if not (problem.weighted and each.solver in UNWEIGHED))
+    ranked = sorted(able, key=lambda candidate: candidate.left)  # stable: SkGD is ahead of equals
     return Recommendation(tuple(ranked))
 
 
