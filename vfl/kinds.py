@@ -155,6 +155,7 @@ register("statistic", "losses", statistics.Losses)
 register("statistic", "group_cells", statistics.GroupCells)
 register("statistic", "group_scores", statistics.GroupScores)
 register("statistic", "label_counts", labels.LabelCounts)
+register("statistic", "class_counts", labels.ClassCounts)
 register("statistic", "label_mean", statistics.LabelMean)
 
 _by_block = mapping(row(BLOCK, RELEASED))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PrivacyError
-from vfl.kernels.classes import ClassKernels
+from vfl.kernels import dense
+from vfl.kernels.classes import ClassKernels, DenseClassKernels
 
 if TYPE_CHECKING:
     from parties.storage.base import Storage
@@ -27,7 +28,8 @@ class ClassColumns:
     @property
     def kernels(self) -> ClassKernels:
         """Return the kernels of all classes."""
-        return ClassKernels(self.columns.kernels, self.classes, self.columns.block(0, 0))
+        kind = DenseClassKernels if self.columns.kernels is dense else ClassKernels
+        return kind(self.columns.kernels, self.classes, self.columns.block(0, 0))
 
     @property
     def n_records(self) -> int:

@@ -35,6 +35,7 @@ from vfl.privacy.events import Gaussian, OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import SOLVERS
+from vfl.solvers.bought.labels import ClassCounts
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ STATISTICS = {
     ),
     "deviances from a constant of zero": (Residuals(loss_of("poisson"), 4.0, (9,) * 6, 0.0, 8.0), (0.0, 9.0)),
     "positives": (Positives(), (-1.0, 1.0)),
+    "class counts": (ClassCounts(3), (0.0, 2.0, -5.0, 9.0, math.inf, -math.inf, math.nan)),
 }
 
 

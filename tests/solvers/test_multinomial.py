@@ -27,8 +27,10 @@ from tests.privacy.test_record_cap import anything
 from vfl.errors import OutputError, PrivacyError, SpecificationError
 from vfl.evaluation.classes import ClassOutcomes
 from vfl.evaluation.statistics import weight
-from vfl.kernels.dense import MULTINOMIAL, bounds_of
-from vfl.kernels.dense_loops import class_residuals
+from vfl.kernels import dense
+from vfl.kernels.class_loops import class_residuals
+from vfl.kernels.classes import ClassKernels
+from vfl.kernels.dense import MULTINOMIAL, WEIGHTS, bounds_of
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.launch.run.result import Result
 from vfl.losses import Multinomial
@@ -38,6 +40,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise
 from vfl.report import write_card, write_run
 from vfl.solvers.blocks.prox import ClassesStep
+from vfl.solvers.bought.labels import ClassCounts, class_margins
 from vfl.solvers.protocol import Derivative
 
 IRIS, SPECIES = load_iris(return_X_y=True)
@@ -162,6 +165,31 @@ def test_the_fused_kernel_computes_the_capped_derivatives(n: int) -> None:
     np.testing.assert_allclose(sums * 2.0**-20, expected, atol=n * 2.0**-20)
     plain = kernels.plain_gradient(ones, v, y, MULTINOMIAL, at)
     np.testing.assert_allclose(plain, LOSS.derivative(v, y).reshape(K, n).sum(axis=1), atol=1e-12)
+
+
+def test_one_pass_for_all_classes_gives_the_integers_of_a_pass_per_class() -> None:
+    rng, K, n = np.random.default_rng(6), 3, 70
+    columns = Columns(np.asfortranarray(rng.normal(size=(n, 2))), ("a", "b"))
+    columns.block(0, 2)[:3] = [[math.nan, 1.0], [math.inf, 0.0], [1e200, -1e-300]]
+    fused = ClassColumns(columns, K).kernels
+    each = ClassKernels(dense, K, fused.nothing)
+    assert type(fused) is not type(each)
+    X, y, limits = columns.block(0, 2), rng.integers(0, K, n).astype(float), rng.uniform(0, 1.5, n)
+    Δ, shift, v = np.array([0.0, 1.0, -2.0, 0.0, 0.0, 0.5]), rng.normal(size=K), 2 * rng.normal(size=K * n)
+    v[:2] = [math.inf, math.nan]
+    at = Geometry(np.repeat([0.5, -1.0], K), np.repeat([1.0, 0.7], K), 2.0, 2.0**-20)
+    for loss in (MULTINOMIAL, WEIGHTS):
+        found = []
+        for kernels in (fused, each):
+            own = v.copy()
+            sums = kernels.capped_step(X, Δ, shift, own, loss, X, at, bounds_of(limits, y, loss))
+            found.append((sums.tobytes(), own.tobytes(), kernels.gradient(X, v, y, loss, at).tobytes()))
+        assert found[0] == found[1]
+    v, X = np.nan_to_num(v, posinf=1.0), np.asfortranarray(X[3:])
+    plain = [
+        kernels.plain_gradient(X, v.reshape(K, n)[:, 3:].ravel(), y[3:], MULTINOMIAL, at) for kernels in (fused, each)
+    ]
+    np.testing.assert_allclose(*plain, rtol=1e-12)
 
 
 def pass_of(z: np.ndarray, K: int, C: float, residuals: np.ndarray, cuts: list[int]) -> tuple[np.ndarray, Clip]:
@@ -292,6 +320,40 @@ def test_a_visit_sent_as_single_steps_gives_the_same_model() -> None:
     job = job_of(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(1)), solver=vfl.CD(passes=3))
     whole, parts = (in_process(job, TABLE, expand=expand)[1] for expand in (False, True))
     np.testing.assert_allclose(parts.w, whole.w, rtol=0, atol=1e-6)
+
+
+# The start.
+
+
+def test_the_intercept_starts_at_the_shares_of_the_classes() -> None:
+    y = np.repeat([0.0, 1.0, 2.0], [60, 30, 10])
+    counts = ClassCounts(3)(np.zeros(0), y) * ClassCounts.grid
+    margins = class_margins(counts / 100, 0.0)
+    assert softmax(margins) == pytest.approx([0.6, 0.3, 0.1])
+    assert abs(margins.sum()) < 1e-12
+    assert abs(class_margins(counts / 100, 50.0)).max() < 1e-3  # nothing but noise: equal shares
+    assert np.isfinite(class_margins(np.array([1.0, 0.0, -0.2]), 1e-3)).all()
+    with pytest.raises(ValueError, match="2 to 100 classes"):
+        ClassCounts(1 << 40)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        vfl.SkGD(passes=3, step_size=1e-9, label_share=0.5),
+        vfl.SkGD(passes=3, step_size=1e-9, label_share=0.5, sweep="block"),
+        vfl.GD(passes=1, step_size=1e-9, label_share=0.5),
+    ],
+    ids=["SkGD", "SkGD by block", "GD"],
+)
+def test_a_run_without_progress_ends_at_the_shares_of_the_classes(solver: Any) -> None:
+    shares = [0.6, 0.3, 0.1]
+    table = TABLE.iloc[np.repeat([0, 50, 100], [600, 300, 100])]
+    job = job_of(privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(0)), solver=solver)
+    assert "for 0.5 of μ²: the intercept starts there" in vfl.plan(job, 1000).explain()
+    found = fitted(job, table)
+    assert found.certificate.epsilon <= 8.0
+    np.testing.assert_allclose(softmax(by_class(found)[1]), shares, atol=0.02)
 
 
 # Places that a model passes through.

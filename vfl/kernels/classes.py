@@ -1,4 +1,7 @@
-"""Passes for K margins per record. They run the kernels of one margin per class, under one cap for all classes.
+"""Passes for K margins per record, under one cap for all classes. They run the kernels of one margin for every class.
+
+For dense columns, one pass reads every cell once for all classes. It returns the same integers, and the same margins to the
+bit; plain sums agree to rounding.
 
 Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). With
 ‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖. So the bounds that vfl.kernels.dense states for s coordinates hold here
@@ -17,14 +20,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.kernels import dense_loops as loops
-from vfl.kernels.dense import MULTINOMIAL, WEIGHTS, bounds_of, check_vectors, each, read_only
+from vfl.kernels import class_loops as loops
+from vfl.kernels.dense import (
+    MULTINOMIAL,
+    WEIGHTS,
+    bounds_of,
+    check_vectors,
+    check_writable,
+    columns_of,
+    each,
+    inverse_grid,
+    read_only,
+    total,
+)
+from vfl.kernels.dense_loops import PANEL
 from vfl.kernels.geometry import Geometry, capped, record_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vfl.types import Integers, Vector
+    from vfl.types import Integers, Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,11 +76,11 @@ class ClassKernels:
         self.forward(X_prev, delta, v, shift, threads=threads)
         if loss == MULTINOMIAL:
             limits, y = bounds.reshape(2, -1)
-            r = self._residuals(v, y, limits, threads)
+            r = self.residuals(v, y, limits, threads)
         else:
-            _require_weights(loss)
+            require_weights(loss)
             r = capped(v, bounds)
-        at, free = self._of_columns(geometry), np.full(r.size // self.classes, np.inf)
+        at, free = self.of_columns(geometry), np.full(r.size // self.classes, np.inf)
         sums = [
             self.kernels.capped_step(self.nothing, np.zeros(0), 0.0, own, WEIGHTS, X, at, free, threads=threads)
             for own in self._by_class(r)
@@ -100,10 +115,10 @@ class ClassKernels:
     ) -> Vector:
         """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
         if loss == MULTINOMIAL:
-            v = self._residuals(v, y, np.full(y.size, np.inf), threads)
+            v = self.residuals(v, y, np.full(y.size, np.inf), threads)
         else:
-            _require_weights(loss)
-        at = self._of_columns(geometry)
+            require_weights(loss)
+        at = self.of_columns(geometry)
         sums = [self.kernels.plain_gradient(X, r, r, WEIGHTS, at, threads=threads) for r in self._by_class(v)]
         return np.stack(sums, axis=1).ravel()
 
@@ -137,7 +152,7 @@ class ClassKernels:
 
     def record_norms(self, X: Any, centre: Vector, scale: Vector) -> Vector:
         """Return Σ_j t_ij², (n,), over the columns. All classes share these norms."""
-        at = self._of_columns(Geometry(centre, scale))
+        at = self.of_columns(Geometry(centre, scale))
         norms: Vector = self.kernels.record_norms(X, at.centre, at.scale)
         return norms
 
@@ -146,7 +161,7 @@ class ClassKernels:
         del X
         return weighting(v, y)
 
-    def _residuals(self, v: Vector, y: Vector, limits: Vector, threads: int) -> Vector:
+    def residuals(self, v: Vector, y: Vector, limits: Vector, threads: int) -> Vector:
         """Return the derivatives of multinomial loss at margins v, (K·n,), with norms within the limits."""
         n, r = y.size, np.empty(v.size)
         check_vectors(n * self.classes, v)
@@ -160,7 +175,7 @@ class ClassKernels:
         """Return views of the vectors of the classes, (K, n)."""
         return v.reshape(self.classes, -1)
 
-    def _of_columns(self, geometry: Geometry) -> Geometry:
+    def of_columns(self, geometry: Geometry) -> Geometry:
         """Return the geometry of the columns; PrivacyError unless all classes of a column share theirs."""
         centre, scale = (value.reshape(-1, self.classes) for value in (geometry.centre, geometry.scale))
         if not ((centre == centre[:, :1]).all() and (scale == scale[:, :1]).all()):
@@ -171,7 +186,93 @@ class ClassKernels:
         return Geometry(next(own), next(own), geometry.cap, geometry.grid)
 
 
-def _require_weights(loss: int) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseClassKernels(ClassKernels):
+    """ClassKernels of dense columns. One pass reads every cell once for all classes, with the same integers and margins."""
+
+    def capped_step(
+        self,
+        X_prev: Matrix,
+        delta: Vector,
+        shift: Any,
+        v: Vector,
+        loss: int,
+        X: Matrix,
+        geometry: Geometry,
+        bounds: Vector,
+        *,
+        threads: int = 1,
+    ) -> Integers:
+        """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i."""
+        K, n = self.classes, v.size // self.classes
+        at, columns = self.of_columns(geometry), columns_of(X, n)
+        s = len(columns)
+        centre, scale = check_vectors(s, at.centre, at.scale)
+        per_grid = inverse_grid(at.cap, at.grid, n)
+        if loss != MULTINOMIAL:
+            require_weights(loss)
+            self.forward(X_prev, delta, v, shift, threads=threads)
+            r = capped(v, bounds)
+
+            def sums(start: int, stop: int) -> Integers:
+                return loops.class_sums(r, columns, centre, scale, per_grid, K, start, stop)
+
+            return total(each(sums, n, K * n * s, threads))
+        previous = columns_of(X_prev, n)
+        own, moving, shifts = self._moves(delta, shift)
+        limits, y = check_vectors(n, *(np.ascontiguousarray(given) for given in bounds.reshape(2, -1)))
+        check_vectors(n * K, v)
+        check_writable(v)
+
+        def rows(start: int, stop: int) -> Integers:
+            return loops.class_step(
+                previous, own, moving, shifts, v, y, limits, columns, centre, scale, per_grid, start, stop
+            )
+
+        return total(each(rows, n, K * n * (s + len(previous)), threads))
+
+    def plain_gradient(
+        self, X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
+    ) -> Vector:
+        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
+        K, n = self.classes, v.size // self.classes
+        at, columns = self.of_columns(geometry), columns_of(X, n)
+        s = len(columns)
+        centre, scale = check_vectors(s, at.centre, at.scale)
+        if loss == MULTINOMIAL:
+            v = self.residuals(v, y, np.full(y.size, np.inf), threads)
+        else:
+            require_weights(loss)
+        (r,) = check_vectors(n * K, v)
+        partial = np.zeros((-(-n // PANEL), s * K))
+        each(lambda start, stop: loops.class_plain(r, columns, centre, K, partial, start, stop), n, K * n * s, threads)
+        sums: Vector = np.repeat(scale, K) * partial.sum(axis=0)
+        return sums
+
+    def forward(self, X: Matrix, delta: Vector, v: Vector, shift: Any = 0.0, *, threads: int = 1) -> Vector:
+        """Add X Δ_k + shift_k to the margins of every class k, in place, and return v, (K·n,)."""
+        n = v.size // self.classes
+        columns = columns_of(X, n)
+        own, moving, shifts = self._moves(delta, shift)
+        check_vectors(n * self.classes, v)
+        check_writable(v)
+        each(
+            lambda start, stop: loops.class_forward(columns, own, moving, shifts, v, start, stop),
+            n,
+            v.size * len(columns),
+            threads,
+        )
+        return v
+
+    def _moves(self, delta: Vector, shift: Any) -> tuple[Matrix, Integers, Vector]:
+        """Return Δ, (s, K), the columns for which it is not 0, and the shifts, (K,)."""
+        own = np.ascontiguousarray(delta, dtype=np.float64).reshape(-1, self.classes)
+        shifts = np.array(np.broadcast_to(np.asarray(shift, dtype=np.float64), (self.classes,)))
+        return read_only(own), np.flatnonzero(own.any(axis=1)), read_only(shifts)
+
+
+def require_weights(loss: int) -> None:
+    """Raise SpecificationError for a code that has no kernel of several classes."""
     if loss != WEIGHTS:
         raise SpecificationError(
             f"no kernel of several classes for loss code {loss!r}: compute the weights, pass WEIGHTS"

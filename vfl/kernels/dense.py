@@ -71,7 +71,7 @@ def _clipped_sum(
     loop: Callable[..., Integers], X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, threads: int
 ) -> Integers:
     """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
-    n, columns = len(v), _columns(X, len(v))
+    n, columns = len(v), columns_of(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
@@ -100,7 +100,7 @@ def step(
 
     X_prev, delta : (n, s') and (s',); no columns, no change.
     """
-    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     s, t = len(columns), len(previous)
     _, y = check_vectors(n, v, y)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
@@ -140,7 +140,7 @@ def capped_step(
     v : (n,) margins for LOGISTIC, the residuals r for WEIGHTS; residuals v − y of squared loss move as margins do.
     bounds : (n,), `bounds_of` the limits. It stands for limits and labels, so that a step reads one vector less.
     """
-    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     s, t = len(columns), len(previous)
     (bounds,) = check_vectors(n, bounds)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
@@ -174,7 +174,7 @@ def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
 
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
     """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
-    n, columns = len(v), _columns(X, len(v))
+    n, columns = len(v), columns_of(X, len(v))
     check_vectors(n, v)
     (delta,) = check_vectors(len(columns), delta)
     check_writable(v)
@@ -187,7 +187,7 @@ def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometr
 
     The same input gives the same bits on one machine, whatever `threads` is.
     """
-    n, columns = len(v), _columns(X, len(v))
+    n, columns = len(v), columns_of(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
@@ -211,7 +211,7 @@ def plain_step(
     threads: int = 1,
 ) -> Vector:
     """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins, in one pass."""
-    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     s, t = len(columns), len(previous)
     _, y = check_vectors(n, v, y)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
@@ -234,7 +234,7 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
     reach : (s,) B_j > 0.
     grid : g, a power of two in [2⁻⁵⁰, ½].
     """
-    n, columns = len(X), _columns(X, len(X))
+    n, columns = len(X), columns_of(X, len(X))
     s = len(columns)
     (reach,) = check_vectors(s, reach)
     per_grid = inverse_grid(1.0, grid, n)
@@ -251,7 +251,7 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
     cap : (s,) b_j > 0, in units of x².
     grid : g, a power of two in [2⁻⁵⁰, 1].
     """
-    n, columns = len(X), _columns(X, len(X))
+    n, columns = len(X), columns_of(X, len(X))
     s = len(columns)
     (cap,) = check_vectors(s, cap)
     per_grid = inverse_grid(1.0, grid, n)
@@ -304,7 +304,7 @@ def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
         plain_step(X, v, 0.0, v, one, WEIGHTS, X, Geometry(v, one))
 
 
-def _columns(X: Matrix, n: int) -> Matrix:
+def columns_of(X: Matrix, n: int) -> Matrix:
     """Return X.T: numba takes a one-column array for row-major, and would compile everything once more for it."""
     if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
         raise SpecificationError(

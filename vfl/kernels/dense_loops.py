@@ -56,8 +56,6 @@ PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so 
 AHEAD = 256  # rows; anything from 128 to 1000 does as well
 
 TINY, HUGE = 1e-280, 1e300
-ABOVE = 1.0 + 2.0**-40
-"""Factor that a norm of up to a hundred classes is raised by, which covers its rounding."""
 
 
 @part
@@ -140,44 +138,8 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
         put(r, i, weight(v[i], y[i], loss))
 
 
-@part
-def _class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, i: int, like: Any) -> None:
-    """Write the K residuals of a record at i, at i + n, and so on: f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖)."""
-    n = y.size
-    top = entries(v, i, like)
-    for k in range(1, K):
-        top = most(top, entries(v, k * n + i, like))
-    total = like
-    for k in range(K):
-        N, E = falling_odds(entries(v, k * n + i, like) - top)
-        share = E / N
-        total = total + share
-        put(r, k * n + i, share)
-    squares, low = like, like + 1.0
-    for k in range(K):
-        p = entries(r, k * n + i, like) / total
-        squares = squares + p * p
-        low = least(low, p)
-        put(r, k * n + i, p)
-    f = least(entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE), 1.0)
-    label = entries(y, i, like)
-    for k in range(K):
-        own = at_least(label, 0.0 + k, at_least(0.0 + k, label, 1.0, 0.0), 0.0)
-        put(r, k * n + i, (entries(r, k * n + i, like) - own) * f)
-
-
 @compiled
-def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, start: int, stop: int) -> None:
-    """Write the derivatives of multinomial loss into r, (K·n,), with norms within the limits; rows [start, stop)."""
-    whole = stop - (stop - start) % WIDTH
-    for i in range(start, whole, WIDTH):
-        _class_residuals(v, y, limits, K, r, i, lanes())
-    for i in range(whole, stop):
-        _class_residuals(v, y, limits, K, r, i, 0.0)
-
-
-@compiled
-def _sums(sums: Integers, count: int) -> Integers:
+def exact_sums(sums: Integers, count: int) -> Integers:
     """Return the sums, (s,), of count sums of bits in each row of (s, SUMS)."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
@@ -264,7 +226,7 @@ def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums:
 
 
 @part
-def _add_panel(sums: Matrix, partial: Vector) -> None:
+def add_panel(sums: Matrix, partial: Vector) -> None:
     """Add the sums of a panel to its row, and reset them."""
     for j in range(sums.shape[0]):
         for k in range(SUMS):
@@ -302,7 +264,7 @@ def singles(
         _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
     for i in range(whole, stop):
         _add_singles(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
-    return _sums(sums, stop - start)
+    return exact_sums(sums, stop - start)
 
 
 @compiled
@@ -325,7 +287,7 @@ def gradient(
         _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
     for i in range(whole, stop):
         _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
-    return _sums(sums, stop - start)
+    return exact_sums(sums, stop - start)
 
 
 @compiled
@@ -354,7 +316,7 @@ def step(
     for i in range(whole, stop):
         _advance(previous, delta, moving, shift, v, i, 0.0)
         _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
-    return _sums(sums, stop - start)
+    return exact_sums(sums, stop - start)
 
 
 @compiled
@@ -382,7 +344,7 @@ def capped_step(
     for i in range(whole, stop):
         _advance(previous, delta, moving, shift, v, i, 0.0)
         _add_weighted(columns, centre, scale, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
-    return _sums(sums, stop - start)
+    return exact_sums(sums, stop - start)
 
 
 @compiled
@@ -398,7 +360,7 @@ def plain_gradient(
             _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
         for i in range(whole, b):
             _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
-        _add_panel(sums, partial[a // PANEL])
+        add_panel(sums, partial[a // PANEL])
 
 
 @compiled
@@ -426,7 +388,7 @@ def plain_step(
         for i in range(whole, b):
             _advance(previous, delta, moving, shift, v, i, 0.0)
             _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
-        _add_panel(sums, partial[a // PANEL])
+        add_panel(sums, partial[a // PANEL])
 
 
 @compiled

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released, Schedule
+    from vfl.types import Vector
 
 SWEEPS = ("party", "visit", "block")
 ITERATES = ("last", "average", "tail")
@@ -74,8 +75,8 @@ class SkGD(Solver):
         one more pass for what may have been released before. Without spares its last passes are not made.
     label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.bought.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.rules.defaults). For logistic and smoothed hinge loss with clip='record' it buys the share of positive
-        labels, and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is
+        vfl.solvers.rules.defaults). For classification with clip='record' it buys the share of positive labels, or of each
+        class, and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is
         the cap as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
@@ -221,8 +222,11 @@ class SkGD(Solver):
         """True if a pass is charged as one release."""
         return self.clip == RECORD
 
-    def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
-        """Return centres, M and unit, the value that the intercept starts at, and the loss that is descended."""
+    def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
+        """Return centres, M and unit, the start of the intercept, and the loss that is descended.
+
+        The start is one value, or (p,) with several classes.
+        """
         shares = Shares(self, problem)
         known, event = (yield from curvature(problem)), shares.labels_event
         if event is None:

@@ -109,7 +109,7 @@ class Shares:
         if counts.has_counts(self.problem):
             return counts.counts_event(self.problem, mu)
         if self.problem.loss.classification:
-            return balance_event(mu)
+            return balance_event(self.problem, mu)
         return mean_event(mu) if self.buys_mean else labels_event(self.problem, mu)
 
     @property

@@ -18,6 +18,7 @@ from vfl.losses import SmoothedHinge
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
+from vfl.schema import MOST_CLASSES
 from vfl.solvers.bought.smoothness import require_bearable
 from vfl.types import Adjacency
 
@@ -59,6 +60,36 @@ class LabelCounts:
         inner = np.linspace(self.low, self.high, BINS + 1)[1:-1]
         bins = np.searchsorted(inner, labels, side="right")
         return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """Number of labels of each class. A label that is no class counts in the nearest, NaN in the last.
+
+    Replacing a record moves one count from one class to another: Δ = √2.
+
+    classes : K. Labels are coded 0 to K − 1.
+    """
+
+    classes: int
+
+    labels_only: ClassVar[bool] = True
+    grid: ClassVar[float] = GRID
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise ValueError(f"labels are counted for 2 to {MOST_CLASSES} classes, not {self.classes!r}")
+
+    @property
+    def dimension(self) -> int:
+        """Return K."""
+        return self.classes
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, (K,), in steps of GRID."""
+        own = np.clip(np.nan_to_num(labels, nan=self.classes - 1), 0, self.classes - 1).astype(np.int64)
+        return np.bincount(own, minlength=self.classes).astype(np.int64) * round(1.0 / GRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +160,27 @@ def shrunk(apart: float, noise: float) -> float:
     return apart * APART**2 / (APART**2 + noise**2)
 
 
-def balance_event(mu: float) -> Gaussian:
-    """Return the event of releasing the number of positive labels: μ-GDP."""
-    return noised(Positives(), noise_multiplier(mu, 1))
+def balance_of(problem: Problem) -> Positives | ClassCounts:
+    """Return the statistic from which the constant model of a classification follows."""
+    classes = len(problem.layout.classes)
+    return ClassCounts(classes) if classes else Positives()
 
 
-def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Spend budget on the number of positive labels; return the margin of the best constant model, with which a run starts.
+def balance_event(problem: Problem, mu: float) -> Gaussian:
+    """Return the event of releasing the number of positive labels, or of labels of each of K classes: μ-GDP."""
+    return noised(balance_of(problem), noise_multiplier(mu, 1))
 
-    The share of positives is drawn to one half by the part that noise explains.
+
+def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
+    """Spend budget on the classes' shares; return the margin of the best constant model, with which a run starts.
+
+    The share of positives is drawn to one half by the part that noise explains. With K classes the margins of the constant
+    model are returned once per column, (p·K,).
     """
+    if problem.layout.classes:
+        (counts,) = yield Tally(balance_of(problem), event)
+        margins = class_margins(counts / problem.n_records, event.sigma / problem.n_records)
+        return np.tile(margins, problem.layout.n_columns)
     ((noisy,),) = yield Tally(Positives(), event)
     noise = event.sigma / problem.n_records
     share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, noise)
@@ -146,6 +188,22 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
     if loss.name in ("hinge", "smoothed_hinge"):
         return majority(share, noise, loss.width if isinstance(loss, SmoothedHinge) else 0.0)
     return log_odds(share)
+
+
+def class_margins(shares: Vector, noise: float) -> Vector:
+    """Return log(share) of every class, (K,), less their mean: the best constant model of multinomial loss.
+
+    Shares are drawn to 1/K by the part that noise explains, where their distance from it is taken as 2·APART/K. One deviation of
+    the noise is added to each, since the logarithm of a share that noise made small is far too low.
+
+    shares : (K,) with noise of this standard deviation.
+    """
+    K = shares.size
+    apart, equal = 2.0 * APART / K, 1.0 / K
+    drawn = equal + (on_simplex(shares, 1.0) - equal) * apart**2 / (apart**2 + noise**2)
+    margins = np.log(np.maximum(drawn + noise, 0.02 * equal))
+    centred: Vector = margins - margins.mean()
+    return centred
 
 
 def log_odds(share: float) -> float:

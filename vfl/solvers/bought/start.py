@@ -14,11 +14,10 @@ import numpy as np
 
 from vfl.arguments import require_number
 from vfl.errors import SpecificationError
-from vfl.evaluation.statistics import Positives
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.events import Gaussian
 from vfl.solvers.bought import counts
-from vfl.solvers.bought.labels import constant, mean, mean_of, noised
+from vfl.solvers.bought.labels import balance_of, constant, mean, mean_of, noised
 from vfl.solvers.bought.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
 
@@ -64,7 +63,8 @@ class BoughtStart:
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
-        event, value, loss = charges[0][0], 0.0, problem.loss
+        event, loss = charges[0][0], problem.loss
+        value: float | Vector
         if not isinstance(event, Gaussian):
             raise TypeError("the first charge is not the statistic's")
         if counts.has_counts(problem):
@@ -80,7 +80,7 @@ def statistic_of(problem: Problem) -> Statistic:
     """Return the statistic of the labels from which the constant model follows."""
     if counts.has_counts(problem):
         return counts.histogram(problem)
-    return Positives() if problem.loss.classification else mean_of(problem)
+    return balance_of(problem) if problem.loss.classification else mean_of(problem)
 
 
 def require_share(solver: str, share: float | None) -> None:

@@ -179,7 +179,8 @@ def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]
     if solver.label_share and counted:
         said.append(f"histogram of the labels for {solver.label_share:.2g} of μ²: the intercept starts at their mean.")
     elif solver.label_share and problem.loss.classification:
-        said.append(f"share of positive labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
+        shares = "shares of the classes" if problem.layout.classes else "share of positive labels"
+        said.append(f"{shares} for {solver.label_share:.2g} of μ²: the intercept starts there.")
     elif (
         solver.label_share
         and solver.by_pass

@@ -85,8 +85,8 @@ def still(problem: Problem) -> str:
 
 
 def has_balance(problem: Problem) -> bool:
-    """Return True if the share of positive labels gives the constant model: logistic or smoothed hinge loss, free intercept."""
-    return problem.loss.name in ("logistic", "smoothed_hinge") and problem.centred
+    """Return True if the shares of the classes give the constant model that a free intercept can start at."""
+    return problem.loss.name in ("logistic", "smoothed_hinge", "multinomial") and problem.centred
 
 
 def label_share(problem: Problem) -> float:
@@ -114,7 +114,7 @@ def has_constant(problem: Problem) -> bool:
     """Return True if label statistics give a best constant model that an intercept can start at, penalised or not."""
     if counts.has_counts(problem):
         return problem.loss.name == "poisson" and problem.exposure is None
-    known = problem.loss.name in ("logistic", "smoothed_hinge", "hinge") or (
+    known = problem.loss.name in ("logistic", "multinomial", "smoothed_hinge", "hinge") or (
         problem.loss.name in ("squared", "huber") and math.isfinite(problem.label_range)
     )
     return known and problem.layout.has_intercept
