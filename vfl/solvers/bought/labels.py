@@ -193,8 +193,8 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
 def class_margins(shares: Vector, noise: float) -> Vector:
     """Return log(share) of every class, (K,), less their mean: the best constant model of multinomial loss.
 
-    Shares are drawn to 1/K by the part that noise explains, where their distance from it is taken as 2·APART/K. One deviation of
-    the noise is added to each, since the logarithm of a share that noise made small is far too low.
+    Shares are drawn to 1/K by the part that noise explains, where their distance from it is taken as 2·APART/K. One deviation
+    of the noise is added to each, since the logarithm of a share that noise made small is far too low.
 
     shares : (K,) with noise of this standard deviation.
     """
