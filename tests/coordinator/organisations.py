@@ -38,7 +38,7 @@ class Joined:
     folder: Path
     federation: Any
     identities: dict[str, Any]
-    faults: Faults = field(default_factory=lambda: Faults(wait_seconds=20.0, answer_seconds=30.0))
+    faults: Faults = field(default_factory=lambda: Faults(wait_seconds=120.0, answer_seconds=120.0))
     events: dict[str, list[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     _running: list[tuple[threading.Event, threading.Thread]] = field(default_factory=list)
@@ -50,8 +50,8 @@ class Joined:
 
     @property
     def place(self) -> Organisations:
-        """The place for the coordinator's functions; it waits a few seconds for parties."""
-        return Organisations(self.federation, self.identities["hub"], self.faults, gather_seconds=20.0)
+        """The place for the coordinator's functions, whose limits only a participant that is gone exceeds."""
+        return Organisations(self.federation, self.identities["hub"], self.faults, gather_seconds=120.0)
 
     def policy(self, party: str, text: str = POLICY) -> Path:
         """Write a party's policy."""

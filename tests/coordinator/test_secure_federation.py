@@ -32,7 +32,7 @@ def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-wait = Gathering.wait
+wait, admitted = Gathering.wait, Gathering._admitted
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
 AT_COORDINATOR = vfl.Secure(dealer="coordinator")
 SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
@@ -84,21 +84,27 @@ def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
 
 @pytest.mark.parametrize("cut", [("ShareResidual", "q1", BEFORE), ("DealSum", DEALER, AFTER)], ids=["party", "dealer"])
 def test_a_stream_that_breaks_at_a_leg(joined: Any, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, str, str]) -> None:
-    """tests/faults/test_lost_shares.py kills processes at every leg."""
+    """The stream stays away until the loss is found. tests/faults/test_lost_shares.py kills processes at every leg."""
     pending, keys, lost, open_ = [cut], [], [], []
+    away: set[str] = set()
 
     def act(*here: str) -> None:
         if pending and here == pending[0]:
             pending.pop()
             name = "notary" if here[1] == DEALER else here[1]
+            away.add(name)
             open_[-1].link(name, 0.0).end("it was cut")
 
+    def watch(event: object) -> None:
+        if isinstance(event, Lost):
+            lost.append(event)
+            away.clear()
+
+    monkeypatch.setattr(Gathering, "_admitted", lambda self, link: link.party not in away and admitted(self, link))
     monkeypatch.setattr(Gathering, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
     at_legs(act, monkeypatch, keys)
     spec = job()
-    there = vfl.train(
-        spec, federation=joined.place, watch=lambda event: lost.append(event) if isinstance(event, Lost) else None
-    )
+    there = vfl.train(spec, federation=joined.place, watch=watch)
     assert (there.w == vfl.train(spec, table(), engine="inprocess").w).all()
     assert [event.party for event in lost] == [cut[1]]
     assert len(keys) == len(set(keys)) == 6  # two sessions of three participants

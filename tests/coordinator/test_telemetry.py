@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import logging
 import time
@@ -24,6 +25,7 @@ from tests.faults.traps import Trap, source, sprung
 from vfl.errors import PartyLost
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.engines.ray import ROUNDS_AHEAD
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import Plan
@@ -188,20 +190,30 @@ def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
     columns = table()
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
     Trap("bank", 5, "before", "is killed").set(tmp_path)
-    spec = job(vfl.SkGD(passes=4000, block_size=1, sweep="block"))
+    spec, until = job(vfl.SkGD(passes=4000, block_size=1, sweep="block")), time.monotonic() + 200
     found: Mapping[str, float] = {}
     with contextlib.closing(stream(spec, armed)) as events:
         plan = next(event for event in events if isinstance(event, Plan))
-        rounds, until = watched(events), time.monotonic() + 200
-        while found.get("ray_vfl_rounds_total", 0) < 100 and time.monotonic() < until:
-            seen = next(rounds)
-            found = scraped(local_ray, "credit") if seen % 200 == 0 else found
+        rounds = watched(events)
+        while not complete(found) and time.monotonic() < until:
+            seen = next(itertools.islice(rounds, 19, None))
+            found = scraped(local_ray, "credit")
+            time.sleep(0.05)  # Ray reports every few seconds: the run has a thousand of these pauses, on any machine
     assert sprung(tmp_path)
-    assert 100 <= found["ray_vfl_rounds_total"] <= seen + 20
+    assert complete(found), found
+    assert found["ray_vfl_rounds_total"] <= seen + ROUNDS_AHEAD + 2
     assert found["ray_vfl_retries_total"] == 1
     assert 0 < found["ray_vfl_epsilon_spent"] <= plan.epsilon
-    assert found["ray_vfl_bytes_total"] >= 100 * 8 * N
-    assert 0 < found["ray_vfl_party_seconds_total"] < found["ray_vfl_visit_seconds_total"]
+
+
+def complete(found: Mapping[str, float]) -> bool:
+    """Return True once a report of a hundred rounds is there as a whole: its meters arrive one by one."""
+    return (
+        found.keys() >= {"ray_vfl_retries_total", "ray_vfl_epsilon_spent"}
+        and found.get("ray_vfl_rounds_total", 0) >= 100
+        and found.get("ray_vfl_bytes_total", 0) >= 100 * 8 * N
+        and 0 < found.get("ray_vfl_party_seconds_total", 0) < found.get("ray_vfl_visit_seconds_total", 0)
+    )
 
 
 def watched(events: Iterator[Any]) -> Iterator[int]:

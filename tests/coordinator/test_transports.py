@@ -253,10 +253,12 @@ class TestFailures:
                 killed.append(event)
 
         long = job(sweep="block", passes=5000)
-        with pytest.raises(PartyLost, match="'telco' died") as raised:
+        # A restart between two calls is found by the restarted process, which has no data.
+        with pytest.raises(PartyLost, match=r"'telco' (died|was restarted)") as raised:
             vfl.train(long, _split(table(30)) | {"telco": source}, watch=kill, faults=Faults(on_party_lost="abort"))
         assert killed
         assert type(raised.value) is PartyLost
+        assert raised.value.party == "telco"
 
     def test_a_party_that_does_not_answer_in_time(self, local_ray: Any) -> None:
         from vfl.shards.ray_transport import answer_of

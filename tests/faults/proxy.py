@@ -1,4 +1,4 @@
-"""A TCP proxy between parties and coordinator that cuts connections, alters a byte, or stops forwarding."""
+"""A TCP proxy between parties and coordinator that cuts connections, keeps them away, alters a byte, or stops forwarding."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
         self._alter = False
+        self._open = True
         self.flowing = threading.Event()
         self.flowing.set()
         self.seen = bytearray()
@@ -30,6 +31,15 @@ class Proxy:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self.cut()
+
+    def close(self) -> None:
+        """Close all connections, and every new one until `open`."""
+        self._open = False
+        self.cut()
+
+    def open(self) -> None:
+        """Accept connections again."""
+        self._open = True
 
     def cut(self) -> None:
         """Close all connections."""
@@ -51,13 +61,18 @@ class Proxy:
             except OSError:
                 return
             try:
-                far = socket.create_connection(self._target, timeout=5)
+                far = socket.create_connection(self._target, timeout=60)
             except OSError:
                 near.close()
                 continue
             far.settimeout(None)
             with self._lock:
-                self._sockets += [near, far]
+                if self._open:
+                    self._sockets += [near, far]
+                else:
+                    near.close()
+                    far.close()
+                    continue
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
 

@@ -36,7 +36,9 @@ pytestmark = pytest.mark.faults
 ROOT = Path(__file__).parents[2]
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0))
-FAULTS = Faults(wait_seconds=30.0, answer_seconds=20.0)
+FAULTS = Faults(wait_seconds=120.0, answer_seconds=120.0)
+"""Limits that only a participant that is gone exceeds, on a slow machine too."""
+HANGS = Faults(wait_seconds=120.0, answer_seconds=10.0)
 
 
 def table(n: int = 300) -> dict[str, np.ndarray]:
@@ -95,7 +97,7 @@ class Members:
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.out").read_text()
 
-    def wait_for(self, name: str, text: str, seconds: float = 60.0) -> None:
+    def wait_for(self, name: str, text: str, seconds: float = 120.0) -> None:
         until = time.monotonic() + seconds
         while text not in self.said(name):
             assert time.monotonic() < until, self.said(name)
@@ -176,10 +178,10 @@ def test_true_noise_is_charged_again_after_a_loss(tmp_path) -> None:
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_a_coordinator_that_is_killed_is_resumed(tmp_path, seeded: bool) -> None:
-    spec = job(seeded=seeded)
+    spec = job(seeded=seeded, passes=80)  # so that the kill, which follows the line, is within the run
     with members(tmp_path, spec) as made:
         made.start("hub", "coordinator", str(tmp_path), "new")
-        made.wait_for("hub", "Round 6")
+        made.wait_for("hub", "Round 6\n")
         made.kill("hub")
         result = resume(tmp_path / "run", federation=made.joined.place)
         keys = None if seeded else answered(tmp_path / "bank.policy.answered")
@@ -203,10 +205,10 @@ def test_a_party_that_hangs_is_lost_and_heard_again(tmp_path) -> None:
             if isinstance(event, Round) and event.number == 4:
                 made.running["bank"].send_signal(signal.SIGSTOP)
 
-        place = Organisations(made.joined.federation, made.joined.identities["hub"], Faults(answer_seconds=2.0))
+        place = Organisations(made.joined.federation, made.joined.identities["hub"], HANGS)
         there = vfl.train(spec, federation=place, watch=watch)
     assert [event.party for event in lost] == ["bank"]
-    assert "did not answer within 2 s" in lost[0].why
+    assert "did not answer within 10 s" in lost[0].why
     assert there.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
 
 
@@ -231,7 +233,10 @@ def test_a_party_that_stays_away_is_left_out_or_ends_the_run(tmp_path) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "altered"])
 def test_a_connection_that_breaks_is_opened_again(tmp_path, how: str) -> None:
-    """The party keeps its columns, and its process goes on. A byte that a proxy alters breaks the connection: TLS sees it."""
+    """The party keeps its columns, and its process goes on. A byte that a proxy alters breaks the connection: TLS sees it.
+
+    A party that connects again between two calls is not lost, so a cut lasts until a loss is found.
+    """
     spec, opened = job(), []
     listening = free_address()
     with (
@@ -247,11 +252,12 @@ def test_a_connection_that_breaks_is_opened_again(tmp_path, how: str) -> None:
         def watch(event: Any) -> None:
             if isinstance(event, Lost):
                 lost.append(event)
+                proxy.open()
             if isinstance(event, Round) and event.number == 5:
-                proxy.cut() if how == "cut" else proxy.alter()
+                proxy.close() if how == "cut" else proxy.alter()
 
         place = Organisations(
-            joined.federation, joined.identities["hub"], FAULTS, gather_seconds=20.0, listen=listening
+            joined.federation, joined.identities["hub"], FAULTS, gather_seconds=120.0, listen=listening
         )
         there = vfl.train(spec, federation=place, watch=watch)
     assert lost
@@ -269,7 +275,7 @@ def test_nobody_who_watches_the_connection_reads_it(tmp_path) -> None:
         for party in PARTITION.parties:
             joined.start(party, {c: whole[c] for c in PARTITION.wanted(party)})
         place = Organisations(
-            joined.federation, joined.identities["hub"], FAULTS, gather_seconds=20.0, listen=listening
+            joined.federation, joined.identities["hub"], FAULTS, gather_seconds=120.0, listen=listening
         )
         vfl.train(spec, federation=place)
     assert proxy.seen

@@ -145,15 +145,19 @@ class TestTraining:
             )
 
     def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
-        data, pid = frames(n=20_000), tmp_path / "pid"
+        data, pid = (
+            frames(n=60_000),
+            tmp_path / "pid",
+        )  # the first step outlasts the way of its first event to this process
 
         def telco() -> pd.DataFrame:
             pid.write_text(str(os.getpid()), encoding="utf-8")
             return data["telco"]
 
         def kill(event: object) -> None:
-            if isinstance(event, Aligning) and event.done == 0:
+            if isinstance(event, Aligning) and pid.exists():
                 os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGKILL)
+                pid.unlink()
 
         with pytest.raises(PartyLost, match="'telco' died"):
             train(job(), {**data, "telco": telco}, engine="ray", watch=kill)
