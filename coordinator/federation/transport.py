@@ -15,6 +15,7 @@ from vfl.errors import FederationError, PartyLost, VflError
 from vfl.holdout import Side
 from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Load, SendLabels
+from vfl.secure.parcels import named_parcels, parcel_names
 from vfl.secure.roles import DEALER
 from vfl.secure.spares import SPARES
 from vfl.security.sealing import sealed_size
@@ -38,8 +39,6 @@ MOST_RECORDS = 1 << 31
 """Records that a party may state; a vector of labels may be as long."""
 PER_VALUE = 64
 """Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
-PARCEL = "parcel "
-"""Prefix of the names of vectors that hold sealed parcels; the number of the parcel follows."""
 MOST_TERMS, MOST_WORDS = 16, 1 << 26
 """Largest number of terms of the sigmoid, and of bytes of the words of an opening."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
@@ -160,9 +159,9 @@ class FederationTransport:
             reply, sent = self._dealer.leg(leg, given)
             self.n_bytes += sum(map(len, sent))
             return reply, sent
-        names = [f"{PARCEL}{place}" for place in range(count)]
+        names = parcel_names(count)
         limits = Limits(MOST_WORDS, dict.fromkeys(names, self._largest_parcel()))
-        vectors = {f"{PARCEL}{place}": parcel for place, parcel in enumerate(given)}
+        vectors = named_parcels(given)
         member = self._member(to)
         with _lost_as(to):
             reply, found = self._link(member).call(leg, vectors=vectors, limits=limits).wait(self._timeout)

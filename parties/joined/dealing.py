@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from parties.dealing import Dealing
 from parties.joined.desk import Desk, job_of, requested
-from parties.joined.training import BODY_BYTES, PARCEL, PER_COORDINATE, given_parcels
+from parties.joined.training import BODY_BYTES, PER_COORDINATE
 from parties.joined.work import Work
 from parties.session import Credentials
 from vfl.errors import FederationError
 from vfl.messages.joining import TRAIN
 from vfl.planning import layout_of
 from vfl.secure.legs import Begin, CheckRecords, DealProducts, DealSum, DealWaves, Meet
+from vfl.secure.parcels import given_parcels, named_parcels, parcel_names
 from vfl.secure.specification import SEPARATE
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
@@ -67,9 +68,7 @@ class DealerWork(Work):
         super().__init__(offer)
         self._dealing = dealing
         self._coordinates = sum(map(len, layout_of(job).columns.values()))
-        self._counts = dict.fromkeys(
-            (f"{PARCEL}{place}" for place in range(len(job.partition.parties))), sealed_size(8)
-        )
+        self._counts = dict.fromkeys(parcel_names(len(job.partition.parties)), sealed_size(8))
         self._n_records: int | None = None
         self._sums = 0
 
@@ -90,7 +89,7 @@ class DealerWork(Work):
             self._sums += len(leg.query.blocks)
         elif isinstance(leg, DealProducts):
             self._sums += 1
-        return reply, {f"{PARCEL}{place}": parcel for place, parcel in enumerate(parcels)}
+        return reply, named_parcels(parcels)
 
     def summary(self) -> dict[str, Any]:
         """Return facts for the dealer: seconds, records, and the number of sums to which it added noise."""

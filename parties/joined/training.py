@@ -17,6 +17,7 @@ from vfl.messages import Descend, Records
 from vfl.messages.joining import TRAIN, Done, Load, SendLabels
 from vfl.planning import layout_of
 from vfl.secure.legs import Contribute, ContributeProducts, Legs
+from vfl.secure.parcels import given_parcels, named_parcels, parcel_names
 from vfl.secure.spares import SPARES
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
-PARCEL, MOST_PARCELS, MOST_TERMS = "parcel ", 16, 16
-"""Name of a sealed parcel before its number, their largest number in a leg, and the largest number of terms of the sigmoid."""
+MOST_PARCELS, MOST_TERMS = 16, 16
+"""Largest number of sealed parcels in a leg, and of terms of the sigmoid."""
 OF_MARGINS, OF_RECORDS = ("weights", "margins"), ("labels", "limits")
 RECORDS = OF_MARGINS + OF_RECORDS
 """Names of the vectors of Records: multinomial loss has K margins, and K residuals, for each record."""
@@ -63,7 +64,7 @@ class Training(Work):
         if self._party is not None and self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
             largest = sealed_size(8 * (self._n_trained + SPARES) * max(columns, 2 * MOST_TERMS))
-            return Limits(body, {f"{PARCEL}{place}": largest for place in range(MOST_PARCELS)})
+            return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
         if self._party is not None:
             return Limits(body, {name: 8 * self._length(name) for name in RECORDS})
         return Limits(body, self._aligning.limits)
@@ -115,7 +116,7 @@ class Training(Work):
                 self._answered.take(leg.key, leg.query.part, len(leg.query.blocks))
             self._releases += 1
         reply, parcels = party.leg(leg, given_parcels(vectors))
-        return reply, {f"{PARCEL}{place}": parcel for place, parcel in enumerate(parcels)}
+        return reply, named_parcels(parcels)
 
     def summary(self) -> dict[str, Any]:
         """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
@@ -178,14 +179,6 @@ class Training(Work):
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
-
-
-def given_parcels(vectors: Mapping[str, Any]) -> list[bytes]:
-    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
-    names = [f"{PARCEL}{place}" for place in range(len(vectors))]
-    if set(vectors) != set(names):
-        raise FederationError("a leg arrived with vectors that are no sealed parcels")
-    return [bytes(vectors[name]) for name in names]
 
 
 def _parted(reply: Reply) -> tuple[object, Mapping[str, Any]]:
