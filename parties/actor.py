@@ -33,7 +33,7 @@ from vfl.privacy.events import ReleaseKey
 from vfl.shards import Each, Here, Remote
 from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.shards.line import Ended, answering
-from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Reader, answer_of, stored
+from vfl.shards.ray_transport import FETCH_SECONDS, Reader, answer_of, room_to_send, sent, stored
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -205,11 +205,11 @@ class RowsActor:
         return self._loaded
 
     def _room(self, size: int) -> Vector | None:
-        return self._lender.room(size) if self._near and 8 * size > INLINE_BYTES else None
+        return room_to_send(size, self._lender.room, near=self._near)
 
     def _sent(self, vector: Vector) -> Any:
-        """Return the vector in a form that margins can read: lent on this machine, or stored. A small vector is sent inline."""
-        return (self._lender.lend(vector) if self._near and vector.nbytes > INLINE_BYTES else None) or stored(vector)
+        """Return the vector in a form that margins can read."""
+        return sent(vector, self._lender.lend, near=self._near)
 
     def _read(self, records: Records) -> Records:
         """Return the vectors of handles. Margins and weights may be views of memory that the coordinator can change."""

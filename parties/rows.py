@@ -20,16 +20,18 @@ from vfl.kernels.geometry import Geometry, capped, pieces
 from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
+from vfl.shards.lending import no_room
 from vfl.targets import apart, weighed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from parties.storage.base import Storage
     from vfl.messages import Block, Query, Records, Step
     from vfl.privacy.geometry import Clip
+    from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
 
     Sums = Integers | Vector
@@ -65,11 +67,6 @@ class _Visit:
     weights: Vector | None
     bounds: Vector | None
     pending: Any
-
-
-def _anywhere(size: int) -> None:
-    """Return None, so that the vector is computed in place."""
-    del size
 
 
 class Rows:
@@ -223,7 +220,7 @@ class Rows:
         return sums
 
     @np.errstate(all="ignore")
-    def leave(self, delta: Vector, shift: Any, room: Callable[[int], Vector | None] = _anywhere) -> Vector:
+    def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
         """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins.
 
         room : returns memory, (size,), for the change; None computes it in place.

@@ -22,11 +22,11 @@ from vfl.errors import PartyLost
 from vfl.messages import Records
 from vfl.shards import Remote
 from vfl.shards.lending import Lender, Lenders, Lent
-from vfl.shards.ray_transport import INLINE_BYTES, Reader, answer_of, stored
+from vfl.shards.ray_transport import Reader, answer_of, room_to_send, sent
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
@@ -93,7 +93,7 @@ class MarginsActor(ShardMargins):
         return self._constants.shared(name, vector)
 
     def _room(self, size: int) -> Vector | None:
-        return self._lenders.room(size, self._used()) if self._near and 8 * size > INLINE_BYTES else None
+        return room_to_send(size, partial(self._lenders.room, used=self._used()), near=bool(self._near))
 
     def _used(self) -> Iterator[Vector]:
         yield from self._margins.vectors()
@@ -112,19 +112,16 @@ class MarginsActor(ShardMargins):
         """Return the vectors with large ones replaced by handles, which all of the parties can read."""
         near = self._near.issuperset(parties) if parties else not self._far
         margins, weights = records.margins, records.weights
-        sent: dict[str, Any] = {
-            "weights": weights if weights is None else self._handle(weights, near, self._weights.lend),
-            "margins": margins if margins is None else self._handle(margins, near, self._lend_margins),
+        handles: dict[str, Any] = {
+            "weights": weights if weights is None else sent(weights, self._weights.lend, near=near),
+            "margins": margins if margins is None else sent(margins, self._lend_margins, near=near),
             "labels": self._constants.of("labels", records.labels),
             "limits": self._constants.of("limits", records.limits),
         }
-        return Records(**sent)
+        return Records(**handles)
 
     def _lend_margins(self, margins: Vector) -> Lent | None:
         return self._lenders.lend(margins, self._used())
-
-    def _handle(self, vector: Vector, near: bool, lend: Callable[[Vector], Lent | None]) -> Any:
-        return (lend(vector) if near and vector.nbytes > INLINE_BYTES else None) or stored(vector)
 
 
 class CoordinatorActor:

@@ -14,12 +14,14 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
+from vfl.shards.lending import no_room
 from vfl.targets import Targets, beside, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from vfl.messages import Query, Reply, Tally
+    from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
 
     State = tuple[Vector, dict[str, Vector], dict[str, Vector]]
@@ -39,11 +41,6 @@ def _own(name: str, vector: Vector) -> Vector:
     """Return the vector itself, for margins in one process."""
     del name
     return vector
-
-
-def _anywhere(size: int) -> None:
-    """Return None, so that numpy allocates the memory of margins."""
-    del size
 
 
 class Margins:
@@ -68,7 +65,7 @@ class Margins:
         n_margins: int = 1,
         share: Callable[[str, Vector], Vector] = _own,
         targets: Targets | None = None,
-        room: Callable[[int], Vector | None] = _anywhere,
+        room: Room = no_room,
     ) -> None:
         self._share, self._room = share, room
         given = (targets or Targets()).parts(labels)

@@ -16,6 +16,7 @@ from coordinator.states.margins import Margins, Place
 from coordinator.states.state import StateLost
 from vfl.messages import Descend, Need, Records
 from vfl.shards import Each, cut
+from vfl.shards.lending import no_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -68,8 +69,7 @@ class ShardMargins:
 
     def _room(self, size: int) -> Vector | None:
         """Return memory for the next margins; see `Margins`."""
-        del size
-        return None
+        return no_room(size)
 
     def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
         """Return a vector that a party sent; PartyLost names the party if the vector is lost.

@@ -22,14 +22,17 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from vfl.types import Vector
+
+    Room: TypeAlias = Callable[[int], Vector | None]
+    """Called with the size of the next vector; returns memory for it, (size,) float64, or None to let numpy allocate it."""
 
 HEAD = 64
 """Bytes before the vector: the token of the memory, padded to a cache line."""
@@ -52,6 +55,12 @@ class Lent:
     def nbytes(self) -> int:
         """Return the size of the vector."""
         return 8 * self.length
+
+
+def no_room(size: int) -> Vector | None:
+    """Return None, as the `Room` of a vector that is not lent."""
+    del size
+    return None
 
 
 def this_machine() -> str:

@@ -12,6 +12,9 @@ from vfl.messages import Stored
 from vfl.shards.lending import Borrower, Lent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.shards.lending import Room
     from vfl.types import Vector
 
 INLINE_BYTES = 100_000
@@ -43,6 +46,20 @@ class Reader:
 def stored(vector: Vector) -> Vector | Stored:
     """Return a handle of the vector in the object store; a small vector is returned itself, to be sent inline."""
     return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
+
+
+def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | Stored:
+    """Return the vector in a form that another actor can read: itself if it is small, else lent, or a handle of it.
+
+    near : every reader is on this machine, so the vector is lent if this machine can share memory.
+    """
+    lent = lend(vector) if near and vector.nbytes > INLINE_BYTES else None
+    return stored(vector) if lent is None else lent
+
+
+def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
+    """Return memory in which to compute a vector that `sent` then lends without a copy; None if `sent` does not lend it."""
+    return room(size) if near and 8 * size > INLINE_BYTES else None
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
