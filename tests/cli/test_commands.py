@@ -553,7 +553,7 @@ class TestDoctor:
         monkeypatch.setattr(measuring, "measure", lambda: Machine(memory=1e5, trip_seconds=2.0, measured="1"))
         said = call("doctor", "--measure")
         assert said.code == 0
-        assert f"a Ray round trip 2e+03 ms and 1.2 GB/s; kept in {tmp_path}" in said.out
+        assert f"a Ray round trip 2e+03 ms and 4 GB/s; kept in {tmp_path}" in said.out
         planned = call(*plan).out
         assert "run vfl doctor --measure" not in planned
         assert "inprocess: " in planned

@@ -17,12 +17,13 @@ from parties.loading import load
 from tests.benchmarks.timing import follow
 from vfl.errors import SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.launch.measuring import measure
+from vfl.launch.measuring import Echo, measure
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import plan
 from vfl.planning.cost import CLUSTER, INPROCESS, RAY, Sizes, advice, cost_of, duration, size, sizes_of, table
 from vfl.planning.machine import Machine, stored_at
+from vfl.shards.lending import Borrower, Lender
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,6 +187,26 @@ def test_a_table_names_nodes_and_parts() -> None:
     said = table(cost_of(sizes_of(plan(job(), 10_000)), Machine(), RAY))
     assert [line.split()[0] for line in said.splitlines()[:4]] == ["ray:", "bank", "telco", "coordinator"]
     assert "kernels" in said
+
+
+def test_the_first_reading_of_columns_counts_once() -> None:
+    sizes, more = sizes_of(plan(job(), 10_000)), sizes_of(plan(job(solver=vfl.SkGD(passes=9)), 10_000))
+    first = cost_of(sizes, Machine()).parts["first"]
+    assert first == pytest.approx(2 * sum(sizes.widths.values()) * 10_000 * Machine().update_seconds)
+    assert cost_of(more, Machine()).parts["first"] == first
+    assert cost_of(sizes, Machine(), RAY, threads=4).parts["first"] == pytest.approx(first / 4)
+
+
+def test_the_rate_of_vectors_is_that_of_memory_that_processes_share() -> None:
+    """The actor copies a lent vector out and lends the copy, as a party does; other vectors it returns as they are."""
+    vector, echo, lender = np.arange(5.0), Echo(), Lender()
+    assert echo.answer(vector) is vector
+    lent = lender.lend(vector)
+    if lent is None:
+        pytest.skip("this machine cannot share memory")
+    found = Borrower().borrow(echo.answer(lent))
+    assert found is not None
+    assert np.array_equal(found, vector)
 
 
 def test_units() -> None:

@@ -78,7 +78,7 @@ def command(
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
     from vfl.planning import forecast, plan
-    from vfl.planning.cost import TRANSPORTS, advice, cost_of, sizes_of, table
+    from vfl.planning.cost import CLUSTER, TRANSPORTS, advice, cost_of, sizes_of, table
     from vfl.planning.machine import Machine
     from vfl.privacy.events import OnPart, bare
 
@@ -118,8 +118,9 @@ def command(
             sizes,
             machine,
             transport,
-            shards=placement.shards if transport == "cluster" else 1,
-            threads=max(1, int(placement.party_cpus)),
+            shards=placement.shards if transport == CLUSTER else 1,
+            # On this machine the parties of a sweep compute one after another, on all cores, and others share the cores.
+            threads=max(1, int(placement.party_cpus)) if transport == CLUSTER else usable_cores(),
             processes=len(here.processes(spec.partition.parties)) if transport == "ray" else None,
         )
         for transport in TRANSPORTS

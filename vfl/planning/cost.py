@@ -24,6 +24,8 @@ MARGIN_VECTORS = 6
 """n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """n-vectors in the object store of a machine: labels, limits, margins and a reply."""
+FIRST_READING = 2.0
+"""Cost of norms and bounds, which the first visit to a column computes, in coordinate updates of the column."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray ends processes beyond 0.95, and other programs need some."""
 INPROCESS, RAY, CLUSTER = "inprocess", "ray", "cluster"
@@ -94,6 +96,7 @@ def cost_of(
     """Return the cost of a run.
 
     The time of a run is the sum of
+        first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
         vectors   visits · 16 n/S bytes: margins to the party, X_S Δ back
         margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
@@ -102,7 +105,8 @@ def cost_of(
 
     transport : 'inprocess'; 'ray', all processes on this machine; or 'cluster', a machine per party and shard.
     shards : S, the number of row ranges of every party's columns and of the margins, each on a separate machine.
-    threads : number per party. processes : number that the parties share on one machine; None means one per party.
+    threads : number that compute at a time, for one party or for several. processes : number that the parties share on one
+        machine; None means one per party.
     """
     if transport not in TRANSPORTS:
         raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
@@ -118,6 +122,7 @@ def cost_of(
         trip, rate = machine.link_trip_seconds, machine.link_bytes_a_second
     apart = transport != INPROCESS
     parts = {
+        "first": FIRST_READING * total * n * machine.update_seconds / threads,
         "kernels": sizes.updates * n * machine.update_seconds / threads,
         "vectors": sizes.visits * 2.0 * vector / rate if apart else 0.0,
         "margins": sizes.visits * 3.0 * vector / machine.copy_bytes_a_second,
@@ -134,7 +139,7 @@ def cost_of(
         own = n * width * sizes.itemsize + PARTY_VECTORS * vector
         base = machine.worker_bytes if transport == CLUSTER else machine.worker_bytes * workers / parties
         store = STORE_VECTORS * vector if transport == CLUSTER else 0.0
-        computing = parts["kernels"] * width / max(total, 1) + parts["releases"] * width / max(total, 1)
+        computing = sum(parts[name] for name in ("first", "kernels", "releases")) * width / max(total, 1)
         name = party if shards == 1 else f"{party}, each of {shards} shards"
         nodes.append(NodeCost(name, base + own + store, (visits + 2.0) * vector, visits * vector, computing))
     kept = machine.worker_bytes + (MARGIN_VECTORS + STORE_VECTORS) * vector

@@ -23,10 +23,11 @@ class Machine:
     update_seconds : time per record of one coordinate update, on one core.
     release_seconds : time to charge, noise and log one release.
     copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
-    trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it, between
-        processes of one machine.
+    trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
+        memory that processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
-    worker_bytes : memory of a worker process before it loads data. worker_seconds : processor time of its start.
+    worker_bytes : memory of a worker process that holds a few records.
+    worker_seconds : processor time of a worker process until it has loaded its records.
     start_seconds : time to start Ray.
     measured : version of vfl that measured the machine; "" for the presets.
     """
@@ -37,11 +38,11 @@ class Machine:
     release_seconds: float = 0.15e-3
     copy_bytes_a_second: float = 6e9
     trip_seconds: float = 0.8e-3
-    vector_bytes_a_second: float = 1.2e9
+    vector_bytes_a_second: float = 4e9
     link_trip_seconds: float = 1.4e-3
     link_bytes_a_second: float = 0.62e9
     worker_bytes: float = 0.2e9
-    worker_seconds: float = 2.2
+    worker_seconds: float = 1.5
     start_seconds: float = 3.0
     measured: str = ""
 
