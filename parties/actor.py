@@ -10,18 +10,7 @@ import numpy as np
 import ray
 
 from parties.alignment.participant import Alignment
-from parties.loading import (
-    Unchanged,
-    consented,
-    digests_of,
-    load,
-    load_rows,
-    open_for,
-    over,
-    require_content,
-    shards_of,
-    spec_for,
-)
+from parties.loading import Divided, consented, digests_of, load, load_rows, open_for, over, require_content
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
 from parties.visits import Visited
@@ -45,7 +34,6 @@ if TYPE_CHECKING:
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
     from parties.rows import RowFacts, Rows, Sums
-    from parties.sources.csv import Scanned
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.job.task import PartyTask
@@ -304,17 +292,7 @@ class PartyActor:
         self._shards = shards
         self._started: list[Any] = []
         self._visited: Visited | None = None
-        self._source: (
-            tuple[
-                Policy | None,
-                Index | None,
-                list[tuple[Shard | None, Chosen | None]],
-                list[Scanned | None],
-                Unchanged,
-                str,
-            ]
-            | None
-        ) = None
+        self._divided: tuple[Policy | None, Index | None, Divided] | None = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
@@ -353,7 +331,7 @@ class PartyActor:
         index that the run kept.
         """
         task = self._task
-        if self._loaded is None and self._source is None:
+        if self._loaded is None and self._divided is None:
             agreed, index = consented(task, self._policy), None
             spec = self._divisible(source)
             if task.id is not None:
@@ -361,16 +339,7 @@ class PartyActor:
             if not self._shards:
                 self._loaded = load(task, spec, agreed, index=index, threads=self._threads)
                 return
-            opened = open_for(task, spec, ids=index is not None)
-            unchanged = Unchanged(spec, opened)
-            # Every shard's process has files of its own, which it watches itself.
-            ranges = [
-                (shard, chosen and replace(chosen, stamp=None))
-                for shard, chosen in shards_of(task, spec, opened, index, len(self._shards))
-            ]
-            content = unchanged.content_for(task, opened, ids=index is not None)
-            places = [spec_for(spec, opened, shard, chosen) for shard, chosen in ranges]
-            self._source = agreed, index, ranges, places, unchanged, content
+            self._divided = agreed, index, Divided(task, spec, index, len(self._shards))
         if self._shards:
             self._load_shards(source)
 
@@ -383,18 +352,15 @@ class PartyActor:
 
     def _load_shards(self, source: Any) -> None:
         """Start the shards' actors, and make those without rows load them."""
-        assert self._source is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, ranges, places, unchanged, content) = self._task, self._source
+        assert self._divided is not None  # noqa: S101 - set by `load`
+        task, (agreed, index, divided) = self._task, self._divided
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
         if self._visited is None:
             self._visited = Visited(self._started, self._of_shard, _encoded, party=self._name, seconds=SHARD_SECONDS)
         group = self._visited
-        shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
-        sources = Each(place or source for place in places)
-        facts = group.fetch(group.start("load", sources, shards, chosen, content))
-        unchanged.require(group.ask("digests") if unchanged.in_blocks else ())
+        facts = divided.load(group, source)
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
 

@@ -27,7 +27,7 @@ from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.placement import IN_ONE_PROCESS
 from vfl.schema import RealLabel
-from vfl.shards import Here, cut
+from vfl.shards import Each, Here, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -300,6 +300,32 @@ def divided(
         require_rereadable(source, party=task.party)
     opened = open_for(task, source, ids=index is not None)
     return opened, Unchanged(source, opened), shards_of(task, source, opened, index, shards)
+
+
+class Divided:
+    """A party's source, divided among shards whose processes each open it; a lost process can load its shard again.
+
+    Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows, as `Unchanged` says.
+    """
+
+    def __init__(self, task: PartyTask, source: Any, index: Index | None, shards: int) -> None:
+        opened, self._unchanged, ranges = divided(task, source, index, shards)
+        # Every shard's process has files of its own, which it watches itself.
+        self._ranges = [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
+        self._content = self._unchanged.content_for(task, opened, ids=index is not None)
+        self._places = [spec_for(source, opened, shard, chosen) for shard, chosen in self._ranges]
+
+    def load(self, rows: Group, source: Any) -> list[Any]:
+        """Make each process load its shard, and return the answers.
+
+        rows : one object per shard with the methods `load(source, shard, chosen, content)`, for `load_rows` and
+            `require_content`, and `digests()`, for `Unchanged.require`. source : in the form that these objects open.
+        """
+        shards, chosen = map(Each, zip(*self._ranges, strict=True))
+        sources = Each(place or source for place in self._places)
+        answers = rows.fetch(rows.start("load", sources, shards, chosen, self._content))
+        self._unchanged.require(rows.ask("digests") if self._unchanged.in_blocks else ())
+        return answers
 
 
 def load_range(

@@ -13,7 +13,7 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import digests_of, divided, load_range, new_records, open_for, require_content, spec_for
+from parties.loading import Divided, digests_of, divided, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
@@ -310,18 +310,14 @@ class Prediction:
 
         rows : one object per shard with the methods of `NewRows`. source : as these objects open it.
         """
-        here = isinstance(rows, Here)
         task = _task_of(self.part, labelled=self.labelled)
-        opened, unchanged, ranges = divided(task, self._source, self._index, rows.size)
-        shards, chosen = zip(*ranges, strict=True)
-        if not here:  # every shard's process has files of its own, which it watches itself
-            chosen = tuple(own and replace(own, stamp=None) for own in chosen)
-        content = "" if here else unchanged.content_for(task, opened, ids=self._index is not None)
-        places = map(functools.partial(spec_for, self._source, opened), shards, chosen)
-        sources = source if here else Each(place or source for place in places)
-        counts = rows.fetch(rows.start("load", sources, Each(shards), Each(chosen), opened if here else content))
-        if rows.size > 1:
-            unchanged.require(rows.ask("digests") if unchanged.in_blocks else ())
+        if isinstance(rows, Here):
+            opened, unchanged, ranges = divided(task, self._source, self._index, rows.size)
+            counts = [new.load(source, *own, opened) for new, own in zip(rows.members, ranges, strict=True)]
+            if rows.size > 1:
+                unchanged.require()
+        else:
+            counts = Divided(task, self._source, self._index, rows.size).load(rows, source)
         self._permission.count(sum(counts))
         self._rows = rows
 

@@ -67,7 +67,7 @@ def test_shards_read_no_source_whose_order_may_change(source: str) -> None:
     party = actor.PartyActor(job(), "bank", shards=({}, {}))
     with pytest.raises(DataError, match=r"may give its rows in another order to each shard .* or leave shards at 1"):
         party.load(source)
-    assert party._source is None
+    assert party._divided is None
 
 
 def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
