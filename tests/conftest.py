@@ -18,6 +18,8 @@ from vfl.tuning import draw
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.coordinator.shared_parties import SharedParties
+
 PARTIES = ("bank", "telco", "hospital", "clinic", "lab")
 
 DEFAULT_MARKS = "not slow and not faults"
@@ -132,6 +134,14 @@ def local_ray() -> Iterator[Any]:
     )
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def parties_on_ray(local_ray: Any) -> SharedParties:
+    """Processes of parties on the local Ray, which tests of one session share: no test waits for processes of its own."""
+    from tests.coordinator.shared_parties import SharedParties
+
+    return SharedParties(local_ray)
 
 
 class Said(NamedTuple):

@@ -27,8 +27,9 @@ from vfl.messages import Greeting
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.coordinator.shared_parties import SharedParties
 
 N = 14_000  # large enough that an n-vector is not sent inline
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
@@ -90,17 +91,9 @@ def releases_of(went_by: list[Round]) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def on_ray(local_ray: Any) -> Iterator[Any]:
-    """Make a transport to actors that have loaded the table, and a function that kills one."""
-    from coordinator.cluster.ray_transport import RayTransport
-    from parties.actor import PartyActor
-
-    sources = sources_of(job(), table())
-    actors = {name: local_ray.remote(PartyActor).remote(job(), name) for name in sources}
-    local_ray.get([actors[name].load.remote(source) for name, source in sources.items()])
-    yield RayTransport(actors, 240.0)
-    for actor in actors.values():
-        local_ray.kill(actor)
+def on_ray(parties_on_ray: SharedParties) -> Any:
+    """Make a transport to actors that have loaded the table."""
+    return parties_on_ray.transport(job(), table())
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
@@ -152,21 +145,17 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        "logistic",
-        pytest.param("squared", marks=pytest.mark.slow),
-        pytest.param("smoothed_hinge", marks=pytest.mark.slow),
-    ],
+    ["logistic", "squared", "smoothed_hinge"],
 )
-def test_sparse_columns_under_a_record_cap_agree_to_the_bit(local_ray: Any, loss: str) -> None:
+def test_sparse_columns_under_a_record_cap_agree_to_the_bit(parties_on_ray: SharedParties, loss: str) -> None:
     """Blocks of two of sparse and dense parties: fused kernels of two losses, and one that has none."""
     data = table(400)
     data["a1"] = np.where(data["a0"] > 0.5, data["a1"], 0.0)
     spec = replace(job(loss=loss, block_size=2, passes=4), sparse=["bank"])
     assert vfl.plan(spec, 400).solver.clip == "record"
-    ray, inprocess = (vfl.train(spec, data, engine=engine) for engine in ("ray", "inprocess"))
-    assert ray.coef_.tobytes() == inprocess.coef_.tobytes()
-    assert ray.certificate == inprocess.certificate
+    here, there = in_process(spec, data)[1], parties_on_ray.train(spec, data)
+    assert here.w.tobytes() == there.w.tobytes()
+    assert here.statement == there.statement
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)

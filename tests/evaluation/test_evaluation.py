@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.coordinator.shared_parties import SharedParties
+
 N = 400
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0"]}, label=("telco", "y"))
 BOUNDS = {"a0": (-1.0, 1.0), "a1": (-1.0, 1.0), "b0": (-1.0, 1.0)}
@@ -494,10 +496,10 @@ class TestCharged:
 
 
 class TestBoth:
-    @pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
-    def test_transports_agree(self, local_ray: Any, loss: str) -> None:
+    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    def test_transports_agree(self, parties_on_ray: SharedParties, loss: str) -> None:
         here = train(job(loss))
-        there = vfl.train(job(loss), table(loss))
+        there = parties_on_ray.train(job(loss), table(loss))
         assert here.findings == there.findings
         assert here.w.tobytes() == there.w.tobytes()
 

@@ -6,7 +6,7 @@ import math
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,6 +21,9 @@ from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, PAIR
 from vfl.solvers.bought.smoothness import moments_event
+
+if TYPE_CHECKING:
+    from tests.coordinator.shared_parties import SharedParties
 
 N = 600
 PARTITION = vfl.FeaturePartition({"a": ["a0", "a1", "a2", "a3", "a4"], "b": ["b0", "b1"]}, label=("b", "y"))
@@ -85,7 +88,7 @@ def test_the_model_equals_that_of_the_dense_columns_to_the_bit(name: str) -> Non
     np.testing.assert_array_equal(*margins)
 
 
-def test_both_transports_and_files(local_ray: Any, tmp_path: Any) -> None:
+def test_both_transports_and_files(parties_on_ray: SharedParties, tmp_path: Any) -> None:
     spec, dense = job(vfl.SkGD(passes=2, block_size=2)), table()
     files = {}
     for party, columns in (("a", slice(0, 5)), ("b", slice(5, 8))):
@@ -94,7 +97,7 @@ def test_both_transports_and_files(local_ray: Any, tmp_path: Any) -> None:
     models = [
         vfl.train(spec, data, engine="inprocess").w.tobytes() for data in (dense, scipy.sparse.coo_array(dense), files)
     ]
-    models.append(vfl.train(spec, files, engine="ray").w.tobytes())
+    models.append(parties_on_ray.train(spec, files).w.tobytes())
     assert len(set(models)) == 1
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.coordinator.shared_parties import SharedParties
+
 N = 60
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 1.0))
@@ -173,10 +175,11 @@ class TestRecording:
         assert here.books == {}
         assert here.w.tobytes() == there.w.tobytes()
 
-    def test_on_ray(self, place: Place, local_ray: Any) -> None:
+    def test_on_ray(self, place: Place, parties_on_ray: SharedParties) -> None:
         spec = job(noise=vfl.SeededNoise(5), dataset=None)
-        results = [vfl.train(spec, table(), engine=engine, policies=place.policies) for engine in ("inprocess", "ray")]
-        assert results[0].coef_.tobytes() == results[1].coef_.tobytes()
+        here = vfl.train(spec, table(), engine="inprocess", policies=place.policies)
+        there = parties_on_ray.train(spec, table(), place.policies)
+        assert here.w.tobytes() == there.w.tobytes()
         for party in PARTITION.parties:
             first, second = place.balance(party).runs
             assert (first.releases, first.status) == (second.releases, second.status) == (11, "settled")

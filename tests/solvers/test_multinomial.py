@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,9 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise
 from vfl.report import write_card, write_run
 from vfl.solvers.blocks.prox import ClassesStep
+
+if TYPE_CHECKING:
+    from tests.coordinator.shared_parties import SharedParties
 from vfl.solvers.bought.labels import ClassCounts, class_margins
 from vfl.solvers.protocol import Derivative
 
@@ -309,11 +312,10 @@ def test_noise_without_the_common_part_leaves_classes_that_sum_to_zero(private: 
     assert abs(private.w.reshape(-1, 3).sum(axis=1)).max() < 1e-9 * abs(private.w).max()
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_ray_gives_the_same_bits(private: Result) -> None:
-    on_ray = vfl.train(private.job, TABLE, engine="ray")
+def test_ray_gives_the_same_bits(private: Result, parties_on_ray: SharedParties) -> None:
+    on_ray = parties_on_ray.train(private.job, TABLE)
     assert on_ray.w.tobytes() == private.w.tobytes()
-    assert on_ray.told() == private.told()
+    assert on_ray.findings == private.findings
 
 
 def test_a_visit_sent_as_single_steps_gives_the_same_model() -> None:

@@ -35,6 +35,8 @@ from vfl.solvers.noisy_gram import GramClip, Row
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.coordinator.shared_parties import SharedParties
+
 N = 300
 COLUMNS = ("a0", "a1", "b0", "b1")
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0", "b1"]}, label=("telco", "y"))
@@ -244,11 +246,10 @@ class TestLeastSquares:
         np.testing.assert_allclose(noisy_gram.lifted(G, 0.5), np.diag([5.0, 0.5, 0.5]), atol=1e-12)
 
 
-def test_ray_gives_the_same_bits(local_ray: object) -> None:
+def test_ray_gives_the_same_bits(parties_on_ray: SharedParties) -> None:
     spec = job(penalty=vfl.L1(0.05), privacy=private(4))
-    np.testing.assert_array_equal(
-        vfl.train(spec, table(), engine="ray").w, vfl.train(spec, table(), engine="inprocess").w
-    )
+    here = vfl.train(spec, table(), engine="inprocess")
+    np.testing.assert_array_equal(parties_on_ray.train(spec, table()).w, here.w)
 
 
 def test_margins_receive_a_backward() -> None:

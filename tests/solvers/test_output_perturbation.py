@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.geometry import Clip
 from vfl.solvers import output_perturbation
+
+if TYPE_CHECKING:
+    from tests.coordinator.shared_parties import SharedParties
 
 N = 200
 COLUMNS = ("a0", "a1", "b0")
@@ -188,11 +192,10 @@ class TestSealed:
         np.testing.assert_array_equal(resume(folder, table(), engine="inprocess").w, whole)
 
 
-def test_ray_gives_the_same_bits(local_ray: object) -> None:
+def test_ray_gives_the_same_bits(parties_on_ray: SharedParties) -> None:
     spec = job(penalty=vfl.L2(10.0), privacy=private(4))
-    np.testing.assert_array_equal(
-        vfl.train(spec, table(), engine="ray").w, vfl.train(spec, table(), engine="inprocess").w
-    )
+    here = vfl.train(spec, table(), engine="inprocess")
+    np.testing.assert_array_equal(parties_on_ray.train(spec, table()).w, here.w)
 
 
 def test_huber_works_where_squared_loss_cannot() -> None:
