@@ -67,6 +67,8 @@ def test_tune_writes_a_run_that_the_other_commands_read(here):
     for number in (1, 2, 3):
         assert f"candidate {number} of 3: " in said
     assert "was chosen" in said
+    (score,) = [line.split(",")[0] for line in said.splitlines() if line.startswith("score: ")]
+    assert said.count(score.removeprefix("score: ")) == 1
     assert "are withheld" in said
     assert "choice     candidate" in ran("verify", "run")
     assert "was chosen" in ran("resume", "run")

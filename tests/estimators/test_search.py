@@ -116,6 +116,18 @@ def test_regression_is_scored_by_errors(scoring):
     assert found.best_score_error_ > 0.0
 
 
+def test_counts_are_scored_by_their_deviance():
+    X, _ = data()
+    y = np.round(np.exp(X[:, 0]))
+    estimator = vfl.VerticalPoissonRegressor(epsilon=50.0, label_bounds=(0, 4), bounds=(-1, 1), max_iter=3)
+    grid = {"alpha": [0.1, 100.0]}
+    found = vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_poisson_deviance").fit(X, y)
+    assert set(found.result_.findings["score"].measures) == {"deviance"}
+    assert found.best_score_ == -found.result_.findings["score"].measures["deviance"].value
+    with pytest.raises(SpecificationError, match="'neg_mean_gamma_deviance' is no deviance of poisson loss"):
+        vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_gamma_deviance").fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import mean_tweedie_deviance
 
 import vfl
 from vfl.errors import SpecificationError
@@ -18,11 +19,11 @@ MARGINS = np.array([-1e300, -5.0, -0.3, 0.0, 0.3, 5.0, 1e300, math.nan, math.inf
 
 
 def lost(measure):
-    loss = loss_of("logistic" if measure in ("loss", "accuracy") else "squared")
+    loss = loss_of({"loss": "logistic", "accuracy": "logistic", "deviance": "poisson"}.get(measure, "squared"))
     return Lost(loss, 1.0 if measure == "accuracy" else 2.0, measure, weight(1.0, 1.0))
 
 
-@pytest.mark.parametrize("measure", ["loss", "accuracy", "mae", "mse"])
+@pytest.mark.parametrize("measure", ["loss", "accuracy", "mae", "mse", "deviance"])
 def test_one_record_moves_the_sum_by_at_most_its_sensitivity(measure):
     statistic = lost(measure)
     labels = (-1.0, 1.0) if measure in ("loss", "accuracy") else (-1.0, 0.0, 1.0)
@@ -43,6 +44,32 @@ def test_values_are_those_of_the_definitions():
     assert lost("mae")(v, y)[0] / steps == pytest.approx(t.sum(), abs=1e-5)
     assert lost("mse")(v, y)[0] / steps == pytest.approx((t * t).sum(), abs=1e-5)
     assert lost("mse").unit == 4.0
+
+
+@pytest.mark.parametrize(("loss", "power"), [("poisson", 1.0), ("gamma", 2.0), ("tweedie", 1.5)])
+def test_deviances_are_scikit_learns_and_clamped_one_by_one(loss, power):
+    v, y = np.array([0.2, -0.4, 1.0, -30.0]), np.array([2.0, 1.0, 3.0, 5.0])
+    statistic = Lost(loss_of(loss), 2.0, "deviance", weight(1.0, 1.0))
+    each = [min(mean_tweedie_deviance([a], [m], power=power), 2.0) for a, m in zip(y, np.exp(v), strict=True)]
+    assert each[-1] == statistic.unit == 2.0
+    assert statistic(v, y)[0] * GRID * 2.0 == pytest.approx(sum(each), abs=1e-5)
+
+
+def test_a_loss_without_a_deviance_has_no_sum_of_them():
+    with pytest.raises(ValueError, match="squared loss has no deviance"):
+        Lost(loss_of("squared"), 2.0, "deviance", weight(1.0, 1.0))(np.zeros(1), np.zeros(1))
+
+
+@pytest.mark.parametrize(("given", "cap"), [(3.0, 3.0), (None, 20.0)])
+def test_the_cap_of_deviances_is_declared_or_follows_from_the_bounds(given, cap):
+    counts = job(
+        loss="poisson",
+        bounds={"x": (-1, 1), "y": (0.0, 20.0)},
+        evaluation=vfl.Evaluation(score="deviance", deviance_cap=given),
+    )
+    (inquiry,) = plan(counts, 1000).inquiries
+    assert "noise of the deviance" in inquiry.explain()
+    assert f"(clamped at {cap:g})" in inquiry.explain()
 
 
 def job(**changes):
@@ -71,6 +98,11 @@ def test_a_job_without_a_score_has_its_old_digest():
     [
         ({"evaluation": {"score": "auc"}}, "unknown score 'auc'"),
         ({"evaluation": {"score": "mae"}}, "does not fit logistic loss"),
+        ({"evaluation": {"score": "deviance"}}, "does not fit logistic loss: give 'loss' or 'accuracy'"),
+        (
+            {"evaluation": {"score": "deviance"}, "loss": "squared", "bounds": {"*": (-1, 1)}},
+            "does not fit squared loss: give 'mae' or 'mse'",
+        ),
         ({"evaluation": {"score": "loss", "public": True}}, "leave score out"),
         ({"evaluation": {"score": "loss"}, "privacy": None}, "all measures are exact"),
     ],

@@ -8,6 +8,7 @@ import stat
 
 import numpy as np
 import pytest
+from sklearn.metrics import mean_poisson_deviance
 
 import vfl
 from coordinator.executor import Executor
@@ -62,6 +63,7 @@ def test_the_winner_is_released_with_its_score_and_a_certificate():
     assert "of every candidate, losers included" in certificate.who_sees_what["coordinator"]
     assert "candidates by loss" in str(certificate)
     assert "was chosen" in repr(found)
+    assert repr(found).count(str(found.score)) == 1
     assert "was chosen" in found._repr_html_()
     found.result.predict(table()[["a", "b", "c", "d"]])
 
@@ -72,6 +74,7 @@ def test_the_winner_is_released_with_its_score_and_a_certificate():
         ({}, "accuracy"),
         ({"loss": "squared", "bounds": {"*": (-1.0, 1.0), "y": (0.0, 1.0)}}, "mae"),
         ({"loss": "squared", "bounds": {"*": (-1.0, 1.0), "y": (0.0, 1.0)}}, "mse"),
+        ({"loss": "poisson", "bounds": {"*": (-1.0, 1.0), "y": (0.0, 1.0)}}, "deviance"),
     ],
 )
 def test_every_score(changes, score):
@@ -79,8 +82,10 @@ def test_every_score(changes, score):
     assert set(found.result.findings["score"].measures) == {score}
     exact = found.result.predict(table()[["a", "b", "c", "d"]])
     error = np.asarray(exact, float) - table()["y"].to_numpy()
-    expected = {"accuracy": np.mean(error == 0), "mae": np.mean(abs(error)), "mse": np.mean(error**2)}[score]
-    assert found.score.value == pytest.approx(expected, abs=0.15)
+    expected = {"accuracy": np.mean(error == 0), "mae": np.mean(abs(error)), "mse": np.mean(error**2)}
+    if score == "deviance":
+        expected[score] = mean_poisson_deviance(table()["y"], exact)
+    assert found.score.value == pytest.approx(expected[score], abs=0.15)
 
 
 def test_the_whole_is_charged_once_and_before_the_first_query(tmp_path, monkeypatch):

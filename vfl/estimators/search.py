@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.estimators.vertical import VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.losses import loss_of, power_of
 from vfl.tuning.candidates import INCLUSION
 from vfl.tuning.run import Begun, tune
 
@@ -35,8 +36,13 @@ SCORES = {
     "neg_mean_absolute_error": "mae",
     "mse": "mse",
     "neg_mean_squared_error": "mse",
+    "deviance": "deviance",
+    "neg_mean_poisson_deviance": "deviance",
+    "neg_mean_gamma_deviance": "deviance",
 }
 """Names of scores, ours and scikit-learn's, and the measure of each."""
+POWERS = {"neg_mean_poisson_deviance": 1.0, "neg_mean_gamma_deviance": 2.0}
+"""The deviance that a name of scikit-learn's belongs to, by the power of its variance."""
 
 
 def _has(name: str) -> Callable[[VerticalGridSearch], bool]:
@@ -65,7 +71,9 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     param_grid : {parameter: values}, or a list of these. They may name C, alpha, l1_ratio, penalty, solver, max_iter and
         fit_intercept: parameters that leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
     scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
-        'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. Losses and errors are clamped.
+        'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. VerticalPoissonRegressor also has
+        'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and both and VerticalTweedieRegressor
+        'deviance'. Losses, errors and deviances are clamped.
     holdout : share of the records that score the candidates and train none.
     inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
 
@@ -147,6 +155,11 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         if self.scoring is not None and self.scoring not in SCORES:
             raise SpecificationError(
                 f"unknown scoring {self.scoring!r}{nearest(str(self.scoring), SCORES)}; give one of: {', '.join(SCORES)}"
+            )
+        loss = loss_of(jobs[0].loss)
+        if self.scoring is not None and POWERS.get(self.scoring, power_of(loss)) != power_of(loss):
+            raise SpecificationError(
+                f"scoring {self.scoring!r} is no deviance of {loss.name} loss: give 'deviance' or None"
             )
         ledger = self.estimator.ledger
         return tune(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.errors import BudgetExceeded, PrivacyError
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.inquiries import NOISED, HeldOut, event_of, moved, tally
 from vfl.evaluation.statistics import Lost, weight
@@ -57,9 +57,12 @@ class Score:
     @property
     def _lost(self) -> Lost:
         whole = HeldOut(self.problem, self.spec, self.n_records, self.mu)
-        cap = 1.0
+        cap: float | None = 1.0
         if self._measure != "accuracy":
-            cap = whole.loss_cap() if self._measure == "loss" else whole.error_cap()
+            caps = {"loss": whole.loss_cap, "deviance": whole.deviance_cap}
+            cap = caps.get(self._measure, whole.error_cap)()
+        if cap is None:
+            raise SpecificationError(f"{self.problem.loss.name} loss has no deviance: choose another score")
         return Lost(self.problem.loss, cap, self._measure, weight(1.0, 1.0))
 
     def _event(self) -> Gaussian:

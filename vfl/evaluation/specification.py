@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING
 
 from vfl.arguments import as_floats, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.losses import power_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.losses import Loss
+
 MOST_COLUMNS = 8
 """Largest number of group columns: the sum of their codes has to be exact."""
-SCORES = ("loss", "accuracy", "mae", "mse")
-"""Measures that can be released alone: two of classes, then two of numbers."""
+SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
+"""Measures that can be released alone: two of classes, two of numbers, and one of counts and amounts."""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
 """Notions of fairness. Each compares a share of a group's records with the same share of all records."""
+
+
+def scores_of(loss: Loss) -> tuple[str, ...]:
+    """Return the measures that can be released alone under this loss."""
+    if loss.classification:
+        return SCORES[:2]
+    return SCORES[2:4] if power_of(loss) is None else SCORES[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +46,8 @@ class Evaluation:
     deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss. None is the larger of the deviances of the
         label's two bounds under a mean midway between them, or 8 where that is infinite (Gamma loss and labels from 0).
     score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
-        (mean absolute or mean squared clamped error) without. None releases all.
+        (mean absolute or mean squared clamped error) without, or 'deviance' (mean clamped deviance) for Poisson, Gamma and
+        Tweedie loss. None releases all.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
         protection, and the certificate says NOT PRIVATE.
     """

@@ -50,6 +50,14 @@ def wrong(margins: Vector, labels: Vector) -> npt.NDArray[np.bool_]:
         return np.asarray(margins.reshape(-1, labels.size).argmax(axis=0) != labels)
 
 
+def _deviances(loss: Loss, labels: Vector, means: Vector) -> Vector:
+    """Return the deviance of each label under its mean, (n,); ValueError for a loss without deviances."""
+    power = power_of(loss)
+    if power is None:
+        raise ValueError(f"{loss.name} loss has no deviance")
+    return unit_deviance(labels, means, power)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
     """Number of records in each of the four cells (label, prediction), and the sum of their clamped losses.
@@ -169,9 +177,8 @@ class Residuals:
             for mean in (self.loss.response(margins), *constant):
                 t = np.minimum(abs(mean - labels) / self.cap, 1.0)
                 sums += [t, t * t]
-                power = power_of(self.loss)
-                if self.deviance_cap is not None and power is not None:
-                    sums.append(unit_deviance(labels, mean, power) / self.deviance_cap)
+                if self.deviance_cap is not None:
+                    sums.append(_deviances(self.loss, labels, mean) / self.deviance_cap)
         return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
@@ -180,8 +187,8 @@ class Lost:
     """Σ t over the records, where a record loses t between 0 and 1. Replacing it moves the sum by at most 1: Δ = 1.
 
     measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
-        error e = response − label; all clamped to [0, 1], NaN being 1.
-    cap : of a loss or an error. steps : weight as a whole number of GRID.
+        error e = response − label; 'deviance', t = deviance/cap; all clamped to [0, 1], NaN being 1.
+    cap : of a loss, an error or a deviance. steps : weight as a whole number of GRID.
     """
 
     loss: Loss
@@ -209,6 +216,8 @@ class Lost:
                 t = self.loss.value(margins, labels) / self.cap
             elif self.measure == "accuracy":
                 t = wrong(margins, labels).astype(np.float64)
+            elif self.measure == "deviance":
+                t = _deviances(self.loss, labels, self.loss.response(margins)) / self.cap
             else:
                 t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
                 t = t * t if self.measure == "mse" else t

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vfl import markup
 from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
-from vfl.evaluation.specification import SCORES, Evaluation, Fairness
+from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.holdout import Split
 from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
@@ -319,7 +319,7 @@ class Job:
                 "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
             )
         if asked.score is not None:
-            fitting = SCORES[:2] if self.classification else SCORES[2:]
+            fitting = scores_of(loss_of(self.loss))
             if asked.score not in fitting:
                 raise SpecificationError(
                     f"evaluation: score {asked.score!r} does not fit {loss_of(self.loss).name} loss: give "

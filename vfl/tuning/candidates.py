@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.selection import digest_of
 from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
-from vfl.evaluation.specification import SCORES, Evaluation
+from vfl.evaluation.specification import Evaluation, scores_of
 from vfl.job import Job
 from vfl.job.file import decode
 from vfl.job.job import require_job
 from vfl.job.plain import encode
-from vfl.losses import loss_of
+from vfl.losses import loss_of, power_of
 from vfl.planning import plan as make_plan
 from vfl.privacy import gaussian_dp
 from vfl.privacy.events import MOST_CANDIDATES, Gaussian, OnPart, Selection, bare, on_part
@@ -46,8 +46,8 @@ class Tuning:
     jobs, whichever candidate wins. Each trial gets a smaller ε, `trial_epsilon`.
 
     jobs : the candidates, each with the ε and δ of the whole. The first is released when no candidate is considered.
-    score : 'loss', 'accuracy', 'mae' or 'mse'. inclusion : a whole number a from 1 to 64; each candidate is considered with
-        probability a/(a + 1).
+    score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
+        considered with probability a/(a + 1).
 
     Raises SpecificationError, in a sentence, for candidates between which a private choice makes no sense.
     """
@@ -66,7 +66,7 @@ class Tuning:
                 f"inclusion is a whole number from 1 to {MOST_CANDIDATES}, not {self.inclusion!r}: with 4, each candidate is "
                 "considered with probability 4/5"
             )
-        fitting = SCORES[:2] if first.classification else SCORES[2:]
+        fitting = scores_of(loss_of(first.loss))
         if self.score not in fitting:
             raise SpecificationError(
                 f"score {self.score!r} does not fit {loss_of(first.loss).name} loss: give {' or '.join(map(repr, fitting))}"
@@ -316,6 +316,11 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
         raise SpecificationError(
             f"candidate {number} has another loss than the first, and the score compares losses: choose by 'accuracy', "
             "or leave the loss as it is"
+        )
+    if score == "deviance" and power_of(loss_of(job.loss)) != power_of(loss_of(first.loss)):
+        raise SpecificationError(
+            f"candidate {number} has another loss than the first, and deviances of different losses do not compare: choose "
+            "by 'mae' or 'mse', or leave the loss as it is"
         )
 
 

@@ -1,6 +1,7 @@
 """Files of candidates: TOML that is read with the job.
 
-score = "loss"         or "accuracy"; without classes "mae" or "mse"; left out: "loss" or "mse"
+score = "loss"         or "accuracy"; without classes "mae" or "mse", and "deviance" for counts and amounts; left out: "loss" or
+                       "mse"
 inclusion = 4          each candidate is considered with probability 4/5
 candidates = [
     {},                                            the job as it is

@@ -109,11 +109,7 @@ class Tuned:
         return self.result.certificate
 
     def _lines(self) -> list[str]:
-        said = (
-            "its training failed"
-            if self.score is None
-            else f"{self.tuning.score} {self.score} (optimistic: the best wins)"
-        )
+        said = "its training failed" if self.score is None else "its score is optimistic, since the best wins"
         return [f"candidate {self.candidate} of {len(self.tuning.jobs)} was chosen: {said}"]
 
     def __repr__(self) -> str:
@@ -156,7 +152,8 @@ def tune(
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
         penalty, solver, intercept, and in the smoothness of privacy. The first is released if the draw leaves out all.
-    score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without; None is 'loss' or 'mse'.
+    score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
+        'loss' or 'mse'.
     inclusion : a whole number a; the larger, the surer is the best candidate considered, and the noisier is each trial.
     n_records : n, needed before the first trial if privacy.delta is left out; known without it for one table in memory.
     watch : called with `Begun` for every trial; None issues the plan's warnings as vfl.PrivacyWarning.
