@@ -53,6 +53,7 @@ class PartySettings:
     """Settings of a party for its work, and its keys for sealed texts.
 
     policy : the owner's. cores : for alignment and training. indexes : folder for aligned rows; None is that of the user.
+    shards : ranges of rows in which a prediction reads the columns, one after another.
     certificates : {party: its certificate}, by which keys for sealed texts are checked. credentials : for a run on shares.
     """
 
@@ -62,6 +63,7 @@ class PartySettings:
     sealer: Sealer
     certificates: Mapping[str, bytes]
     credentials: Credentials | None = None
+    shards: int = 1
 
 
 class Aligning:

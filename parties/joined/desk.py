@@ -69,6 +69,7 @@ class Desk:
 
     sources : {name that the owner gave it: source}; '' is the default.
     policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
+    shards : ranges of rows in which predictions read the columns.
 
     Raises SpecificationError without a policy.
     """
@@ -82,11 +83,13 @@ class Desk:
         *,
         cores: int = 1,
         indexes: str | None = None,
+        shards: int = 1,
         on_event: OnEvent,
     ) -> None:
         self.party = identity.name
         self._federation, self._identity = federation, identity
         self._sources, self._policy, self._cores, self._indexes = sources, policy, cores, indexes
+        self._shards = shards
         self._on_event = on_event
         self._work: Work | None = None
         self._coordinator = b""
@@ -238,6 +241,7 @@ class Desk:
             Sealer(self.party, self._identity.key_pem, context),
             certificates,
             Credentials((self._federation.digest, offer.run), self._identity.key_pem, dealt),
+            self._shards,
         )
         if part is not None:
             return Predicting(offer, part, source, own, self._policy)

@@ -128,7 +128,9 @@ class Predicting(Work):
             given = self._task.job.targets.parts(labels if index is None else labels[..., index.rows])
             self._labels, self._offsets = given.labels, given.offsets
         if self._task.columns:
-            self._parts[own] = self._part.margins(self._source, index, permission=self._permission)
+            self._parts[own] = self._part.margins(
+                self._source, index, permission=self._permission, shards=self._own.shards
+            )
             self._n_records = len(self._parts[own])
         elif self._labels is not None:
             self._permission.count(len(self._labels))

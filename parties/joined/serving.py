@@ -58,6 +58,7 @@ def serve(
     *,
     cores: int = 1,
     indexes: str | None = None,
+    shards: int = 1,
     longest_pause: float = LONGEST_PAUSE,
 ) -> None:
     """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
@@ -66,6 +67,7 @@ def serve(
     policy : path of the owner's policy. The federation's dealer has neither sources nor a policy.
     on_event : called with each event (vfl.federation.events). cores : for alignment and training.
     indexes : folder for aligned rows; None is the folder of this user.
+    shards : ranges of rows in which predictions read the columns, one after another.
     longest_pause : seconds between two attempts to connect.
 
     Returns once `stop` is set. Raises NotAccepted, and SpecificationError for an identity, a policy or a federation that do not
@@ -77,7 +79,8 @@ def serve(
     stop = stop or threading.Event()
     desk: Desk
     if identity.name in federation.parties:
-        desk = Desk(federation, identity, sources, policy, cores=cores, indexes=indexes, on_event=on_event)
+        own: dict[str, Any] = {"cores": cores, "indexes": indexes, "shards": shards}
+        desk = Desk(federation, identity, sources, policy, on_event=on_event, **own)
     else:
         desk = DealerDesk(federation, identity, on_event=on_event)
     joining = _Joining(federation, identity, desk, on_event, stop, longest_pause)

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.ports import free_port
 from vfl.cli.join import COUNTERS, GAUGES, Screen
+from vfl.errors import SpecificationError
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
 from vfl.federation.file import write_federation
 from vfl.federation.identity import load_identity, new_identity
@@ -141,6 +142,7 @@ class TestRefusals:
             (("--data", "bank.csv"), "leave data out"),
             (("--policy", "policy.toml"), "leave a policy out"),
             (("--index", "."), "leave an index out"),
+            (("--shards", "2"), "leave shards out"),
         ],
     )
     def test_a_dealer_takes_neither_data_nor_a_policy(
@@ -153,6 +155,18 @@ class TestRefusals:
             f"'notary' is the dealer of the federation 'credit', which opens no data and releases no sum of them: {said}"
             in (done.err)
         )
+
+    @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2", None])
+    def test_shards_that_are_no_number(self, shards: Any) -> None:
+        with pytest.raises(SpecificationError, match="a whole number of at least 1"):
+            prepare("credit.toml", "bank", "bank.csv", policy="policy.toml", shards=shards)
+
+    def test_shards_of_the_command_line_reach_the_party(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        served: list[Any] = []
+        monkeypatch.setattr("vfl.launch.join.run", lambda joining, *_: served.append(joining.shards))
+        assert call(*JOIN).code == 0
+        assert call(*JOIN, "--shards", "3").code == 0
+        assert served == [1, 3]
 
 
 class TestDealer:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import vfl
+from parties import loading
 from tests.coordinator.organisations import POLICY, federation
 from vfl.errors import ConsentRefused, DataError
 from vfl.federation import events
 
 if TYPE_CHECKING:
     from vfl.alignment import Aligning
+    from vfl.job.task import PartyTask
 
 PARTIES = ("bank", "shop", "telco")
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "shop": ["s0"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "s0", "b0", "b1"), (-2.0, 2.0))
 N = 240
+SHARDS = {"bank": 1, "shop": 3, "telco": 2}
+"""Ranges of rows in which each party reads its columns for predictions; they change no bit."""
 
 
 def job(**changes) -> vfl.Job:
@@ -60,7 +65,7 @@ def joined(tmp_path_factory):
     with federation(tmp_path_factory.mktemp("federation"), PARTIES) as joined:
         for party in PARTIES:
             named = {"": plain[party], "new": new[party], "labelled": labelled[party], "unjoined": unjoined[party]}
-            joined.start(party, named)
+            joined.start(party, named, shards=SHARDS[party])
         yield joined
 
 
@@ -91,8 +96,17 @@ def test_aligning_reports_progress_and_keeps_an_index(joined, tmp_path) -> None:
         assert (asked.purpose, asked.epsilon) == ("align", None)
 
 
-def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result) -> None:
+def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result, monkeypatch) -> None:
+    read: list[str] = []
+
+    def load_range(task: PartyTask, *arguments: Any) -> Any:
+        read.append(task.party)
+        return loading_load_range(task, *arguments)
+
+    loading_load_range = loading.load_range
+    monkeypatch.setattr(loading, "load_range", load_range)
     there = vfl.predict(result, names("new"), federation=joined.place)
+    assert Counter(read) == SHARDS
     new = {party: {c: v for c, v in source.items() if c != "y"} for party, source in tables(1, 5000).items()}
     here = vfl.predict(result, new, engine="inprocess")
     assert there.rows == here.rows == dict.fromkeys(PARTIES, 210)

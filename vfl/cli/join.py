@@ -56,6 +56,13 @@ LONGEST_LINE = 4000
 @click.option(
     "--index", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to keep the index of aligned records."
 )
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="S",
+    help="Read your rows for predictions in S ranges: less memory, the same results.",
+)
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
 def command(
@@ -67,6 +74,7 @@ def command(
     identity: Path | None,
     cores: int | None,
     index: Path | None,
+    shards: int,
     metrics: str | None,
     *,
     as_json: bool,
@@ -80,7 +88,8 @@ def command(
     """
     from vfl.launch.join import prepare, run
 
-    joining = prepare(path, name, _named(sources, formats), policy=policy, identity=identity, cores=cores, index=index)
+    own: dict[str, Any] = {"policy": policy, "identity": identity, "cores": cores, "index": index, "shards": shards}
+    joining = prepare(path, name, _named(sources, formats), **own)
     screen = Screen(joining, as_json=as_json)
     screen.begin()
     stop = threading.Event()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parties.consent import Policy
+from vfl.arguments import require
 from vfl.csv import Csv
 from vfl.errors import SpecificationError
 from vfl.federation.file import identity_for, read_federation
@@ -38,6 +39,7 @@ class Joining:
     policy: Path | None
     cores: int
     index: str | None
+    shards: int = 1
 
 
 def prepare(
@@ -49,8 +51,10 @@ def prepare(
     identity: str | os.PathLike[str] | None = None,
     cores: int | None = None,
     index: str | os.PathLike[str] | None = None,
+    shards: int = 1,
 ) -> Joining:
     """Return what `join` needs, checked; opens no data and no connection. Raises SpecificationError."""
+    require("shards", shards, "a whole number of at least 1", fits=type(shards) is int and shards >= 1)
     read = read_federation(federation)
     if name == read.coordinator.name:
         raise SpecificationError(
@@ -60,7 +64,7 @@ def prepare(
     found = identity_for(read, federation, name, identity)
     arrangement = Arrangement(cores=cores)
     if read.dealer is not None and name == read.dealer.name:
-        for option, given in (("data", data), ("a policy", policy), ("an index", index)):
+        for option, given in (("data", data), ("a policy", policy), ("an index", index), ("shards", shards > 1)):
             if given:
                 raise SpecificationError(
                     f"{name!r} is the dealer of the federation {read.name!r}, which opens no data and releases no sum of them: "
@@ -73,7 +77,7 @@ def prepare(
     path = Path(policy).expanduser().absolute()
     Policy.read(path)
     folder = None if index is None else str(Path(index).expanduser().absolute())
-    return Joining(read, found, _sources(data), path, arrangement.cores_each(1), folder)
+    return Joining(read, found, _sources(data), path, arrangement.cores_each(1), folder, shards)
 
 
 def _sources(data: Any) -> dict[str, Any]:
@@ -103,6 +107,7 @@ def join(
     identity: str | os.PathLike[str] | None = None,
     cores: int | None = None,
     index: str | os.PathLike[str] | None = None,
+    shards: int = 1,
     watch: Callable[[Event], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -119,11 +124,14 @@ def join(
     identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
     cores : for alignment and training; None takes all. index : folder for the index of aligned records; None takes this
         user's (parties.alignment.index).
+    shards : ranges of rows in which a prediction or an evaluation reads the data, one after another. The process holds the
+        columns of one range at a time, and every margin is the same to the bit. Databases and installed sources are refused
+        with shards.
     watch : called with every event (vfl.federation.events), from another thread.
 
     Returns once stopped. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
     """
-    joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index)
+    joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index, shards=shards)
     run(joining, watch, stop or threading.Event())
 
 
@@ -147,6 +155,7 @@ def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading
                 stop,
                 cores=joining.cores,
                 indexes=joining.index,
+                shards=joining.shards,
             )
         except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
             failures.append(error)
