@@ -62,6 +62,60 @@ def test_runs_without_bought_moments_or_with_others_say_nothing(result: vfl.Resu
     assert wide_bounds(replace(result, moments=tuple(2.0 * u for u in result.moments))) == ()
 
 
+# The label.
+
+
+def label_job(half: float, **changes: Any) -> vfl.Job:
+    partition = vfl.FeaturePartition({"bank": ["u"], "telco": ["v"]}, label=("telco", "y"))
+    privacy = vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(0))
+    bounds = {"u": (-1.0, 1.0), "v": (-1.0, 1.0), "y": (-half, half)}
+    options: dict[str, Any] = {"partition": partition, "loss": "squared", "privacy": privacy, "bounds": bounds}
+    return vfl.Job(**{"solver": vfl.SkGD(passes=3), **options, **changes})
+
+
+def numbers(rare: float = 0.0) -> pd.DataFrame:
+    """Return labels of deviation 1 about, within ±4, of which a share lies far out, at 100."""
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({name: rng.uniform(-1, 1, 2 * N) for name in "uv"})
+    y = np.clip(table["u"] + rng.normal(0.0, 0.8, 2 * N), -4.0, 4.0)
+    return table.assign(y=np.where(rng.random(2 * N) < rare, 100.0, y))
+
+
+@pytest.fixture(scope="module")
+def far() -> vfl.Result:
+    return vfl.train(label_job(100.0), numbers(), engine="inprocess")
+
+
+def test_wide_bounds_of_the_label_are_named_with_the_range_of_most_labels(far: vfl.Result, tmp_path: Path) -> None:
+    (said,) = wide_bounds(far)
+    assert said.startswith("the bounds [-100, 100] of the label 'y' are ")
+    assert "which holds 95% of the labels by their released histogram" in said
+    assert far.labels is not None
+    assert wide_bounds(vfl.Result.load(far.save(tmp_path / "run"))) == (said,)
+
+
+@pytest.mark.parametrize("half", [4.0, 16.0])
+def test_bounds_that_fit_the_labels_say_nothing(half: float) -> None:
+    for solver in (vfl.SkGD(passes=3), vfl.GD(passes=3)):
+        job = label_job(half, solver=solver, holdout=0.3)
+        assert wide_bounds(vfl.train(job, numbers(), engine="inprocess")) == ()
+
+
+def test_rare_labels_far_out_keep_the_bounds(far: vfl.Result) -> None:
+    assert wide_bounds(vfl.train(label_job(100.0), numbers(rare=0.1), engine="inprocess")) == ()
+
+
+def test_errors_on_a_hold_out_show_wide_bounds_of_the_label() -> None:
+    job = label_job(400.0, solver=vfl.GD(passes=1, step_size=1e-9, label_share=0.5), holdout=0.5)
+    privacy = vfl.Privacy(epsilon=20.0, noise=vfl.SeededNoise(0))
+    found = vfl.train(replace(job, privacy=privacy), numbers(), engine="inprocess")
+    (said,) = wide_bounds(found)
+    assert "times as wide as the mean distance of the labels from their median" in said
+    assert wide_bounds(replace(found, findings={})) == ()
+    steep = replace(found, w=np.where(np.arange(found.w.size) < 2, 30.0, 0.0))
+    assert wide_bounds(steep) == ()  # such a model allows labels that are widely spread
+
+
 def test_the_screen_and_the_report_say_it(result: vfl.Result, tmp_path: Path) -> None:
     page = write_run(result.save(tmp_path / "run"))[0].read_text(encoding="utf-8")
     assert "Wide bounds" in page

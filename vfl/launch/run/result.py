@@ -118,6 +118,7 @@ class Result:
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
     moments : released sums of the columns, by party, from which their spread follows; () if the run bought none.
+    labels : released histogram of the labels over their declared range; None if the run bought none. No certificate names it.
     """
 
     job: Job
@@ -126,6 +127,7 @@ class Result:
     coordinates: tuple[str, ...]
     findings: Mapping[str, Findings] = field(default_factory=dict)
     moments: tuple[Vector, ...] = ()
+    labels: Vector | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -388,6 +390,7 @@ class Result:
             **numbers(self.w, self.coordinates),
             **self.in_original_units(),
             **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
+            **({} if self.labels is None else {"labels": list(map(float, self.labels))}),
         }
 
     def in_original_units(self) -> dict[str, Any]:
@@ -409,6 +412,7 @@ class Result:
         try:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
             moments = tuple(np.array(u, dtype=np.float64) for u in model.get("moments", ()))
+            labels = np.array(model["labels"], dtype=np.float64) if "labels" in model else None
         except (KeyError, TypeError, ValueError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder), moments)
+        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder), moments, labels)

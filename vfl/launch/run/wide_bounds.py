@@ -1,50 +1,125 @@
-"""Declared bounds that are far wider than the released spread of their column: post-processing, so it costs no privacy."""
+"""Declared bounds that are far wider than released values show: post-processing, so it costs no privacy."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vfl.certificate.issue import moments_digest
 from vfl.launch.run.importance import LEVEL
+from vfl.launch.run.label_counts import counts_among
 from vfl.planning import plan as make_plan
 from vfl.schema import Numeric
+from vfl.solvers.bought.labels import MOST, narrow
 from vfl.solvers.bought.smoothness import spreads
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result
+    from vfl.planning import Plan
+    from vfl.types import Vector
 
 WIDE = 20.0
 """Width of bounds, in released spreads, from which they are called wide. Uniform values have 3.5, normal ones about 8."""
+NARROW = 0.125
+"""Part of the declared range of a label up to which a range that holds most labels is called narrow. The declared range is then
+at least 31 spreads wide for normal labels, and 26 for uniform ones."""
+
+FAR = 50.0
+"""Width of bounds, in mean distances of the labels from their median, from which they are called wide. Uniform labels have 4,
+normal ones about 10, and labels of which one in twenty is not 0 about 20 to 40."""
 
 
 def wide_bounds(result: Result) -> tuple[str, ...]:
-    """Return a sentence for every numeric column whose bounds are at least WIDE times as wide as its spread.
+    """Return a sentence for every numeric column, and for a label, whose bounds are far wider than released values show.
 
-    The spread is read from the moments that training bought anyway. Its noise counts against a warning: the width is compared
-    with the upper end of a 95 % interval. () if the run released no moments, or not those that its certificate names.
+    Post-processing of values that the run released anyway. Their noise counts against a sentence.
     """
-    job = result.job
-    if not result.moments:
+    plan = make_plan(result.job, result.certificate.n_records)
+    return (*_of_columns(result, plan), *_of_label(result, plan))
+
+
+def _deviations(result: Result, plan: Plan) -> Vector | None:
+    """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
+
+    The deviations follow from the moments that training bought anyway. None without moments, or with moments that the
+    certificate does not name.
+    """
+    if not result.moments or moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
+        return None
+    variance, error = spreads(plan.problem, result.moments)
+    return np.where(plan.problem.intercept > 0.0, 0.0, np.sqrt(np.maximum(variance + LEVEL * error, 0.0)))
+
+
+def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
+    """Return a sentence for every numeric column whose bounds are at least WIDE times as wide as its spread."""
+    job, layout = result.job, plan.problem.layout
+    deviations = _deviations(result, plan)
+    if deviations is None:
         return ()
-    plan = make_plan(job, result.certificate.n_records)
-    if moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
-        return ()
-    layout = plan.problem.layout
-    variance, error = (values[:: layout.width] for values in spreads(plan.problem, result.moments))
     centred = plan.problem.centred_coordinates[:: layout.width]
     scaling = job.scaling_of(job.partition.features)
     width = dict(zip(scaling.features, scaling.hi - scaling.lo, strict=True))
     names = [name for own in layout.columns.values() for name in own]
     numeric = {c for c in job.partition.features if isinstance(job.schema[c], Numeric)}
-    said = []
-    for name, v, s, known in zip(names, variance, error, centred, strict=True):
-        if name not in numeric or not known:
-            continue
-        spread = math.sqrt(max(v + LEVEL * s, 0.0))
-        if spread > 0.0 and width[name] >= WIDE * spread:
-            said.append(
-                f"the bounds of {name!r} are at least {width[name] / spread:.3g} times as wide as the released spread of its "
-                "values: declare narrower ones from public knowledge, or buy them with vfl.private_bounds"
-            )
-    return tuple(said)
+    return tuple(
+        f"the bounds of {name!r} are at least {width[name] / spread:.3g} times as wide as the released spread of its "
+        "values: declare narrower ones from public knowledge, or buy them with vfl.private_bounds"
+        for name, spread, known in zip(names, deviations[:: layout.width], centred, strict=True)
+        if name in numeric and known and spread > 0.0 and width[name] >= WIDE * spread
+    )
+
+
+def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
+    """Return a sentence if the bounds of a label that is a number are far wider than released values show."""
+    problem = plan.problem
+    if problem.loss.name not in ("squared", "huber") or not math.isfinite(problem.label_range):
+        return ()
+    found = _by_counts(result, plan) or _by_errors(result, plan)
+    if not found:
+        return ()
+    low, high = problem.label_low, problem.label_low + problem.label_range
+    said = f"the bounds [{low:g}, {high:g}] of the label {result.job.partition.label_column!r} are {found}"
+    return (f"{said}: declare narrower ones from public knowledge, unless rare labels far out matter",)
+
+
+def _by_counts(result: Result, plan: Plan) -> str:
+    """Return how wide the bounds are by the bought histogram of the labels, of which a part of the bins holds most; or ''."""
+    given = (*((result.moments,) if result.moments else ()), *(() if result.labels is None else ((result.labels,),)))
+    found = counts_among(plan, given)
+    if found is None:
+        return ""
+    statistic, noisy, sigma = found
+    part = narrow(noisy, statistic, plan.problem.n_records, sigma)
+    if part is None or part[1] - part[0] > NARROW * plan.problem.label_range * (1.0 + 1e-9):
+        return ""
+    times = plan.problem.label_range / (part[1] - part[0])
+    return (
+        f"{times:.3g} times as wide as the range from {part[0]:.4g} to {part[1]:.4g}, which holds {MOST:.0%} of the labels by "
+        "their released histogram"
+    )
+
+
+def _by_errors(result: Result, plan: Plan) -> str:
+    """Return how wide the bounds are by the errors on a hold-out and the model; or ''.
+
+    A label differs from a constant by its error and by the margin's distance from that constant. So the labels' mean distance
+    from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the standard deviation of column j,
+    or its declared reach. The upper ends of 95 % intervals are used.
+    """
+    held_out = result.findings.get("held out")
+    mae = None if held_out is None else held_out.measures.get("mae")
+    if mae is None or mae.too_noisy:
+        return ""
+    spread = np.where(plan.problem.intercept > 0.0, 0.0, plan.problem.reach)
+    deviations = _deviations(result, plan)
+    if deviations is not None:
+        spread = np.minimum(spread, deviations)
+    most = mae.value + LEVEL * mae.error + float(abs(result.w) @ spread)
+    if not 0.0 < most <= plan.problem.label_range / FAR:
+        return ""
+    return (
+        f"at least {plan.problem.label_range / most:.3g} times as wide as the mean distance of the labels from their median, "
+        f"which is at most {most:.3g} by the released errors and the model"
+    )

@@ -9,6 +9,7 @@ from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
+from vfl.launch.run.label_counts import counts_among
 from vfl.launch.run.result import Result, numbers, told
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ GIVEN_UP = (
 )
 
 
+FIRST = 2
+"""Queries whose releases are kept: moments of the columns, and the histogram of the labels."""
+
+
 class Witness:
     """Counts the releases that one process of a run makes, and issues the certificate at its end.
 
@@ -39,7 +44,7 @@ class Witness:
         self._budget, self._federation = budget, federation
         self._charged: Counter[Event] = Counter()
         self._lost: set[ReleaseKey] = set()
-        self._first: tuple[Released, ...] = tuple(u for u in log.released[:1] if u is not None)
+        self._first: dict[int, Released] = {k: u for k, u in enumerate(log.released[:FIRST]) if u is not None}
         self._flags = dict.fromkeys(log.flags)
 
     def note(self, event: object) -> None:
@@ -52,12 +57,13 @@ class Witness:
             self._lost.update(key for key, _ in event.charges)
         elif isinstance(event, Round):
             self._charged.update(charged for key, charged in event.charges if key not in self._lost)
-            if event.number == 0:
-                self._first = (event.released,)
+            if event.number < FIRST:
+                self._first[event.number] = event.released
 
     def result(self, outcome: Outcome) -> Result:
         """Return the result of the run with an unsigned certificate."""
         plan, statement = outcome.plan, outcome.statement
+        first = tuple(released for _, released in sorted(self._first.items()))
         coordinates = plan.problem.layout.names
         certificate = certify(
             plan,
@@ -65,15 +71,17 @@ class Witness:
             model=numbers(outcome.w, coordinates),
             findings=told(outcome.findings),
             charged={} if statement is None else self._charges(statement),
-            released=self._first,
+            released=first,
             books=outcome.books,
             run=self._budget.run,
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
             federation=self._federation,
         )
-        moments = self._first[0] if certificate.moments_digest else ()
-        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments)
+        moments = first[0] if certificate.moments_digest else ()
+        found = counts_among(plan, first)
+        labels = None if found is None else found[1]
+        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels)
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""

@@ -36,6 +36,10 @@ APART = 0.2
 anything is known."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
+MOST = 0.95
+"""Share of the labels that a narrow range holds."""
+SURE = 4.0
+"""Deviations of its noise by which a count is lowered before it is called large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,24 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     share = on_simplex(noisy, n_records) / n_records
     mean = float(share @ middle)
     return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
+
+
+def narrow(noisy: Vector, statistic: LabelCounts, n_records: int, sigma: float) -> tuple[float, float] | None:
+    """Return the narrowest range of bins that holds at least MOST of the labels; None if noise may feign it.
+
+    A sum of m counts has noise of deviation σ√m, and SURE of it are left out of the sum: no noise of a range below that makes
+    it be returned.
+
+    noisy : (BINS,) counts with noise of deviation sigma.
+    """
+    edges = np.linspace(statistic.low, statistic.high, BINS + 1)
+    sums = np.concatenate([[0.0], np.cumsum(noisy)])
+    for m in range(1, BINS + 1):
+        held = sums[m:] - sums[:-m]
+        first = int(held.argmax())
+        if held[first] - SURE * sigma * math.sqrt(m) >= MOST * n_records:
+            return float(edges[first]), float(edges[first + m])
+    return None
 
 
 def mean_of(problem: Problem) -> LabelMean:

@@ -1,0 +1,33 @@
+"""Histogram of the labels among the first releases of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.messages import Tally
+from vfl.solvers.bought.labels import LabelCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.planning import Plan
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+
+def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
+    """Return the histogram of the labels among the first releases of a run; None if the run bought none. Post-processing.
+
+    It is a triple: the statistic, the noisy counts (BINS,), and the standard deviation of their noise.
+    """
+    if plan.problem.loss.name != "squared" or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
+        return None
+    schedule = plan.solver.schedule(plan.problem)
+    query = next(schedule)
+    for values in released:
+        if isinstance(query, Tally):
+            if not isinstance(query.statistic, LabelCounts) or query.event is None:
+                return None
+            return query.statistic, values[0], query.event.sigma
+        query = schedule.send(values)
+    return None
