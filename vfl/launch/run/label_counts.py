@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.messages import Tally
-from vfl.solvers.bought.labels import LabelCounts
+from vfl.solvers.bought.labels import asked_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.planning import Plan
+    from vfl.solvers.bought.labels import LabelCounts
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
@@ -26,8 +27,7 @@ def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts,
     query = next(schedule)
     for values in released:
         if isinstance(query, Tally):
-            if not isinstance(query.statistic, LabelCounts) or query.event is None:
-                return None
-            return query.statistic, values[0], query.event.sigma
+            found = asked_by(query)
+            return None if found is None else (found[0], values[0], found[1])
         query = schedule.send(values)
     return None

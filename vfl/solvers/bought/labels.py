@@ -129,6 +129,13 @@ def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spre
     return spread_of(noisy, statistic, problem.n_records)
 
 
+def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
+    """Return the histogram that a query asks for, and the deviation of its noise; None for other statistics."""
+    if not isinstance(query.statistic, LabelCounts) or query.event is None:
+        return None
+    return query.statistic, query.event.sigma
+
+
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     """Return mean and deviation of the nearest possible counts, with labels spread evenly within each bin.
 
