@@ -528,7 +528,7 @@ class TestDoctor:
         assert vfl.__version__ in findings["version"]["finding"]
 
     def test_a_defect_is_named(self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-        from vfl.cli import doctor
+        from vfl.cli.administration import doctor
 
         def broken() -> str:
             raise RuntimeError("a compiled kernel gives a wrong answer")
@@ -542,7 +542,7 @@ class TestDoctor:
     def test_a_machine_is_measured_and_kept_for_plans(
         self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        from vfl.cli import doctor
+        from vfl.cli.administration import doctor
         from vfl.launch import measuring
         from vfl.planning.machine import Machine
 
@@ -564,7 +564,7 @@ class TestDoctor:
         assert found["placement"]
 
     def test_repeated_noise_is_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from vfl.cli import doctor
+        from vfl.cli.administration import doctor
         from vfl.privacy import noise
 
         monkeypatch.setattr(noise, "CryptographicNoise", lambda: noise.SeededNoise(0))

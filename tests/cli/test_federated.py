@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vfl.cli.federated import LINKS, watched
+from vfl.cli.options.federated import LINKS, watched
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.file import write_federation
 from vfl.federation.identity import new_identity

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import vfl
-from vfl.cli import init
+from vfl.cli.training import init
 from vfl.errors import BudgetExceeded, LedgerError
 from vfl.job import file as jobfile
 

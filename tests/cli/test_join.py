@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.ports import free_port
-from vfl.cli.join import COUNTERS, GAUGES, Screen
+from vfl.cli.administration.join import COUNTERS, GAUGES, Screen
 from vfl.errors import SpecificationError
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
 from vfl.federation.file import write_federation

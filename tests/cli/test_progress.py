@@ -22,8 +22,8 @@ from click.testing import CliRunner
 import vfl
 from coordinator.rounds import Round
 from vfl import cli
-from vfl.cli.ledger import STOPPED_EARLY
-from vfl.cli.progress import LINES, Progress, is_live
+from vfl.cli.administration.ledger import STOPPED_EARLY
+from vfl.cli.terminal.progress import LINES, Progress, is_live
 from vfl.job import file as jobfile
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import charged_before

@@ -55,9 +55,9 @@ def main() -> None:
     """Serve requests until the input ends."""
     import numpy as np
 
-    import vfl.cli.ledger
-    import vfl.cli.resume
-    import vfl.cli.run
+    import vfl.cli.administration.ledger
+    import vfl.cli.training.resume
+    import vfl.cli.training.run
     import vfl.launch.engines.inprocess
     import vfl.launch.run.result  # noqa: F401
     from vfl.kernels import dense as kernels

@@ -184,7 +184,7 @@ def test_the_image_of_a_participant() -> None:
 
 def told(line: str) -> dict[str, Any]:
     """Return the parameters that `vfl join` reads from a command line; it refuses options that it does not know."""
-    from vfl.cli.join import command
+    from vfl.cli.administration.join import command
 
     words = shlex.split(line)
     assert words[0] == "join"

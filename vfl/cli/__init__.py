@@ -1,4 +1,4 @@
-"""The command line. Each command lives in its module, which is imported when the command is used."""
+"""The command line. Each command is a module of its own, which is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -10,31 +10,43 @@ import click
 
 from vfl.version import __version__
 
-COMMANDS = {
-    "init": "draft a job from files",
-    "run": "train a job",
-    "tune": "train variants; release the best under one ε",
-    "plan": "show what a job would release; touches no data",
-    "align": "find the records that all parties have",
-    "resume": "continue a run that was cut off",
-    "predict": "apply a saved model to new records",
-    "export": "split a model by party, or for scikit-learn",
-    "audit": "try to refute a job's ε on simulated records",
-    "verify": "check a certificate, and state its guarantee",
-    "evaluate": "measure a model on held-out or other records",
-    "report": "draw a finished run as one HTML page",
-    "compare": "show finished runs side by side",
-    "ui": "show a folder's jobs, runs and ledgers in a browser",
-    "ledger": "set, show and check the budgets of data sets",
-    "identity": "make a key and a certificate for one participant",
-    "federation": "write, show or check the file that names all participants",
-    "join": "take part with your data, under your own policy",
-    "submit": "send a job to a Ray cluster",
-    "status": "show the state of jobs on a cluster",
-    "logs": "show the output of a job on a cluster",
-    "cancel": "end a job on a cluster",
-    "doctor": "check this installation",
+FOLDERS = {
+    "training": {
+        "init": "draft a job from files",
+        "run": "train a job",
+        "tune": "train variants; release the best under one ε",
+        "plan": "show what a job would release; touches no data",
+        "align": "find the records that all parties have",
+        "resume": "continue a run that was cut off",
+    },
+    "results": {
+        "predict": "apply a saved model to new records",
+        "evaluate": "measure a model on held-out or other records",
+        "verify": "check a certificate, and state its guarantee",
+        "audit": "try to refute a job's ε on simulated records",
+        "export": "split a model by party, or for scikit-learn",
+        "report": "draw a finished run as one HTML page",
+        "compare": "show finished runs side by side",
+        "ui": "show a folder's jobs, runs and ledgers in a browser",
+    },
+    "administration": {
+        "ledger": "set, show and check the budgets of data sets",
+        "identity": "make a key and a certificate for one participant",
+        "federation": "write, show or check the file that names all participants",
+        "join": "take part with your data, under your own policy",
+        "doctor": "check this installation",
+    },
+    "cluster": {
+        "submit": "send a job to a Ray cluster",
+        "status": "show the state of jobs on a cluster",
+        "logs": "show the output of a job on a cluster",
+        "cancel": "end a job on a cluster",
+    },
 }
+"""Folder of each command's module, and the command's line in --help."""
+
+
+COMMANDS = {name: said for commands in FOLDERS.values() for name, said in commands.items()}
 
 
 TOLD_TOGETHER = {
@@ -68,9 +80,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # click's signature
         """Import the command's module."""
-        if name not in COMMANDS:
+        folder = next((folder for folder, commands in FOLDERS.items() if name in commands), None)
+        if folder is None:
             return None
-        command: click.Command = importlib.import_module(f"vfl.cli.{name}").command
+        command: click.Command = importlib.import_module(f"vfl.cli.{folder}.{name}").command
         return command
 
     def resolve_command(
@@ -121,8 +134,8 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
 
 def main() -> None:
     """Run the command line. An error of vfl.errors is printed as one line, and its exit code states the cause."""
-    from vfl.cli.signals import terminable
-    from vfl.cli.streams import RAY_SAYS_NOTHING, outliving
+    from vfl.cli.terminal.signals import terminable
+    from vfl.cli.terminal.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 
     os.environ.update(RAY_SAYS_NOTHING)

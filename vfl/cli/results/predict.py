@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.jobs import CSV, declared_formats, named_sources, party_files
+from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
+from vfl.cli.options.jobs import CSV, declared_formats, named_sources, party_files
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -73,7 +73,7 @@ def command(
     The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
     are aligned too: the ids are printed, and records that a party lacks are left out.
     """
-    from vfl.cli.progress import Progress
+    from vfl.cli.terminal.progress import Progress
     from vfl.errors import OutputError
     from vfl.launch.predict import predict
     from vfl.launch.run.folder import write_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import CSV, formats_of, in_format
+from vfl.cli.options.jobs import CSV, formats_of, in_format
 
 if TYPE_CHECKING:
     from vfl.launch.drafting.draft import Ask, Question

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, sources_option, watched, watching_options
-from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
+from vfl.cli.options.federated import (
+    asked_sources,
+    federated,
+    federation_options,
+    sources_option,
+    watched,
+    watching_options,
+)
+from vfl.cli.options.jobs import engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +53,8 @@ def command(
     command again to continue an alignment that was cut off. An alignment that still fits the files is reused.
     """
     from vfl.alignment import reveals
-    from vfl.cli.progress import Progress
-    from vfl.cli.run import of_parties
+    from vfl.cli.terminal.progress import Progress
+    from vfl.cli.training.run import of_parties
     from vfl.launch.align import align
     from vfl.launch.sources import data_of
 

@@ -7,7 +7,7 @@ import json
 
 import click
 
-from vfl.cli.submit import ADDRESS
+from vfl.cli.cluster.submit import ADDRESS
 
 
 @click.command("status")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from vfl.cli.submit import ADDRESS, finish
+from vfl.cli.cluster.submit import ADDRESS, finish
 
 
 @click.command("logs")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.federated import (
+from vfl.cli.options.federated import (
     asked_sources,
     federated,
     federation_options,
@@ -20,7 +20,7 @@ from vfl.cli.federated import (
     watched,
     watching_options,
 )
-from vfl.cli.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
+from vfl.cli.options.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def command(
     The run's folder holds the model, its certificate, and the files that vfl resume, predict, verify, evaluate and report
     read.
     """
-    from vfl.cli.progress import Progress
+    from vfl.cli.terminal.progress import Progress
     from vfl.launch import train
     from vfl.launch.engines.connection import check_address
     from vfl.launch.row_order import row_order_warnings

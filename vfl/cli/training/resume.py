@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.federated import federated, federation_options, members_of, watched, watching_options
-from vfl.cli.run import resumable, show
+from vfl.cli.options.federated import federated, federation_options, members_of, watched, watching_options
+from vfl.cli.training.run import resumable, show
 
 
 @click.command("resume")
@@ -33,7 +33,7 @@ def command(
 
     A run across organisations finds its federation file and key where they were; --federation and --identity name others.
     """
-    from vfl.cli.progress import Progress
+    from vfl.cli.terminal.progress import Progress
     from vfl.job import file as jobfile
     from vfl.job.environment import Environment
     from vfl.launch.run import checkpoint
@@ -86,7 +86,7 @@ def resume_tune(
     run: Path, key: str | None, federation: Path | None, name: str | None, identity: Path | None, *, as_json: bool
 ) -> None:
     """Continue the tune in a folder."""
-    from vfl.cli.tune import show_tuned, telling
+    from vfl.cli.training.tune import show_tuned, telling
     from vfl.job.environment import Environment
     from vfl.launch.sources import data_of
     from vfl.tuning.run import read_state, resume

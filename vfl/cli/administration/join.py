@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.jobs import CSV, formats_of, in_format
+from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from vfl.cli.jobs import job_argument, party_files, read_job
+from vfl.cli.options.jobs import job_argument, party_files, read_job
 
 
 @click.command("audit")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, sources_option
-from vfl.cli.jobs import NETWORK, engine_options, job_argument, read_job, require_files
-from vfl.cli.run import kept_federation, of_parties, resumable, show, unused
+from vfl.cli.options.federated import asked_sources, federated, federation_options, sources_option
+from vfl.cli.options.jobs import NETWORK, engine_options, job_argument, read_job, require_files
+from vfl.cli.training.run import kept_federation, of_parties, resumable, show, unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ def telling(*, quiet: bool) -> Callable[[object], None]:
 def show_tuned(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
     """Print the winner."""
     if as_json:
-        from vfl.cli.run import summary
+        from vfl.cli.training.run import summary
 
         score = None if tuned.score is None else {"value": tuned.score.value, "error": tuned.score.error}
         choice = {"candidate": tuned.candidate, "of": len(tuned.tuning.jobs), "score": score}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.jobs import NETWORK
+from vfl.cli.options.jobs import NETWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.federated import check_parties
-from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
+from vfl.cli.options.federated import check_parties
+from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from vfl.job import Job

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vfl.cli.jobs import NETWORK
+from vfl.cli.options.jobs import NETWORK
 
 ADDRESS = click.option(
     "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.jobs import CSV, declared_formats, named_sources, party_files
+from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
+from vfl.cli.options.jobs import CSV, declared_formats, named_sources, party_files
 
 
 @click.command("evaluate")

@@ -1,0 +1,1 @@
+"""Commands of stewards, of organisations of a federation, and of an installation."""

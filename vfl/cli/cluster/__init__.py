@@ -1,0 +1,1 @@
+"""Commands on jobs that a Ray cluster runs."""

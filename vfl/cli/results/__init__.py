@@ -1,0 +1,1 @@
+"""Commands that apply, measure, check and show finished runs."""

@@ -1,0 +1,1 @@
+"""Progress, signals and streams of a command."""

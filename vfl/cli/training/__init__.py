@@ -1,0 +1,1 @@
+"""Commands that draft, plan, run and continue jobs."""
