@@ -138,7 +138,7 @@ def local_ray() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def parties_on_ray(local_ray: Any) -> SharedParties:
-    """Processes of parties on the local Ray, which tests of one session share: no test waits for processes of its own."""
+    """Processes of parties on the local Ray that the tests of a session share."""
     from tests.coordinator.shared_parties import SharedParties
 
     return SharedParties(local_ray)

@@ -132,17 +132,17 @@ class TestTraining:
         assert [type(event) for event in seen[:1]] == [Aligning]
         assert sum(isinstance(event, Aligned) for event in seen) == 1
 
-    def test_errors_pass_through_ray_unchanged(self, local_ray: Any) -> None:
+    @pytest.mark.slow
+    def test_an_error_of_a_party_passes_through_ray_unchanged(self, local_ray: Any) -> None:
         data = frames()
         data["telco"] = pd.concat([data["telco"], data["telco"][:1]])
         with pytest.raises(DataError, match=r"^party 'telco', id column 'customer': an id occurs more than once"):
             train(job(), data, engine="ray")
+
+    def test_an_error_of_the_coordinator_passes_through_ray_unchanged(self, local_ray: Any) -> None:
+        data = {**frames(), "telco": frames()["telco"].assign(customer=lambda f: f.customer + "x")}
         with pytest.raises(DataError, match="no id is common to all parties"):
-            train(
-                job(),
-                {**frames(), "telco": frames()["telco"].assign(customer=lambda f: f.customer + "x")},
-                engine="ray",
-            )
+            train(job(), data, engine="ray")
 
     def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
         data, pid = (

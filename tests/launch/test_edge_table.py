@@ -260,7 +260,9 @@ def test_both_transports_give_the_same_model(local_ray: object, name: str) -> No
     np.testing.assert_array_equal(*ends)
 
 
+@pytest.mark.slow
 def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: object) -> None:
+    """TestFailures of tests/coordinator/test_transports.py has an error of another cell, among the quick tests of faults."""
     (edge,) = (edge for edge in EDGES if edge.name == "infinity without bounds")
     with pytest.raises(INFINITE[0], match=INFINITE[1]):
         outcome(edge, SOLVERS["SkGD"], private=False, engine="ray")

@@ -144,19 +144,27 @@ def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result,
     assert vfl.predict(result, table()).unmatched == {}
 
 
+@pytest.mark.parametrize("shards", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_each_party_predicts_on_ray_from_its_own_part(
-    local_ray: Any, result: Result, expected: pd.Series, tmp_path: Path
+    local_ray: Any, result: Result, expected: pd.Series, tmp_path: Path, shards: int
 ) -> None:
     data: dict[str, Any] = {}
     for party, part in split(table()).items():
         data[party] = str(tmp_path / f"{party}.parquet")
         part.to_parquet(data[party])
     parts = result.save_parts(tmp_path / "parts")
-    found = vfl.predict(parts, data, engine="ray", cores=1)
+    placement = vfl.Placement(shards=shards, pin="always")
+    found = vfl.predict(parts, data, engine="ray", placement=placement, cores=1)
     assert list(found.ids or ()) == list(expected.index)
     assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
-    data["telco"] = split(table())["telco"].assign(calls="many")
+
+
+@pytest.mark.slow
+def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: Any, result: Result) -> None:
+    """A refusal of a policy does so too, in tests/parties/test_consent.py."""
+    data = split(table())
+    data["telco"] = data["telco"].assign(calls="many")
     with pytest.raises(
         DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
     ):
@@ -201,14 +209,6 @@ def test_shards_measure_the_same(result: Result) -> None:
         assert vfl.evaluate(result, data, placement=vfl.Placement(shards=7)) == whole
     with pytest.raises(SpecificationError, match=r"placement must be vfl.Placement\(...\), or None, not 2"):
         vfl.evaluate(result, labelled(), placement=2)  # type: ignore[arg-type]
-
-
-def test_shards_on_ray_predict_the_same(local_ray: Any, result: Result, expected: pd.Series) -> None:
-    placement = vfl.Placement(shards=2, pin="always")
-    found = vfl.predict(result, split(table()), engine="ray", placement=placement, cores=1)
-    assert list(found.ids or ()) == list(expected.index)
-    assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
-    assert found.margins.tobytes() == expected.to_numpy().tobytes()
 
 
 @pytest.mark.slow

@@ -95,7 +95,9 @@ def test_it_is_charged_to_the_data_set(tmp_path: Path) -> None:
         buy(draft=draft, ledger=tmp_path / "l.db", epsilon=1.0, delta=1e-6)
 
 
+@pytest.mark.slow
 def test_transports_agree(local_ray: Any) -> None:
+    """tests/launch/test_aligned_purchases.py buys on Ray in every run of the suite."""
     here, there = (buy(noise=vfl.SeededNoise(3), engine=engine) for engine in ("inprocess", "ray"))
     assert here == there
     assert here.scope.startswith("NOT PRIVATE: the noise is seeded")

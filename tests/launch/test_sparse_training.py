@@ -168,7 +168,7 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
     )
     privacy = vfl.Privacy(epsilon=5.0, smoothness="bounds", noise=vfl.SeededNoise(0))
     spec = vfl.Job(
-        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.GCD(rounds=5)
+        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.GCD(rounds=2)
     )
     data = {"a": X[:, :50_000], "b": X[:, 50_000:], "lab": {"y": rng.integers(0, 2, n)}}
     party = load(spec.for_party("a"), data["a"])
@@ -178,4 +178,4 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200e6 < n * p * 8
-    assert 1 <= np.count_nonzero(result.coef_) <= 5
+    assert 1 <= np.count_nonzero(result.coef_) <= 2

@@ -12,13 +12,10 @@ def test_without_noise_it_converges_at_its_rate() -> None:
     """Steps of 1/√t have error O(1/√t) (Nemirovski et al. 2009): 16 times as many passes divide it by 4 at least."""
     w = setting.optimum("squared")
     near, nearer = (
-        sum(
-            setting.distance(setting.job(vfl.SGD(passes=passes, batch_size=30, seed=seed), "squared"), w)
-            for seed in range(3)
-        )
+        setting.distance(setting.job(vfl.SGD(passes=passes, batch_size=30, seed=0), "squared"), w)
         for passes in (12, 192)
     )
-    assert nearer < 1.5e-3
+    assert nearer < 5e-4
     assert nearer < near / 4
 
 
@@ -30,6 +27,6 @@ def test_one_batch_is_gradient_descent() -> None:
 
 
 def test_subgradients_at_a_kink() -> None:
-    spec = setting.job(vfl.SGD(passes=400, step_size=3.0), "hinge")
-    peer = setting.drive(setting.job(vfl.SCD(passes=300, batch_size=30, overlap=10), "hinge"))[1].w
+    spec = setting.job(vfl.SGD(passes=100, step_size=3.0), "hinge")
+    peer = setting.drive(setting.job(vfl.SCD(passes=100, batch_size=30, overlap=10), "hinge"))[1].w
     assert setting.distance(spec, peer) < 0.02
