@@ -161,3 +161,18 @@ def test_the_bound_is_sharp() -> None:
     assert audit.reach > 0.97
     assert audit.attacks[0].lower_mu is not None
     assert audit.attacks[0].lower_mu > 0.8 * (audit.attacks[0].claim_mu or 0.0)
+
+
+@pytest.mark.parametrize("public", [False, True])
+@pytest.mark.parametrize(("role", "loss"), [("weight", "logistic"), ("exposure", "poisson")])
+def test_jobs_with_a_factor_of_each_record_are_audited(role: str, loss: str, public: bool) -> None:
+    """The canaries have the factors that move a release most, and public records keep their own."""
+    factors: dict[str, Any] = {role: "s"}
+    bounds = {"*": (-1.0, 1.0), "s": (0.5, 4.0)} | ({"y": (0.0, 9.0)} if loss == "poisson" else {})
+    spec = job(vfl.SkGD(passes=1), partition=PARTITION.with_factors(**factors), bounds=bounds, loss=loss)
+    rng = np.random.default_rng(0)
+    given = {name: rng.uniform(-1.0, 1.0, 40) for name in PARTITION.features}
+    given |= {"s": rng.uniform(0.0, 5.0, 40), "y": rng.integers(0, 2, 40)}
+    audit = vfl.audit(spec, 40, runs=10, confidence=SURE, public_data=given if public else None)
+    assert audit.passed
+    assert audit.reach > 0.5

@@ -127,6 +127,7 @@ def tables(
     """
     columns, label = job.partition.features, job.partition.label_column
     others = [column for column in job.partition.group_columns if column != label]
+    factors = job.partition.factor_columns
     made = []
     for record in (canary.first, canary.second):
         whole: dict[str, Any] = {}
@@ -139,14 +140,19 @@ def tables(
                 whole[column] = list(public[column])
         for column in others:
             whole[column] = [_cell(job, column, 0.0)] * n_records if public is None else list(public[column])
-        labels = [_label(job, _alternating(job, canary, i)) for i in range(n_records)]
-        whole[label] = labels if public is None else list(public[label])
+        ends_of = [_alternating(job, canary, i) for i in range(n_records)]
+        whole[label] = [_label(job, which) for which in ends_of] if public is None else list(public[label])
+        for column in factors:
+            cells = [_factor(job, column, which) for which in ends_of] if public is None else public[column]
+            whole[column] = list(cells)
         for i in positions:
             for j, column in enumerate(columns):
                 whole[column][i] = _cell(job, column, float(record.cells[j]))
             for column in others:
                 whole[column][i] = _cell(job, column, 1.0 if record is canary.first else -1.0)
             whole[label][i] = _label(job, record.label)
+            for column in factors:
+                whole[column][i] = _factor(job, column, record.label)
         made.append(whole)
     return made
 
@@ -196,6 +202,12 @@ def _label(job: Job, which: int) -> Any:
         return classes[1] if which >= 0 else negative
     low, high = declared.bounds or (-FARTHEST, FARTHEST)
     return {-1: low, 0: low / 2 + high / 2, 1: high}[which]
+
+
+def _factor(job: Job, column: str, which: int) -> float:
+    """Return the largest weight, and the exposure that takes the record's mean farthest from its label."""
+    low, high = job.schema[column].limits
+    return low if column == job.partition.exposure and which > 0 else high
 
 
 def _alternating(job: Job, canary: Canary, i: int) -> int:
