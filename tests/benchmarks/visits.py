@@ -5,8 +5,11 @@
 
 A visit sends the margins to a party, which takes ten single columns under a record cap and returns X_S Δ. Four things
 take turns: the visits of a run through memory that the processes share, the same visits through the object store, those with
-constants fetched in every one (as Ray does with arguments by reference), and bare trips. The first ratio is visit / (time in
-the party + bare trip), the second (visit - time in the party) / bare trip.
+constants fetched in every one (as Ray does with arguments by reference), and bare trips. The ratios are
+
+    visit / (kernels + bare trip)    kernels: the compiled loops alone, timed within the same visits
+    visit / (party + bare trip)      party: all that the party does, copies and noise too
+    outside the party / bare trip    (visit - party) / bare trip
 
 With --passes, runs on Ray and runs in this process take turns; the ratio is that of the seconds of their passes.
 """
@@ -50,7 +53,48 @@ def table(n: int, parties: int = 2) -> dict[str, np.ndarray]:
     return X | {"y": (X["a0"] > 0).astype(int)}
 
 
-class FetchesAlways(PartyActor):
+class Timed:
+    """The kernels of a party; counts the seconds spent in them."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels, self.seconds = kernels, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(self._kernels, name)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return kernel(*arguments, **options)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+class Measured(PartyActor):
+    """A party that keeps the seconds that its kernels took for each query."""
+
+    def load(self, source: Any) -> None:
+        """Load the columns, and put the clock around their kernels."""
+        super().load(source)
+        rows = self._party.rows
+        rows._kernels = self._timed = Timed(rows._kernels)
+        self._taken: list[float] = []
+
+    def answer(self, *arguments: Any) -> Any:
+        """Answer, and keep the seconds of the kernels."""
+        self._timed.seconds = 0.0
+        answer = super().answer(*arguments)
+        self._taken.append(self._timed.seconds)
+        return answer
+
+    def kernels(self, last: int) -> list[float]:
+        """Return the seconds of the last queries."""
+        return self._taken[-last:]
+
+
+class FetchesAlways(Measured):
     """A party that fetches constants in every query."""
 
     def answer(self, *arguments: Any) -> Any:
@@ -71,8 +115,10 @@ class Driver:
             margins = ray.get(actor.answer.remote(margins, labels))
         return (time.perf_counter() - start) / TRIPS
 
-    def visits(self, spec: vfl.Job, actors: dict[str, Any], *, lent: bool) -> tuple[float, float]:
-        """Return the seconds of one visit, and those of them in the party."""
+    def visits(self, spec: vfl.Job, actors: dict[str, Any], *, lent: bool) -> tuple[float, float, float]:
+        """Return the seconds of one visit, those of them in the party, and those in its kernels. A run ends with visits."""
+        import ray
+
         from coordinator.cluster.ray_transport import RayTransport
         from coordinator.coordinator import Coordinator
         from coordinator.rounds import Round
@@ -86,8 +132,10 @@ class Driver:
                     seconds.append(event.seconds)
                     inside.append(transport.party_seconds - last)
                 last = transport.party_seconds
+        each = len(seconds) // len(actors)
+        taken = [one for actor in actors.values() for one in ray.get(actor.kernels.remote(each))[1:]]
         # The first visits compute what later ones keep.
-        return statistics.median(seconds[2:]), statistics.median(inside[2:])
+        return statistics.median(seconds[2:]), statistics.median(inside[2:]), statistics.median(taken)
 
 
 def measured(n: int, runs: int) -> dict[str, list[float]]:
@@ -97,19 +145,21 @@ def measured(n: int, runs: int) -> dict[str, list[float]]:
         sources = sources_of(spec, table(n))
         driver, bare = ray.remote(Driver).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
         arms = {}
-        for arm, kind in (("lent", PartyActor), ("stored", PartyActor), ("fetched", FetchesAlways)):
+        for arm, kind in (("lent", Measured), ("stored", Measured), ("fetched", FetchesAlways)):
             arms[arm] = {name: ray.remote(kind).options(num_cpus=1).remote(spec, name) for name in sources}
             ray.get([arms[arm][name].load.remote(source) for name, source in sources.items()])
         labels, margins = ray.put(np.ones(n)), np.ones(n)
         for run in range(runs + 1):
             trip = ray.get(driver.trips.remote(bare, labels, margins))
             for arm, actors in arms.items():
-                whole, inside = ray.get(driver.visits.remote(spec, actors, lent=arm == "lent"))
+                whole, inside, kernels = ray.get(driver.visits.remote(spec, actors, lent=arm == "lent"))
                 if run:
+                    found.setdefault(f"{arm}: visit / (kernels + bare trip)", []).append(whole / (kernels + trip))
                     found.setdefault(f"{arm}: visit / (party + bare trip)", []).append(whole / (inside + trip))
                     found.setdefault(f"{arm}: outside the party / bare trip", []).append((whole - inside) / trip)
                     found.setdefault(f"{arm}: visit, ms", []).append(whole * 1e3)
                     found.setdefault(f"{arm}: party, ms", []).append(inside * 1e3)
+                    found.setdefault(f"{arm}: kernels, ms", []).append(kernels * 1e3)
             if run:
                 found.setdefault("bare trip, ms", []).append(trip * 1e3)
     return found
