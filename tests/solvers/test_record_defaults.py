@@ -46,7 +46,31 @@ def test_it_is_the_default_where_the_order_is_without_replacement(loss):
     assert clip(vfl.SkGD(clip=0.5)) == 0.5
     assert clip(vfl.SkGD(), epsilon=None) == math.inf
     assert clip(vfl.SkGD(clip="record"), epsilon=None) == math.inf
-    assert isinstance(clip(vfl.SkGD(), intercept=False), str if loss == "logistic" else float)
+
+
+def test_squared_loss_without_an_intercept_has_it_unless_noise_is_low():
+    def at(signal, bound):
+        low = high = None
+        for epsilon in np.geomspace(1e-3, 50.0, 400):
+            made = plan(job("squared", intercept=False, bound=bound, epsilon=float(epsilon)), 30_000)
+            low, high = (made, high) if record_defaults.signal_to_noise(made.problem) < signal else (low, high or made)
+        return low.solver.clip, high.solver.clip
+
+    for signal, bound in (
+        (record_defaults.OFF_CENTRE_CLEAR, (-1.0, 1.0)),
+        (record_defaults.PARALLEL_CLEAR, (0.0, 1.0)),
+    ):
+        below, above = at(signal, bound)
+        assert below == "record"
+        assert isinstance(above, float)
+
+
+@pytest.mark.parametrize("bound", [(-1.0, 1.0), (0.0, 1.0)])
+def test_without_an_intercept_less_noise_means_a_cap_and_a_time_no_smaller(bound):
+    for rule in (record_defaults.record_clip, record_defaults.time):
+        along = [rule(problem(loss="squared", intercept=False, bound=bound, epsilon=float(e))) for e in EPSILONS]
+        assert along == sorted(along)
+        assert along[0] < along[-1]
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])

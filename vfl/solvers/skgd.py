@@ -60,7 +60,8 @@ class SkGD(Solver):
         are joined into fewer rounds; the blocks drawn, and their number, stay the same.
     passes : passes over the coordinates; or give outer_rounds and inner_rounds.
     outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
-    clip : None: 'record' where the order is without replacement, but for squared loss without an intercept; else 'coordinate'.
+    clip : None: 'record' where the order is without replacement, except for squared loss without an intercept at high μn/p
+        (`record_defaults.serves`); else 'coordinate'.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
         and a pass over all blocks is charged as one release of sensitivity 2C; it needs an order without replacement.
         'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a

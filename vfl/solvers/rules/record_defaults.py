@@ -26,7 +26,9 @@ EARLY_SHARE = 0.15
 GROWS = 20.0
 """ρ below which every pass spends the same: short runs forget little of the noise of their first passes."""
 FAINT = 2.0
-"""ρ below which squared loss without an intercept takes few steps under a record cap."""
+"""ρ below which losses without an intercept take few steps under a record cap."""
+PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
+"""ρ from which squared loss without an intercept has a clip per coordinate: with nearly parallel columns, and with others."""
 STILL = 0.3
 """Time below which a run stays near its start."""
 UNSURE = 10.0
@@ -52,12 +54,19 @@ def clear(problem: Problem) -> float:
 
 
 def serves(problem: Problem) -> bool:
-    """Return True if the record cap is the default: squared loss needs an intercept that absorbs the residuals' mean.
+    """Return True if the record cap is the default: everywhere but without an intercept that absorbs the residuals' mean.
 
-    It serves without one where ρ is below FAINT: there a clip per coordinate does not stop early, and leaves more than a model
-    that learnt nothing.
+    Squared loss has it without one too, unless there is so little noise that the cap's bias would be most of the error
+    (`_clear_off_centre`). Other losses have it below FAINT, where a clip per coordinate does not stop early.
     """
-    return problem.private and (not off_centre(problem) or signal_to_noise(problem) < FAINT)
+    if not problem.private or not off_centre(problem):
+        return problem.private
+    return signal_to_noise(problem) < (_clear_off_centre(problem) if problem.loss.name == "squared" else FAINT)
+
+
+def _clear_off_centre(problem: Problem) -> float:
+    """Return the ρ from which squared loss without an intercept has a clip per coordinate."""
+    return PARALLEL_CLEAR if nearly_parallel(problem) else OFF_CENTRE_CLEAR
 
 
 def buys_mean(problem: Problem) -> bool:
@@ -167,7 +176,8 @@ def _typical(problem: Problem) -> float:
     if math.isfinite(problem.loss.slope):
         return float(min(1.5, max(0.3, 0.065 * ρ**0.4)))
     if off_centre(problem):
-        return 3.0 if nearly_parallel(problem) else 4.5 * min(1.0, ρ / 15.0)
+        wider = 1.0 if nearly_parallel(problem) else min(OFF_CENTRE_CLEAR, max(100.0, ρ)) / 100.0
+        return float(min(3.0, max(0.3, 0.075 * ρ)) * wider**0.45)
     return float(min(2.5, max(0.12, 0.07 * ρ**0.4)))
 
 
@@ -177,7 +187,8 @@ def record_clip(problem: Problem) -> float:
     The unit of residuals is the largest derivative where there is one, else the spread of labels that fill the declared
     range as most do, for which the one that is found stands in (`label_share`). Logistic loss: 0.065 ρ^0.4 of it, between
     0.3 and 1.5: its cap biases nothing at the true probabilities, and beyond 1.5 nothing of a typical record is cut.
-    Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5. Counts: vfl.solvers.bought.counts.
+    Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5; without an intercept residuals keep a mean, so 0.075 ρ between 0.3 and 3, and
+    more beyond ρ = 100 where columns are not nearly parallel. Counts: vfl.solvers.bought.counts.
     """
     if not problem.private:
         return math.inf
@@ -203,8 +214,8 @@ def time(problem: Problem) -> float:
         if parallel and ρ >= 2000.0:
             most = 400.0
         return float(min(most, 0.3 * ρ**1.2 * max(1.0, 0.5 / _typical(problem)), 0.1 * ρ**2))
-    if off_centre(problem) and (not parallel or ρ < FAINT):
-        return float(min(12.0, 0.5 * ρ**1.4, 0.3 * ρ**2, 0.3 * ρ**3))
+    if off_centre(problem) and (not parallel or ρ < PARALLEL_CLEAR):
+        return float(min(30.0, 0.5 * ρ, 0.3 * ρ**2, 0.3 * ρ**3))
     most = 200.0 if ρ >= (100.0 if parallel else 150.0) else 100.0
     return float(min(most, 0.5 * ρ**1.4, 0.3 * ρ**2))
 
