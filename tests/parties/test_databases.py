@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -172,8 +173,8 @@ def server() -> Iterator[str]:
             connection.commit()
         yield address
     finally:
-        process.terminate()
-        process.wait(30)
+        process.send_signal(signal.SIGINT)  # SIGTERM would wait for the end of every connection
+        process.wait(120)
         shutil.rmtree(place)
 
 
