@@ -21,7 +21,7 @@ _FORMS = {
 }
 """Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
-_FACTORS = ("exposure", "weight")
+FACTORS = ("exposure", "weight")
 _GROUPS = "groups of party {!r}"
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -75,7 +75,7 @@ class FeaturePartition:
         object.__setattr__(self, "label", _check_label(label, owned))
         grouped = _grouping(groups or {}, owned, self.label)
         _check_ownership(owned, self.label, grouped)
-        held = dict(zip(_FACTORS, (exposure, weight), strict=True))
+        held = dict(zip(FACTORS, (exposure, weight), strict=True))
         given = _factors(held, owned, self.label, grouped)
         named = _names(owned, (self.label, *given), grouped)
         object.__setattr__(self, "_label_name", named[self.label])
@@ -227,7 +227,7 @@ class FeaturePartition:
         for column in sorted(dropped):
             if column == self.label_column:
                 raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
-            for factor, held in zip(_FACTORS, self._factors, strict=True):
+            for factor, held in zip(FACTORS, self._factors, strict=True):
                 if column == held:
                     raise PartitionError(f"column {column!r} is the {factor}: leave it out of the partition")
             if column not in self.features:
@@ -251,7 +251,7 @@ class FeaturePartition:
 
     def _local_factors(self) -> dict[str, Any]:
         names = (None if column is None else self.local(column) for column in self._factors)
-        return dict(zip(_FACTORS, names, strict=True))
+        return dict(zip(FACTORS, names, strict=True))
 
     def _local_groups(self) -> dict[str, list[str]]:
         return {party: list(map(self.local, columns)) for party, columns in self._groups}
@@ -293,7 +293,7 @@ class FeaturePartition:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
         """Build from the output of `to_dict`. Raises PartitionError for an unknown or missing key."""
-        known = ("label", "parties", "blocks", "groups", *_FACTORS)
+        known = ("label", "parties", "blocks", "groups", *FACTORS)
         for key in plain:
             if key not in known:
                 raise PartitionError(
@@ -305,7 +305,7 @@ class FeaturePartition:
         for key in ("parties", "blocks", "groups"):
             if not isinstance(plain.get(key, {}), Mapping):
                 raise PartitionError(f"partition: {key!r} must be a table from party to columns")
-        factors = {key: plain.get(key) for key in _FACTORS}
+        factors = {key: plain.get(key) for key in FACTORS}
         return cls(
             plain["parties"], label=plain["label"], blocks=plain.get("blocks"), groups=plain.get("groups"), **factors
         )
@@ -420,7 +420,7 @@ class FeaturePartition:
             f"label {self.label_column!r} at {self.label_party}"
             + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
             + "".join(
-                f", {key} {column!r}" for key, column in zip(_FACTORS, self._factors, strict=True) if column is not None
+                f", {key} {column!r}" for key, column in zip(FACTORS, self._factors, strict=True) if column is not None
             )
             + "".join(f", group {column!r} at {party}" for party, columns in self._groups for column in columns)
         )

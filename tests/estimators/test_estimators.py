@@ -46,8 +46,12 @@ pytestmark = [
 ]
 counting = pytest.mark.filterwarnings("error:private run")
 
+NOISY_CLASS = "asks for one class on ten records: noise may decide for the other"
 TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
 WEIGHTS_CHECK, OF_TWO = "check_class_weight_classifiers", "weighs three classes; class_weight is for two"
+EQUIVALENCE = tuple(f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse"))
+OTHER_N = "compares fits of two numbers of records, which is public: noise and default δ differ"
+MORE_PASSES = "15 records in sparse columns, which are not centred: converges with max_iter=20_000"
 EXPECTED_FAILURES = dict.fromkeys(
     (
         "check_fit_idempotent",
@@ -57,7 +61,7 @@ EXPECTED_FAILURES = dict.fromkeys(
         "check_regressors_int",
     ),
     TWO_FITS,
-)
+) | {"check_classifiers_one_label_sample_weights": NOISY_CLASS}
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +92,10 @@ def numbers(X, seed=1):
 
 def expected_failures(estimator):
     two_fits = EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
+    if estimator.epsilon is not None:
+        two_fits = two_fits | dict.fromkeys(EQUIVALENCE, OTHER_N)
+    elif isinstance(estimator, vfl.VerticalLogisticRegression):
+        two_fits = two_fits | {EQUIVALENCE[1]: MORE_PASSES}
     return two_fits | ({WEIGHTS_CHECK: OF_TWO} if isinstance(estimator, vfl.VerticalLogisticRegression) else {})
 
 
@@ -566,11 +574,9 @@ def test_a_frame_must_hold_exactly_the_partitions_columns():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_weights_and_unknown_arguments_are_refused(kind):
+def test_unknown_arguments_are_refused(kind):
     X = features()
     y = classes(X)
-    with pytest.raises(SpecificationError, match="scales its influence"):
-        kind().fit(X, y, sample_weight=np.ones(len(X)))
     with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
         kind().fit(X, y, weights=np.ones(len(X)))
 
@@ -593,7 +599,7 @@ def test_pipelines_and_cross_validation():
         assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.6
         pipeline.fit(X, y)
     assert any("pipeline" in flag for flag in pipeline[-1].certificate_.flags)
-    with pytest.raises(SpecificationError, match="scales its influence"):
+    with pytest.warns(vfl.PrivacyWarning, match="weight_bounds are not declared"):
         pipeline.fit(X, y, verticallogisticregression__sample_weight=np.ones(len(X)))
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from parties.sources.sparse import is_sparse
 from vfl.errors import PartitionError, SpecificationError
-from vfl.partition import FeaturePartition
+from vfl.partition import FACTORS, FeaturePartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+NO_FACTORS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
 Partitioned: TypeAlias = "FeaturePartition | Mapping[str, Sequence[str]] | int | None"
@@ -68,11 +70,12 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
     return FeaturePartition.from_sizes(sizes, names, label=_label(names))
 
 
-def with_exposure(partition: FeaturePartition, names: Sequence[str]) -> FeaturePartition:
-    """Return the partition with a column of exposures at the label's owner, unless it already names one."""
-    if partition.exposure is not None:
+def with_factor(partition: FeaturePartition, names: Sequence[str], role: str) -> FeaturePartition:
+    """Return the partition with a column of exposures or weights at the label's owner, unless it already names one."""
+    if getattr(partition, role) is not None:
         return partition
-    return partition.with_factors(exposure=_free("exposure", (*names, partition.label_column)))
+    taken = (*names, partition.label_column, *partition.factor_columns)
+    return partition.with_factors(**{role: _free(role, taken)})
 
 
 def _label(names: Sequence[str]) -> str:
@@ -109,17 +112,16 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
 
 
 def sources_of(
-    partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None, exposure: Any = None
+    partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None, factors: Mapping[str, Any] = NO_FACTORS
 ) -> dict[str, Any]:
-    """Return {party: its part of X (n, p)}, with y (n,), and exposure (n,) if there is one, at the label party.
+    """Return {party: its part of X (n, p)}, with y (n,), and the exposure and weight (n,) if there are any, at the label party.
 
     A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
-    at the label party its last columns are y and the exposures, which then have to be numeric. A label party without columns
+    at the label party its last columns are y and the factors, which then have to be numeric. A label party without columns
     gets only these.
     """
     late = {} if y is None else {partition.label_column: y}
-    if exposure is not None:
-        late[str(partition.exposure)] = exposure
+    late |= {getattr(partition, role): factors[role] for role in FACTORS if role in factors}
     if is_sparse(X):
         return _sparse_sources(partition, names, X.tocsc(), late)
     column = dict(zip(names, X.T, strict=True)) | late

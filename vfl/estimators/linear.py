@@ -53,6 +53,8 @@ class VerticalLinearRegression(VerticalRegressor):
     noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
     ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
         certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
+    weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
+        hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
 
     Attributes
     ----------
@@ -66,25 +68,27 @@ class VerticalLinearRegression(VerticalRegressor):
     ConvergenceWarning.
     """
 
-    def fit(self, X: Any, y: Any, **refused: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of numbers; the model is (ε, δ)-DP for every record.
 
-        sample_weight is refused; the error names the reason.
+        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None weighs them the same.
         """
         if isinstance(y, list | tuple):
             y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
-        X, y = self._validated(X, y, refused, y_numeric=True)
+        X, y = self._validated(X, y, y_numeric=True)
         y = y.astype(np.float64, copy=False)
+        factors = self._weights(sample_weight, X)
         self.coef_, self.intercept_ = self._train(
             X,
             y,
             loss="squared",
-            penalty=self._penalty(len(y)),
+            penalty=self._penalty(*self._counted(len(y), factors)),
             label_bounds=self._declared_label_bounds(DEFAULT_BOUNDS),
+            factors=factors,
         )
         return self
 
-    def _penalty(self, n_records: int) -> Penalty:
+    def _penalty(self, count: float, share: float) -> Penalty:
         return NoPenalty()
 
     def predict(self, X: Any) -> Vector:
@@ -110,8 +114,8 @@ class VerticalRidge(VerticalLinearRegression):
 
     alpha: float = 1.0
 
-    def _penalty(self, n_records: int) -> Penalty:
-        return L2(self.alpha / n_records)
+    def _penalty(self, count: float, share: float) -> Penalty:
+        return L2(self.alpha / count)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,8 +136,8 @@ class VerticalLasso(VerticalLinearRegression):
 
     alpha: float = 1.0
 
-    def _penalty(self, n_records: int) -> Penalty:
-        return L1(self.alpha)
+    def _penalty(self, count: float, share: float) -> Penalty:
+        return L1(self.alpha * share)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -155,5 +159,5 @@ class VerticalElasticNet(VerticalLinearRegression):
     alpha: float = 1.0
     l1_ratio: float = 0.5
 
-    def _penalty(self, n_records: int) -> Penalty:
-        return ElasticNet(self.alpha, self.l1_ratio)
+    def _penalty(self, count: float, share: float) -> Penalty:
+        return ElasticNet(self.alpha * share, self.l1_ratio)

@@ -74,6 +74,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
     ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
         certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
+    weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
+        hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
 
     Attributes
     ----------
@@ -99,14 +101,14 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         tags.classifier_tags.poor_score = self.epsilon is not None
         return tags
 
-    def fit(self, X: Any, y: Any, **refused: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of two or more classes; the model is (ε, δ)-DP for every record.
 
-        sample_weight is refused; the error names the reason.
+        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None weighs them the same.
         """
         if self.classes is not None and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
-        X, y = self._validated(X, y, refused, y_numeric=False)
+        X, y = self._validated(X, y, y_numeric=False)
         self.classes_ = self._declared_classes() if self.classes is not None else self._classes_in(y)
         codes, several = _codes(y, self.classes_), len(self.classes_) > 2
         names = tuple(map(_plain, self.classes_))
@@ -115,14 +117,16 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             names, labels = tuple(range(len(names))), codes
         if several and self.class_weight is not None:
             raise SpecificationError("class_weight weighs two classes: leave it out of a fit of more")
+        factors = self._weights(sample_weight, X)
         read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
         coef, intercept = self._train(
             X,
             labels,
             loss="multinomial" if several else self._loss(codes == 1),
-            penalty=self._penalty(len(y)),
+            penalty=self._penalty(*self._counted(len(y), factors)),
             classes=names,
             read_from_data=read,
+            factors=factors,
         )
         self.coef_ = np.atleast_2d(coef)
         self.intercept_ = np.atleast_1d(intercept)
@@ -153,12 +157,13 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         negative, positive_ = (given.get(name, 1.0) for name in names)
         return "logistic" if negative == positive_ == 1.0 else ClassWeighted(negative=negative, positive=positive_)
 
-    def _penalty(self, n_records: int) -> Penalty:
+    def _penalty(self, count: float, share: float) -> Penalty:
+        del share
         if not self.C > 0:
             raise SpecificationError(f"C must be positive, not {self.C!r}")
         if np.isinf(self.C):
             return NoPenalty()
-        strength = 1.0 / (n_records * self.C)
+        strength = 1.0 / (count * self.C)
         if self.l1_ratio in (0, 1):
             return L1(strength) if self.l1_ratio else L2(strength)
         return ElasticNet(strength, self.l1_ratio)

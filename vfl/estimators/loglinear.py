@@ -11,7 +11,7 @@ from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import column_or_1d
 
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import VerticalRegressor
+from vfl.estimators.vertical import Given, VerticalRegressor
 from vfl.losses import Gamma, Poisson, Tweedie, loss_of, power_of
 from vfl.penalties import L2
 from vfl.schema import checked_bounds
@@ -72,29 +72,29 @@ class VerticalPoissonRegressor(VerticalRegressor):
         tags.target_tags.positive_only = True
         return tags
 
-    def fit(self, X: Any, y: Any, exposure: Any = None, **refused: Any) -> Self:
+    def fit(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of counts; the model is (ε, δ)-DP for every record.
 
-        exposure : (n,) above 0; None is 1 for every record. sample_weight is refused; the error names the reason.
+        exposure : (n,) above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
+            `weight_bounds`; None weighs them the same.
         """
         if isinstance(y, list | tuple):
             y = np.array(y, dtype=np.float64)  # numpy would infer the type from the values
-        X, y = self._validated(X, y, refused, y_numeric=True)
+        X, y = self._validated(X, y, y_numeric=True)
         y = y.astype(np.float64, copy=False)
         if exposure is not None:
             exposure = column_or_1d(exposure, dtype=np.float64, input_name="exposure")
             if len(exposure) != len(y):
                 raise ValueError(f"X has {len(y)} records and exposure has {len(exposure)}")
         label_bounds = self._limits_of_labels(y, self._declared_label_bounds(DEFAULT_LABELS))
-        exposure_bounds = self._exposure_bounds(exposure)
+        factors = self._exposure(exposure) | self._weights(sample_weight, X)
         self.coef_, self.intercept_ = self._train(
             X,
             y,
             loss=self._loss(*self._means(y, label_bounds[1])),
-            penalty=self._penalty(),
+            penalty=self._penalty(*self._counted(len(y), factors)),
             label_bounds=label_bounds,
-            exposure=exposure,
-            exposure_bounds=exposure_bounds,
+            factors=factors,
         )
         return self
 
@@ -111,11 +111,12 @@ class VerticalPoissonRegressor(VerticalRegressor):
             raise SpecificationError(f"label_bounds are those of counts and amounts, from 0 on, not ({low}, {high})")
         return low, high
 
-    def _exposure_bounds(self, exposure: Vector | None) -> tuple[float, float] | None:
+    def _exposure(self, exposure: Vector | None) -> dict[str, Given]:
+        """Return the exposures with their limits, as a factor of `_train`; {} if there are none."""
         if exposure is None:
-            return None
+            return {}
         if self.exposure_bounds is not None:
-            return checked_bounds(tuple(self.exposure_bounds))
+            return {"exposure": Given(exposure, checked_bounds(tuple(self.exposure_bounds)))}
         if self.epsilon is not None:
             raise SpecificationError(
                 "exposure needs public limits, above 0: declare exposure_bounds=(lo, hi), from what is publicly known"
@@ -123,7 +124,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         if not (np.isfinite(exposure).all() and exposure.min() > 0.0):
             raise DataError("exposure holds numbers that are not above 0 and finite: drop the records")
         low, high = float(exposure.min()), float(exposure.max())
-        return low, high if high > low else math.nextafter(low, math.inf)
+        return {"exposure": Given(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
 
     def _means(self, y: Vector, largest: float) -> tuple[float, float]:
         """Return the limits of the mean; from y only without privacy."""
@@ -141,8 +142,9 @@ class VerticalPoissonRegressor(VerticalRegressor):
         """Return the loss for means between two limits."""
         return Poisson(margin=math.log(high))
 
-    def _penalty(self) -> Penalty:
-        return L2(self.alpha)
+    def _penalty(self, count: float, share: float) -> Penalty:
+        del count
+        return L2(self.alpha * share)
 
     def predict(self, X: Any) -> Vector:
         """Return the means (n,) for an exposure of 1. Values of X outside the bounds are clamped."""

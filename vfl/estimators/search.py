@@ -112,8 +112,11 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         tags.non_deterministic = True  # the secret draw, whatever the noise is
         return tags
 
-    def fit(self, X: Any, y: Any, **refused: Any) -> Self:
-        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole is (ε, δ)-DP for every record."""
+    def fit(self, X: Any, y: Any, **given: Any) -> Self:
+        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole is (ε, δ)-DP for every record.
+
+        given : other arguments of the estimator's fit, such as sample_weight. Scores count every record once.
+        """
         if not isinstance(self.estimator, VerticalModel):
             raise SpecificationError(
                 f"estimator is a vertical estimator such as vfl.VerticalRidge(), not {self.estimator!r}"
@@ -124,7 +127,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             )
         grid = list(ParameterGrid(self.param_grid))
         fitted = [clone(self.estimator).set_params(**params) for params in grid]
-        prepared = [_prepared(each, X, y, refused, quiet=number > 0) for number, each in enumerate(fitted)]
+        prepared = [_prepared(each, X, y, given, quiet=number > 0) for number, each in enumerate(fitted)]
         jobs = [dataclasses.replace(job, holdout=self.holdout) for job, _, _ in prepared]
         _, sources, n_records = prepared[0]
         try:
@@ -136,7 +139,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         passes = getattr(tuned.result.job.solver, "passes", None) or 1
         with _running(winner, lambda *_: (tuned.result, passes)), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # said when the candidates were prepared
-            winner.fit(X, y)
+            winner.fit(X, y, **given)
         self.best_estimator_ = winner
         self.best_index_ = tuned.candidate - 1
         self.best_params_ = grid[self.best_index_]
@@ -221,7 +224,7 @@ def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None
 
 
 def _prepared(
-    estimator: VerticalModel, X: Any, y: Any, refused: Mapping[str, Any], *, quiet: bool
+    estimator: VerticalModel, X: Any, y: Any, given: Mapping[str, Any], *, quiet: bool
 ) -> tuple[Job, Mapping[str, Any], int]:
     """Return the job that a fit would run, its sources, and n. quiet : issue no warning of the declarations."""
 
@@ -232,7 +235,7 @@ def _prepared(
         if quiet:
             warnings.simplefilter("ignore", PrivacyWarning)
         try:
-            estimator.fit(X, y, **refused)
+            estimator.fit(X, y, **given)
         except _Prepared as found:
             return found.job, found.sources, len(y)
     raise AssertionError("a fit ended without a run")

@@ -9,17 +9,17 @@ import operator
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from coordinator.rounds import Round
 from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.estimators import columns
 from vfl.estimators.convergence import warn_unless_converged
 from vfl.job import Job
@@ -52,10 +52,15 @@ NOT_VOUCHED_FOR = (
     "learned from the same records, ε does not cover them"
 )
 
-WEIGHTS_REFUSED = (
-    "sample_weight is refused: a record's weight scales its influence, so the noise would have to grow with the largest "
-    "weight, and weights that depend on the data would themselves have to be charged; leave it out"
-)
+DEFAULT_WEIGHTS = (0.0, 1.0)
+"""Limits of weights that are not declared."""
+
+
+class Given(NamedTuple):
+    """A number per record beside the label, (n,), and its declared limits."""
+
+    values: Vector
+    bounds: tuple[float, float]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,6 +84,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     noise: SeededNoise | None = None
     ledger: str | None = None
     dataset: str | None = None
+    weight_bounds: Sequence[float] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -86,13 +92,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         tags.non_deterministic = self.epsilon is not None and self.noise is None
         return tags
 
-    def _validated(self, X: Any, y: Any, refused: Mapping[str, Any], *, y_numeric: bool) -> tuple[Any, Any]:
+    def _validated(self, X: Any, y: Any, *, y_numeric: bool) -> tuple[Any, Any]:
         """Return X (n, p) float64, dense or sparse, and y (n,), or raise as scikit-learn does. Sets feature names and p."""
-        for name, value in refused.items():
-            if name != "sample_weight":
-                raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
-            if value is not None:
-                raise SpecificationError(WEIGHTS_REFUSED)
         valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
         if self.bounds is None and self.epsilon is not None:  # depends on parameters only, never on X
             warnings.warn(
@@ -102,6 +103,36 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,  # who called fit
             )
         return valid
+
+    def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
+        """Return the weights of the records with their limits, as a factor of `_train`; {} if there are none."""
+        if sample_weight is None:
+            return {}
+        s = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if self.weight_bounds is not None:
+            return {"weight": Given(s, checked_bounds(tuple(self.weight_bounds)))}
+        if self.epsilon is not None:
+            warnings.warn(
+                f"weight_bounds are not declared, so sample_weight is clamped to {DEFAULT_WEIGHTS}: declare "
+                "weight_bounds=(lo, hi), from what is publicly known",
+                PrivacyWarning,
+                stacklevel=3,  # who called fit
+            )
+            return {"weight": Given(s, DEFAULT_WEIGHTS)}
+        if not (s >= 0.0).all():
+            raise DataError("sample_weight holds numbers below 0: drop the records")
+        return {"weight": Given(s, (0.0, float(s.max())))}
+
+    def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
+        """Return n·s_max, by which penalties are divided, and the mean of s/s_max for a fit without privacy; 1 for others.
+
+        The job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide it (Ridge), or divides it by Σ s_i (Lasso).
+        """
+        if "weight" not in factors:
+            return n_records, 1.0
+        s, (low, high) = factors["weight"]
+        share = float(np.clip(s, low, high).mean() / high) if self.epsilon is None else 1.0
+        return n_records * high, share
 
     def _train(
         self,
@@ -113,28 +144,26 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         label_bounds: tuple[float, float] | None = None,
         classes: tuple[Any, ...] | None = None,
         read_from_data: str | None = None,
-        exposure: Vector | None = None,
-        exposure_bounds: tuple[float, float] | None = None,
+        factors: Mapping[str, Given] = columns.NO_FACTORS,
     ) -> tuple[Vector, Any]:
         """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
 
         With K > 2 classes these are (K, p) and (K,).
 
         y : (n,) as the job reads its label. read_from_data : declarations that were read from X or y, in words.
-        exposure : (n,), with its limits, or None.
+        factors : {'exposure': ..., 'weight': ...}, those that are given.
 
         Sets certificate_, result_ and n_iter_.
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = columns.partition_of(self.partition, names)
         label = {} if label_bounds is None else {partition.label_column: label_bounds}
-        if partition.exposure is not None and exposure is None:
-            raise SpecificationError(
-                f"the partition names exposure {partition.exposure!r}: give it, fit(X, y, exposure=...)"
-            )
-        if exposure_bounds is not None:
-            partition = columns.with_exposure(partition, names)
-            label[str(partition.exposure)] = exposure_bounds
+        for role, keyword in (("exposure", "exposure"), ("weight", "sample_weight")):
+            if role in factors:
+                partition = columns.with_factor(partition, names, role)
+                label[getattr(partition, role)] = factors[role].bounds
+            elif (column := getattr(partition, role)) is not None:
+                raise SpecificationError(f"the partition names {role} {column!r}: give it, fit(X, y, {keyword}=...)")
         plain = self.epsilon is None and self.bounds is None  # nobody asked for clamping
         job = Job(
             name=type(self).__name__,
@@ -151,7 +180,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             read_from_data=read_from_data,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
-        sources = columns.sources_of(partition, names, X, y, exposure)
+        sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
             features = columns.sources_of(partition, names, X)

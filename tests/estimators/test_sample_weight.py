@@ -1,0 +1,74 @@
+"""sample_weight of the estimators: scikit-learn's solutions without privacy, declared limits with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import linear_model
+
+import vfl
+from vfl.errors import SpecificationError
+
+N = 200
+PAIRS = [
+    (vfl.VerticalLinearRegression, linear_model.LinearRegression, {}),
+    (vfl.VerticalRidge, linear_model.Ridge, {"alpha": 3.0}),
+    (vfl.VerticalLasso, linear_model.Lasso, {"alpha": 0.1}),
+    (vfl.VerticalElasticNet, linear_model.ElasticNet, {"alpha": 0.1}),
+    (vfl.VerticalLogisticRegression, linear_model.LogisticRegression, {"C": 0.5}),
+    (vfl.VerticalPoissonRegressor, linear_model.PoissonRegressor, {"alpha": 0.1}),
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (N, 3))
+    s = rng.choice([0.0, 0.5, 1.0, 3.0], N)
+    return X, rng.poisson(np.exp(X[:, 0] + s * X[:, 1])).astype(float), s
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS, ids=lambda kind: getattr(kind, "__name__", ""))
+@pytest.mark.parametrize("form", [np.asarray, sparse.csc_array], ids=["dense", "sparse"])
+def test_without_privacy_they_are_scikit_learns_solutions(ours, theirs, options, form, table):
+    X, y, s = table
+    y = (y > 1).astype(int) if ours is vfl.VerticalLogisticRegression else y
+    exact = {} if theirs in (linear_model.LinearRegression, linear_model.Ridge) else {"tol": 1e-12, "max_iter": 10_000}
+    expected = theirs(**options | exact).fit(X, y, sample_weight=s)
+    found = ours(epsilon=None, partition=2, **options).fit(form(X), y, sample_weight=s)
+    np.testing.assert_allclose(found.coef_, expected.coef_, atol=1e-5)
+    np.testing.assert_allclose(found.intercept_, expected.intercept_, atol=1e-5)
+    assert abs(theirs(**options | exact).fit(X, y).coef_ - expected.coef_).max() > 0.05
+
+
+def test_a_private_fit_clamps_weights_to_their_limits(table):
+    X, y, s = table
+    options = {"epsilon": 3.0, "bounds": (-1, 1), "label_bounds": (0, 10), "noise": vfl.SeededNoise(0)}
+    model = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=s)
+    clamped = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=np.minimum(s, 1.0))
+    assert np.array_equal(model.coef_, clamped.coef_)
+    with pytest.warns(vfl.PrivacyWarning, match=r"weight_bounds are not declared, so sample_weight is clamped to \(0"):
+        undeclared = vfl.VerticalRidge(**options).fit(X, y, sample_weight=s)
+    assert np.array_equal(model.coef_, undeclared.coef_)
+    assert model.result_.job.partition.weight == "weight"
+
+
+def test_the_largest_weight_states_the_same_objective(table):
+    """All weights are the upper limit: a fit without weights, to the noise's bit, but for the order of float operations."""
+    X, y, _ = table
+    options = {"epsilon": None, "bounds": (-1, 1), "alpha": 2.0}
+    plain = vfl.VerticalRidge(**options).fit(X, y)
+    same = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=np.ones(N))
+    np.testing.assert_allclose(same.coef_, plain.coef_, atol=1e-8)
+
+
+def test_refusals(table):
+    X, y, s = table
+    named = vfl.FeaturePartition({"bank": ["x0", "x1", "x2"]}, ("bank", "y"), weight="s")
+    with pytest.raises(SpecificationError, match=r"names weight 's': give it, fit\(X, y, sample_weight=\.\.\.\)"):
+        vfl.VerticalRidge(epsilon=None, partition=named).fit(X, y)
+    with pytest.raises(SpecificationError, match="SCD knows no weights"):
+        vfl.VerticalRidge(epsilon=None, solver=vfl.SCD()).fit(X, y, sample_weight=s)
+    with pytest.raises(ValueError, match="NaN"):
+        vfl.VerticalRidge(epsilon=None).fit(X, y, sample_weight=np.full(N, np.nan))
