@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -230,7 +230,7 @@ class NewRows:
         columns, labels = load_range(self._task, source, opened, shard, chosen)
         self.digests = digests_of(opened)
         if labels is not None:
-            self._labels, self._offsets, _ = self._part.job.targets.parts(labels)
+            self._labels, self._offsets, _ = self._part.job.targets.measured.parts(labels)
         self._own = self._part.applied(columns)
         return len(self._own)
 
@@ -261,7 +261,7 @@ class NewRows:
 def _task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
     """Return the task of reading new records: features, and the label if `labelled`."""
     task = part.job.for_party(part.party)
-    return replace(task.features, label=task.label, factors=task.factors) if labelled else task.features
+    return task.measured if labelled else task.features
 
 
 class Prediction:

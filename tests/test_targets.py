@@ -15,6 +15,7 @@ def test_vectors_come_apart_in_their_order(exposure: bool, weights: bool) -> Non
     assert [vector is not None for vector in others] == [exposure, weights]
     assert np.array_equal(np.concatenate([labels, *(vector for vector in others if vector is not None)]), whole)
     assert np.array_equal(targets.parts(whole.reshape(targets.count, 5)).labels, labels)
+    assert targets.measured == Targets(exposure)
 
 
 def test_weights_multiply_every_value_of_a_record() -> None:

@@ -154,10 +154,13 @@ class FeaturePartition:
     def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
         """Return the columns that a party's data must hold: its features, the label and its factors, its groups.
 
-        groups : False leaves its groups out; None takes the value of `label`, since predictions need neither.
+        groups : False leaves its groups and the weight out, as measures of a released model do; None takes the value of
+            `label`, since predictions need neither.
         """
-        held = dict(self._groups).get(party, ()) if (label if groups is None else groups) else ()
-        late = (self.label_column, *self.factor_columns) if label and party == self.label_party else ()
+        trained = label if groups is None else groups
+        held = dict(self._groups).get(party, ()) if trained else ()
+        factors = (column for column in self.factor_columns if trained or column != self.weight)
+        late = (self.label_column, *factors) if label and party == self.label_party else ()
         return (*self.columns(party), *late, *held)
 
     def local(self, column: str) -> str:

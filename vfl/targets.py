@@ -34,6 +34,11 @@ class Targets:
         """Return the number of vectors, labels included."""
         return 1 + self.exposure + self.weights
 
+    @property
+    def measured(self) -> Targets:
+        """Return the vectors that measures of a released model read: they count every record once, without weights."""
+        return Targets(self.exposure)
+
     def parts(self, given: Any) -> Parts:
         """Return the vectors, of which `given`, (count·n,) or (count, n), holds one after the other."""
         labels, *others = given.reshape(self.count, -1)

@@ -124,8 +124,8 @@ class Predicting(Work):
         self._rows = None if index is None else index.rows
         own = self._part.party
         if self._measured and own == self._receiver:
-            labels = load_labels(self._task, self._source)
-            given = self._task.job.targets.parts(labels if index is None else labels[..., index.rows])
+            labels = load_labels(self._task.measured, self._source)
+            given = self._task.job.targets.measured.parts(labels if index is None else labels[..., index.rows])
             self._labels, self._offsets = given.labels, given.offsets
         if self._task.columns:
             self._parts[own] = self._part.margins(

@@ -156,7 +156,10 @@ def test_measures_count_every_record_once(table: dict[str, np.ndarray]) -> None:
     apart = spec.split.held_out(N)  # type: ignore[union-attr]
     held = {name: column[apart] for name, column in table.items()}
     error = np.abs(found.decision_function({name: held[name] for name in "abc"}) - held["y"])
-    for measured in (found.findings["held out"], vfl.evaluate(found, held)):
+    unweighted = {name: cells for name, cells in held.items() if name != "s"}
+    by_party = {"bank": {name: held[name] for name in "ab"}, "telco": {name: held[name] for name in "cy"}}
+    again = (vfl.evaluate(found, data, engine="inprocess") for data in (held, unweighted, by_party))
+    for measured in (found.findings["held out"], *again):
         assert measured.measures["mae"].value == pytest.approx(error.mean(), abs=1e-4)
 
 

@@ -74,6 +74,12 @@ class PartyTask:
         """The view for prediction: the columns alone, without label, groups and intercept, in float64."""
         return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
 
+    @property
+    def measured(self) -> PartyTask:
+        """The view for measuring a released model on new records: as `features`, with the label and the exposure."""
+        factors = tuple(factor for factor in self.factors if factor.role != "weight")
+        return replace(self.features, label=self.label, factors=factors)
+
     def __repr__(self) -> str:
         return f"PartyTask(job {self.job.name!r}, party {self.party!r})"
 

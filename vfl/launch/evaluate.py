@@ -91,7 +91,7 @@ def evaluate(
     if joined:
         labels = labels[..., joined[owner]]
         margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
-    labels, offsets, _ = job.targets.parts(labels)  # measures count every record once
+    labels, offsets, _ = job.targets.measured.parts(labels)
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")

@@ -92,7 +92,8 @@ def sources_of(
 
     data : {party: source}, left for their owners to open, or one table of all columns, which is split.
     label : give the label party its label. ids : give each party its id column.
-    groups : give each party its group columns; None takes the value of `label`.
+    groups : give each party its group columns, and the label party the weights, which measures of a released model do not
+        read; None takes the value of `label`.
     """
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties
@@ -120,7 +121,8 @@ def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = 
     for party in job.partition.parties:
         task = job.for_party(party)
         held = task.groups if groups else ()
-        contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held, task.factors)
+        factors = task.factors if groups else task.measured.factors
+        contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held, factors)
         if ids and task.id is not None:
             contents[party][task.id] = "id"
     return contents
