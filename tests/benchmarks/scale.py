@@ -25,6 +25,7 @@ import vfl
 from coordinator.rounds import Round
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
+from tests.benchmarks.shards import ALL, memory
 from tests.benchmarks.timing import follow
 from vfl.launch.engines.connection import connected
 from vfl.launch.train import stream
@@ -40,8 +41,8 @@ WHOLE = {
 }
 QUICK = {"records": (1_000, 10_000, 100_000), "columns": (8, 32, 128), "parties": (1, 4, 16), "block": (1, 4, 16)}
 ON_RAY = (1, 2, 4, 8)
-STARTS = ((20, None), (20, 1), (20, 10), (200, 200))
-"""(parties, parties per process) whose time to the first round is measured; None is the default placement."""
+STARTS = ((4, None), (20, None), (20, 1), (20, 10), (200, None), (200, 200))
+"""(parties, parties per process) whose time and memory at the first round are measured; None is the default placement."""
 FIXED = {
     "records": {"columns": 8, "parties": 2, "block": 1},
     "columns": {"records": 10_000, "parties": 2, "block": 1},
@@ -125,26 +126,29 @@ def on_ray(settings: Settings) -> Iterator[Result]:
         yield from along("parties", ON_RAY, settings, engine="ray")
 
 
-def seconds_to_start(parties: int, shared: int | None) -> float:
-    """Return the seconds from `stream` to the first round of a local job, the start of Ray included."""
+def at_start(parties: int, shared: int | None) -> tuple[float, float]:
+    """Return the seconds from `stream` to the first round of a local job, the start of Ray included, and MB of its workers.
+
+    The memory is RssAnon, without libraries and Ray's object store.
+    """
     begun = time.perf_counter()
     placement = vfl.Placement(parties_per_process=shared)
     with contextlib.closing(  # type: ignore[type-var]
         stream(job(parties, parties, 1), table(2_000, parties), engine="ray", placement=placement)
     ) as events:
         next(event for event in events if isinstance(event, Round))
-    return time.perf_counter() - begun
+        return time.perf_counter() - begun, memory()[ALL]
 
 
 def starts(settings: Settings) -> Iterator[Result]:
-    """Yield the time to the first round of many parties, alone and in shared processes, in turn."""
+    """Yield time and memory at the first round of many parties, alone and in shared processes, in turn."""
     repeats = range(len(settings.seeds(whole=3)))
-    times = np.array([[seconds_to_start(*start) for start in STARTS] for _ in repeats])
-    for (parties, shared), column in zip(STARTS, times.T, strict=True):
-        yield Result(
-            part="scale", case="start of many parties", arm="SkGD on Ray", measure="seconds to the first round", unit="s",
-            values=column, at={"parties": parties, "per process": shared or "default"},
-        )  # fmt: skip
+    found = np.array([[at_start(*start) for start in STARTS] for _ in repeats])
+    for (parties, shared), values in zip(STARTS, found.transpose(1, 2, 0), strict=True):
+        common = {"case": "start of many parties", "arm": "SkGD on Ray"}
+        at = {"parties": parties, "per process": shared or "default"}
+        yield Result(part="scale", **common, measure="seconds to the first round", unit="s", values=values[0], at=at)
+        yield Result(part="scale", **common, measure="memory of all workers", unit="MB", values=values[1], at=at)
 
 
 if __name__ == "__main__":
