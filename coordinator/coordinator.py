@@ -225,9 +225,8 @@ class Coordinator:
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"
             )
-        from coordinator.secure import (
-            SecureTransport,
-        )  # imported here so that a coordinator of other runs starts faster
+        # Imported here, so that the coordinator of other runs starts faster.
+        from coordinator.secure import SecureTransport
 
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
         return SecureTransport(self._transport, iterate, plan, log.products), iterate
