@@ -177,6 +177,14 @@ def test_the_page_of_a_job_shows_its_plan_and_no_place_of_data(root: Path, tmp_p
         assert "secret" not in hidden
 
 
+def test_bounds_stand_on_one_line_of_the_declarations(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(job().to_toml() + '\n[data]\nbank = "a.csv"\ntelco = "b.csv"\n')
+    with served(tmp_path) as server:
+        page = unescape(server.site.answer("job/job.toml", {})[1])
+    assert '"*" = [-1.0, 1.0]' in page
+    assert 'bank = ["a", "b"]' in page
+
+
 def test_a_ledger_is_drawn_as_a_bar(server: Server) -> None:
     said = page(server, "ledger/steward.db").text
     balance = vfl.SqliteLedger(server.site.root / "steward.db", readonly=True).show()[0]

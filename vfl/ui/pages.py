@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -139,7 +140,7 @@ def job(base: str, name: str, spec: Job, n_records: int | None, positives: float
         element("h1", spec.name),
         element("p", name, class_="soft"),
         section("Plan", asked, *(_unread(refused) if refused else _planned(spec, n_records, positives))),
-        section("Declarations", element("pre", to_toml(spec))),
+        section("Declarations", element("pre", _on_lines(to_toml(spec)))),
     )
 
 
@@ -216,7 +217,21 @@ def _at_work(base: str, name: str, progress: Progress) -> Markup:
 def ledger(base: str, name: str, balances: tuple[Balance, ...]) -> str:
     """Return the page of a ledger, verified as it was read."""
     body = accounts(balances) if balances else element("p", "No data set has a cap yet.", class_="soft")
-    return page(name, base, element("h1", Path(name).name), element("p", name, class_="soft"), body)
+    return page(name, base, element("h1", Path(name).name), *_place(name), body)
+
+
+def _place(name: str) -> tuple[Markup, ...]:
+    """Return the path below the folder as a paragraph, or nothing for a file of the folder itself."""
+    return (element("p", name, class_="soft"),) if Path(name).name != name else ()
+
+
+def _on_lines(toml: str) -> str:
+    """Return TOML with each array of plain values on one line."""
+    return re.sub(r"\[\n((?:    [^\[\]\n]+,\n)+)\]", lambda found: f"[{', '.join(_items(found[1]))}]", toml)
+
+
+def _items(lines: str) -> list[str]:
+    return [line.strip().removesuffix(",") for line in lines.splitlines()]
 
 
 def accounts(balances: tuple[Balance, ...]) -> Markup:
@@ -234,8 +249,13 @@ def _account(balance: Balance) -> Markup:
         element("p", f"Cap ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}; {balance.sums}."),
         *(element("p", str(revision), class_="bad") for revision in balance.revisions),
         table(("run", "state", "ε reserved", "ε spent", "releases"), runs, numbers=(2, 3, 4)) if runs else None,
-        element("p", "The ε of several runs do not add up: the ledger adds μ² or ρ.", class_="note")
-        if len(runs) > 1
+        element(
+            "p",
+            f"The ledger states every ε at its own δ = {balance.delta:g}; a certificate states that of its run at the δ of the "
+            "job. The ε of several runs do not add up: the ledger adds μ² or ρ.",
+            class_="note",
+        )
+        if runs
         else None,
     )
 
