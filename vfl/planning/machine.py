@@ -42,7 +42,7 @@ class Machine:
     link_trip_seconds: float = 1.4e-3
     link_bytes_a_second: float = 0.62e9
     worker_bytes: float = 0.2e9
-    worker_seconds: float = 1.5
+    worker_seconds: float = 1.9
     start_seconds: float = 3.0
     measured: str = ""
 
