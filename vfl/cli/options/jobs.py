@@ -143,6 +143,15 @@ def party_files(option: str, values: Sequence[str]) -> dict[str, str]:
     return named
 
 
+POLICIES = click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Path(),
+    metavar="PARTY=FILE",
+    help="The policy of a party's owner, checked before its data are opened; once for each party.",
+)
+
 CSV = click.option(
     "--csv",
     "formats",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.options.jobs import CSV, declared_formats, named_sources, party_files
+from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
 
 
 @click.command("evaluate")
@@ -24,14 +24,7 @@ from vfl.cli.options.jobs import CSV, declared_formats, named_sources, party_fil
     help="Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
 )
 @CSV
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    type=click.Path(),
-    metavar="PARTY=FILE",
-    help="The policy of a party's owner, checked before its data are opened; once for each party.",
-)
+@POLICIES
 @place_options
 @federation_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.options.jobs import CSV, declared_formats, named_sources, party_files
+from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -41,14 +41,7 @@ if TYPE_CHECKING:
 )
 @place_options
 @federation_options
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    type=click.Path(),
-    metavar="PARTY=FILE",
-    help="The policy of a party's owner, checked before its data are opened; once for each party.",
-)
+@POLICIES
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
 def command(
