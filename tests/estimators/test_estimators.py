@@ -51,6 +51,9 @@ TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise d
 WEIGHTS_CHECK, OF_TWO = "check_class_weight_classifiers", "weighs three classes; class_weight is for two"
 EQUIVALENCE = tuple(f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse"))
 OTHER_N = "compares fits of two numbers of records, which is public: noise and default δ differ"
+ALL_ZERO = "asks for an error that one record's weight decides, which would reveal it"
+OF_WEIGHTS = dict.fromkeys(EQUIVALENCE, OTHER_N) | {"check_all_zero_sample_weights_error": ALL_ZERO}
+"""Checks of weights that a private fit does not pass, with the reasons."""
 MORE_PASSES = "15 records in sparse columns, which are not centred: converges with max_iter=20_000"
 EXPECTED_FAILURES = dict.fromkeys(
     (
@@ -93,7 +96,7 @@ def numbers(X, seed=1):
 def expected_failures(estimator):
     two_fits = EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
     if estimator.epsilon is not None:
-        two_fits = two_fits | dict.fromkeys(EQUIVALENCE, OTHER_N)
+        two_fits = two_fits | OF_WEIGHTS
     elif isinstance(estimator, vfl.VerticalLogisticRegression):
         two_fits = two_fits | {EQUIVALENCE[1]: MORE_PASSES}
     return two_fits | ({WEIGHTS_CHECK: OF_TWO} if isinstance(estimator, vfl.VerticalLogisticRegression) else {})

@@ -8,7 +8,7 @@ from scipy import sparse
 from sklearn import linear_model
 
 import vfl
-from vfl.errors import SpecificationError
+from vfl.errors import DataError, SpecificationError
 
 N = 200
 PAIRS = [
@@ -61,6 +61,30 @@ def test_the_largest_weight_states_the_same_objective(table):
     plain = vfl.VerticalRidge(**options).fit(X, y)
     same = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=np.ones(N))
     np.testing.assert_allclose(same.coef_, plain.coef_, atol=1e-8)
+
+
+@pytest.mark.parametrize("bounds", [(0, 1), (0.5, 1)])
+@pytest.mark.parametrize("kind", [vfl.VerticalRidge, vfl.VerticalLogisticRegression])
+def test_no_record_decides_whether_a_private_model_exists(kind, bounds):
+    """Weights that are all 0 are refused without privacy only: one record would tell them from others."""
+    X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
+    y = (X[:, 0] > 0).astype(int)
+    options = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
+    one = np.eye(60)[0]
+    for weights in (one, one - one, -np.ones(60), 1e300 * one):
+        kind(epsilon=1.0, bounds=(-1, 1), weight_bounds=bounds, **options).fit(X, y, sample_weight=weights)
+    with pytest.raises(DataError, match="only zeros"):
+        kind(epsilon=None, **options).fit(X, y, sample_weight=np.zeros(60))
+
+
+@pytest.mark.parametrize("cell", ["HIV+", 10**400, None, 1j], ids=["text", "integer", "none", "complex"])
+def test_a_cell_that_is_no_number_is_not_shown(cell, table):
+    X, y, _ = table
+    for name in ("sample_weight", "exposure"):
+        with pytest.raises(DataError, match=f"{name} holds cells that are no numbers|{name} contains NaN") as caught:
+            vfl.VerticalPoissonRegressor(epsilon=None).fit(X, y, **{name: [1.0] * (N - 1) + [cell]})
+        assert "HIV" not in str(caught.value)
+        assert caught.value.__cause__ is None
 
 
 def test_refusals(table):

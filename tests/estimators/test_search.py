@@ -11,6 +11,7 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import vfl
+from tests.estimators.test_estimators import OF_WEIGHTS
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.run import warnings as running
 from vfl.privacy.events import Selection, bare
@@ -44,16 +45,20 @@ def search(**options):
 
 NOISY_CLASS = "asks for one class on ten records: noise may decide for the other"
 TWO_FITS = "compares two fits on the same data: noise and the secret draw differ between them"
-EXPECTED = dict.fromkeys(
-    (
-        "check_fit_idempotent",
-        "check_supervised_y_2d",
-        "check_classifier_data_not_an_array",
-        "check_regressor_data_not_an_array",
-        "check_regressors_int",
-    ),
-    TWO_FITS,
-) | {"check_classifiers_one_label_sample_weights": NOISY_CLASS}
+EXPECTED = (
+    dict.fromkeys(
+        (
+            "check_fit_idempotent",
+            "check_supervised_y_2d",
+            "check_classifier_data_not_an_array",
+            "check_regressor_data_not_an_array",
+            "check_regressors_int",
+        ),
+        TWO_FITS,
+    )
+    | {"check_classifiers_one_label_sample_weights": NOISY_CLASS}
+    | OF_WEIGHTS
+)
 
 
 @pytest.mark.filterwarnings("ignore:weight_bounds are not declared:vfl.launch.run.warnings.PrivacyWarning")

@@ -252,3 +252,11 @@ def test_the_job_file_names_it() -> None:
     assert decode(spec.to_dict()) == spec
     assert decode(spec.to_dict()).partition.weight == "s"
     assert "s_i·squared" in vfl.plan(spec, N).problem.describe()
+
+
+def test_the_certificate_says_who_sees_the_weights(table: dict[str, np.ndarray]) -> None:
+    privacy = vfl.Privacy(epsilon=1.0)
+    seen = fitted(job(privacy=privacy, solver=vfl.SkGD(passes=1)), table).certificate.who_sees_what
+    assert "in sweeps also the weight of every record" in seen["party"]
+    assert "the weight of every record" in seen["coordinator"]
+    assert "weight" not in seen["outsider"]

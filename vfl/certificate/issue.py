@@ -69,6 +69,10 @@ WHOLE_ISOTROPIC = (
     "Euclidean norm of a record's contribution to a whole pass over all columns of all parties, in scaled features; "
     "cap record_clip·√(Σ M_j)"
 )
+OF_WEIGHTS = {
+    "party": "; in sweeps also the weight of every record",
+    "coordinator": "; the weight of every record",
+}
 NORMS = {
     "party": "; with a record cap also what the cap leaves to each residual, from which it can compute the norm of the other "
     "parties' columns of every record",
@@ -106,6 +110,10 @@ def who_sees_what(
         said = said | (UNPROTECTED if job.trust == "trusted" else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
     if capped and job.trust == "trusted":
         said = {who: what + NORMS.get(who, "") for who, what in said.items()}
+    if job.targets.weights:
+        said = {who: what + OF_WEIGHTS.get(who, "") for who, what in said.items()}
+    if job.targets.exposure:
+        said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
         said = said | {"coordinator": said["coordinator"] + seen}

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.validation import column_or_1d
 
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import Given, VerticalRegressor
+from vfl.estimators.vertical import Given, VerticalRegressor, per_record
 from vfl.losses import Gamma, Poisson, Tweedie, loss_of, power_of
 from vfl.penalties import L2
 from vfl.schema import checked_bounds
@@ -83,9 +82,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         X, y = self._validated(X, y, y_numeric=True)
         y = y.astype(np.float64, copy=False)
         if exposure is not None:
-            exposure = column_or_1d(exposure, dtype=np.float64, input_name="exposure")
-            if len(exposure) != len(y):
-                raise ValueError(f"X has {len(y)} records and exposure has {len(exposure)}")
+            exposure = per_record(exposure, len(y), "exposure")
         label_bounds = self._limits_of_labels(y, self._declared_label_bounds(DEFAULT_LABELS))
         factors = self._exposure(exposure) | self._weights(sample_weight, X)
         self.coef_, self.intercept_ = self._train(
@@ -121,8 +118,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
             raise SpecificationError(
                 "exposure needs public limits, above 0: declare exposure_bounds=(lo, hi), from what is publicly known"
             )
-        if not (np.isfinite(exposure).all() and exposure.min() > 0.0):
-            raise DataError("exposure holds numbers that are not above 0 and finite: drop the records")
+        if not exposure.min() > 0.0:
+            raise DataError("exposure holds numbers that are not above 0: drop the records")
         low, high = float(exposure.min()), float(exposure.max())
         return {"exposure": Given(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
 

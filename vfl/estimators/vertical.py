@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
 from parties.sources.sparse import is_sparse
@@ -63,6 +63,29 @@ class Given(NamedTuple):
     bounds: tuple[float, float]
 
 
+def per_record(values: Any, n_records: int, name: str) -> Vector:
+    """Return a number per record, (n,), of an array or of one number for all.
+
+    Each cell is refused or accepted by itself and no error shows it, so that no record decides how others are read. This is
+    why scikit-learn's check is not used: it refuses weights that are all zero.
+
+    Raises DataError for cells that are no numbers, NaN or infinite, and ValueError for another shape.
+    """
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{name} holds cells that are no numbers") from None
+    if numbers.ndim == 0:
+        numbers = np.full(n_records, float(numbers))
+    if numbers.ndim != 1:
+        raise ValueError(f"{name} has one number per record: it has {numbers.ndim} dimensions, not 1")
+    if len(numbers) != n_records:
+        raise ValueError(f"X has {n_records} records and {name} has {len(numbers)}")
+    if not np.isfinite(numbers).all():
+        raise DataError(f"Input {name} contains NaN or infinite numbers: drop the records")
+    return numbers
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalModel(BaseEstimator):  # type: ignore[misc]
     """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
@@ -108,7 +131,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """Return the weights of the records with their limits, as a factor of `_train`; {} if there are none."""
         if sample_weight is None:
             return {}
-        s = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        s = per_record(sample_weight, X.shape[0], "sample_weight")
         if self.weight_bounds is not None:
             return {"weight": Given(s, checked_bounds(tuple(self.weight_bounds)))}
         if self.epsilon is not None:
@@ -119,8 +142,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,  # who called fit
             )
             return {"weight": Given(s, DEFAULT_WEIGHTS)}
-        if not (s >= 0.0).all():
-            raise DataError("sample_weight holds numbers below 0: drop the records")
+        if not ((s >= 0.0).all() and s.any()):
+            raise DataError("sample_weight holds numbers below 0, or only zeros: drop the records")
         return {"weight": Given(s, (0.0, float(s.max())))}
 
     def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
