@@ -13,8 +13,7 @@ from vfl.planning import Plan
 from vfl.privacy.accountants import choose_accountant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from coordinator.traffic import Traffic
     from vfl.privacy.events import ReleaseKey
 
 EVERY_SECONDS = 1.0
@@ -47,13 +46,13 @@ class Meters(Protocol):
 class Telemetry:
     """Reports the events of a run.
 
-    job, run : tags of every line. travelled : returns the bytes sent and the parties' seconds so far.
+    job, run : tags of every line. traffic : of the run so far.
     """
 
-    def __init__(self, job: str, run: str, meters: Meters, travelled: Callable[[], tuple[int, float]]) -> None:
+    def __init__(self, job: str, run: str, meters: Meters, traffic: Traffic) -> None:
         self._tags = {"job": job, "run": run}
         self._meters = meters
-        self._travelled = travelled
+        self._traffic = traffic
         self._reported = 0.0
         self._before = (0, 0.0)
         self._rounds = 0
@@ -91,7 +90,7 @@ class Telemetry:
 
     def _report(self, number: int | None) -> None:
         self._reported = time.monotonic()
-        n_bytes, party_seconds = self._travelled()
+        n_bytes, party_seconds = self._traffic.n_bytes, self._traffic.party_seconds
         for name, amount in (
             ("vfl_rounds", self._rounds),
             ("vfl_bytes", n_bytes - self._before[0]),

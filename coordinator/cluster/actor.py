@@ -150,7 +150,7 @@ class CoordinatorActor:
         self._shards, self._answer_seconds = shards, faults.answer_seconds
         self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
         self._alignment = RayAlignment(actors, faults.answer_seconds)
-        self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))
+        self._telemetry = Telemetry(job, run, RayMeters(job, run), transport.traffic)
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
 

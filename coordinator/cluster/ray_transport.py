@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 from coordinator.cluster.seat import together
+from coordinator.traffic import Traffic
 from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
@@ -68,8 +69,7 @@ class RayTransport:
     timeout : seconds to wait for one answer.
     sources : {party: the source that it loads again after a restart}.
     dealer : handle of the dealer of a run on shares.
-    n_bytes : total size of the per-record vectors sent and received so far.
-    party_seconds : total time of the parties' answers so far, counting the slowest of each query.
+    traffic : of the run so far.
     """
 
     def __init__(
@@ -88,8 +88,7 @@ class RayTransport:
         self._lenders = {"weights": Lender(), "margins": Lender()}
         self._borrower = Borrower()
         self._near: frozenset[str] | None = None
-        self.n_bytes = 0
-        self.party_seconds = 0.0
+        self.traffic = Traffic(inline=INLINE_BYTES)
 
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
@@ -129,11 +128,7 @@ class RayTransport:
         for name, (plain, lent) in self._gather(refs).items():
             reply = from_plain(plain, Reply)
             replies[name] = reply if lent is None else replace(reply, vector=self._borrowed(name, shares[name], lent))
-        vectors = (records.weights, records.margins, records.labels, records.limits)
-        sent = sum(vector.nbytes for vector in vectors if vector is not None)
-        self.n_bytes += len(shares) * sent
-        self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
-        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        self.traffic.count(records, replies)
         return replies
 
     def together(self, party: str) -> tuple[str, ...]:
@@ -157,6 +152,7 @@ class RayTransport:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""
         until = time.monotonic() + seconds
         self._near = None  # it may be back on another machine
+        self.traffic.forget(party)
         while True:
             left = max(until - time.monotonic(), 0.1)
             try:

@@ -54,6 +54,6 @@ class ShardTransport(RayTransport):
             reply = from_plain(plain, Reply)
             vector: Any = None if pieces is None else Each(pieces)
             replies[name] = replace(reply, vector=vector)
-            self.n_bytes += 8 * n_trained * ((shares[name].need is not Need.NOTHING) + (pieces is not None))
-        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+            self.traffic.n_bytes += 8 * n_trained * ((shares[name].need is not Need.NOTHING) + (pieces is not None))
+        self.traffic.wait(replies)
         return replies

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from coordinator.federation.link import SENTENCE
+from coordinator.traffic import Traffic
 from vfl.errors import FederationError, PartyLost, VflError
 from vfl.holdout import Side
 from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
@@ -59,8 +60,7 @@ class FederationTransport:
     dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
         the parties have. widest : largest number of columns of a party.
     timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
-    n_bytes : total size of the per-record vectors sent and received so far.
-    party_seconds : total time of the parties' answers so far, counting the slowest of each query.
+    traffic : of the run so far.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class FederationTransport:
         self._queues: dict[str, ThreadPoolExecutor] = {}
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
-        self.n_bytes = 0
-        self.party_seconds = 0.0
+        self.traffic = Traffic()
 
     def greet(self) -> dict[str, Greeting]:
         """Have all parties read their columns, at the same time; return their greetings."""
@@ -125,10 +124,7 @@ class FederationTransport:
             limits = Limits(body, {"vector": self._due(share, name)} if isinstance(share, WITH_VECTOR) else {})
             calls[name] = self._calling(name, share, key, vectors=vectors, limits=limits)
         replies = together(calls, lambda name, answer: self._reply(name, answer, shares[name]))
-        sent = sum(vector.nbytes for vector in (records.weights, records.margins) if vector is not None)
-        self.n_bytes += len(shares) * sent
-        self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
-        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        self.traffic.count(records, replies)
         return replies
 
     def together(self, party: str) -> tuple[str, ...]:
@@ -157,7 +153,7 @@ class FederationTransport:
             raise FederationError("a run on shares has no dealer here")
         if to == DEALER and not isinstance(self._dealer, str):
             reply, sent = self._dealer.leg(leg, given)
-            self.n_bytes += sum(map(len, sent))
+            self.traffic.n_bytes += sum(map(len, sent))
             return reply, sent
         names = parcel_names(count)
         limits = Limits(MOST_WORDS, dict.fromkeys(names, self._largest_parcel()))
@@ -167,7 +163,7 @@ class FederationTransport:
             reply, found = self._link(member).call(leg, vectors=vectors, limits=limits).wait(self._timeout)
         if set(found) != set(names):
             raise FederationError(f"{member!r} sent other parcels than its leg asks for")
-        self.n_bytes += sum(found[name].nbytes for name in names)
+        self.traffic.n_bytes += sum(found[name].nbytes for name in names)
         return reply, [bytes(found[name]) for name in names]
 
     def _largest_parcel(self) -> int:
@@ -184,6 +180,7 @@ class FederationTransport:
         """
         until = time.monotonic() + seconds
         member = self._member(party)
+        self.traffic.forget(party)
         while True:
             try:
                 with _lost_as(party):

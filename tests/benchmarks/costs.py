@@ -35,6 +35,7 @@ import vfl
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
+from coordinator.traffic import Traffic
 from parties.loading import load
 from tests.benchmarks.shards import descendants
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -74,25 +75,16 @@ def files(n: int) -> dict[str, Path]:
 
 
 class Counting(InProcessTransport):
-    """Counts the bytes of vectors that travel; labels and limits count once per party and value."""
+    """Counts the bytes of vectors that would travel to processes of their own."""
 
     def __init__(self, parties: Any) -> None:
         super().__init__(parties)
-        self.n_bytes = 0
-        self._sent: dict[tuple[str, str], Any] = {}
+        self.traffic = Traffic()
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
         """Count the vectors of a query and of its replies."""
         replies = super().ask(shares, records, key)
-        for party in shares:
-            for name in ("weights", "margins", "labels", "limits"):
-                vector = getattr(records, name)
-                constant = name in ("labels", "limits")
-                if vector is None or (constant and self._sent.get((party, name)) is vector):
-                    continue
-                self._sent[party, name] = vector
-                self.n_bytes += vector.nbytes
-            self.n_bytes += 0 if replies[party].vector is None else replies[party].vector.nbytes
+        self.traffic.count(records, replies)
         return replies
 
 
@@ -103,7 +95,7 @@ def bytes_moved(n: int) -> int:
     sources = sources_of(spec, table | {"y": rng.integers(0, 2, few)})
     transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()})
     list(Coordinator(transport).stream(spec))
-    return (transport.n_bytes + 8 * few) * n // few
+    return (transport.traffic.n_bytes + 8 * few) * n // few
 
 
 def _workers() -> dict[int, str]:

@@ -132,7 +132,7 @@ class Trips:
                 seconds, count = seconds + event.seconds, count + 1
                 if count in (1000, 10_000):
                     early, late = (resident(), late) if count == 1000 else (early, resident())
-        return seconds, transport.party_seconds, count, late - early
+        return seconds, transport.traffic.party_seconds, count, late - early
 
 
 def resident():

@@ -130,8 +130,8 @@ class Driver:
             if isinstance(event, Round):
                 if event.kind == "Descend":
                     seconds.append(event.seconds)
-                    inside.append(transport.party_seconds - last)
-                last = transport.party_seconds
+                    inside.append(transport.traffic.party_seconds - last)
+                last = transport.traffic.party_seconds
         each = len(seconds) // len(actors)
         taken = [one for actor in actors.values() for one in ray.get(actor.kernels.remote(each))[1:]]
         # The first visits compute what later ones keep.

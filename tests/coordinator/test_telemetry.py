@@ -21,6 +21,7 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Lost, Round
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry
+from coordinator.traffic import Traffic
 from parties.loading import load
 from tests.faults.traps import Trap, source, sprung
 from vfl.errors import PartyLost
@@ -146,7 +147,9 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
     logging.getLogger("vfl.run").setLevel(logging.DEBUG)
     spec, meters = job(solver), Meters()
     transport = Spied(spec, at=1)
-    tell = Telemetry("credit", "run-1", meters, lambda: (1000, 0.5))
+    traffic = Traffic()
+    traffic.n_bytes = 1000
+    tell = Telemetry("credit", "run-1", meters, traffic)
     *events, outcome = Coordinator(transport, faults=Faults()).stream(spec)
     for event in events:
         tell(event)

@@ -90,7 +90,7 @@ def run(
         )
         if job.id is not None:
             yield from _aligned(gathering, there, place, arrangement)
-        telemetry = Telemetry(job.name, budget.run, meters(), lambda: (transport.n_bytes, transport.party_seconds))
+        telemetry = Telemetry(job.name, budget.run, meters(), transport.traffic)
         for event in Coordinator(transport, faults=place.faults).stream(job, budget, log):
             telemetry(event)
             if isinstance(event, Outcome):

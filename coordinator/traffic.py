@@ -1,0 +1,52 @@
+"""Counts of what passes between the coordinator and the parties, for metrics and benchmarks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import Records, Reply
+    from vfl.types import Vector
+
+
+class Traffic:
+    """Bytes of per-record vectors between coordinator and parties, and seconds of the parties' answers.
+
+    Labels and limits are counted once per party and value, because parties keep them.
+
+    inline : largest size, in bytes, of labels and limits that travel with every query instead.
+    n_bytes : size of the vectors sent and received so far.
+    party_seconds : time of the parties' answers so far, counting the slowest of each query.
+    """
+
+    def __init__(self, inline: int = 0) -> None:
+        self._inline = inline
+        self._kept: dict[tuple[str, str], Vector] = {}
+        self.n_bytes = 0
+        self.party_seconds = 0.0
+
+    def count(self, records: Records, replies: Mapping[str, Reply]) -> None:
+        """Count the vectors of a query to the parties that replied, and their replies."""
+        for party, reply in replies.items():
+            moved = (records.weights, records.margins, reply.vector)
+            self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)
+            for name, constant in (("labels", records.labels), ("limits", records.limits)):
+                if constant is not None and self._travels(party, name, constant):
+                    self.n_bytes += constant.nbytes
+        self.wait(replies)
+
+    def wait(self, replies: Mapping[str, Reply]) -> None:
+        """Count the time of the slowest reply."""
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+
+    def forget(self, party: str) -> None:
+        """Count the labels and limits of a party again, which was started anew and keeps none."""
+        for own in [own for own in self._kept if own[0] == party]:
+            del self._kept[own]
+
+    def _travels(self, party: str, name: str, constant: Vector) -> bool:
+        known = self._kept.get((party, name)) is constant
+        self._kept[party, name] = constant
+        return not known or constant.nbytes <= self._inline
