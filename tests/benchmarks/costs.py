@@ -126,12 +126,18 @@ def _sum(of: Any, *, driver: bool) -> float:
 
 def measured(n: int, engine: str) -> dict[str, float]:
     """Return seconds, processor seconds and memory of one run."""
-    most, done, here = 0.0, threading.Event(), engine == INPROCESS
+    most, watched, done, here = 0.0, 0.0, threading.Event(), engine == INPROCESS
 
     def watch() -> None:
-        nonlocal most
-        while not done.wait(EVERY_SECONDS):
+        nonlocal most, watched
+        while True:
             most = max(most, _sum(_set_size, driver=here))
+            watched = time.thread_time()
+            if done.wait(EVERY_SECONDS):
+                return
+
+    def processor() -> float:
+        return time.process_time() - watched if here else _sum(_processor, driver=False)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
@@ -141,9 +147,9 @@ def measured(n: int, engine: str) -> dict[str, float]:
     try:
         for event in stream(job(), {name: str(path) for name, path in files(n).items()}, engine=engine, cores=1):
             if isinstance(event, Reserved):
-                begun, first = _sum(_processor, driver=here), time.perf_counter() - start
+                begun, first = processor(), time.perf_counter() - start
             elif isinstance(event, Round):
-                ended, wall = _sum(_processor, driver=here), wall + event.seconds
+                ended, wall = processor(), wall + event.seconds
     finally:
         done.set()
         watching.join()

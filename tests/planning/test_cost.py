@@ -189,11 +189,14 @@ def test_a_table_names_nodes_and_parts() -> None:
     assert "kernels" in said
 
 
-def test_the_first_reading_of_columns_counts_once() -> None:
+def test_the_first_reading_and_the_warmup_count_once() -> None:
     sizes, more = sizes_of(plan(job(), 10_000)), sizes_of(plan(job(solver=vfl.SkGD(passes=9)), 10_000))
     first = cost_of(sizes, Machine()).parts["first"]
     assert first == pytest.approx(2 * sum(sizes.widths.values()) * 10_000 * Machine().update_seconds)
     assert cost_of(more, Machine()).parts["first"] == first
+    assert cost_of(more, Machine()).parts["warmup"] == Machine().warmup_seconds
+    assert cost_of(more, Machine(), RAY).parts["warmup"] == 3 * Machine().warmup_seconds
+    assert cost_of(more, Machine(), RAY, processes=1).parts["warmup"] == 2 * Machine().warmup_seconds
     assert cost_of(sizes, Machine(), RAY, threads=4).parts["first"] == pytest.approx(first / 4)
 
 

@@ -54,6 +54,11 @@ class Echo:
         party.load(table)
         return resident(), time.process_time()
 
+    def warmup(self) -> float:
+        """Return the processor seconds that the first run in this process takes more than later ones."""
+        first, *later = _run_seconds(*_simulated(FEW))
+        return max(first - min(later), 0.1 * first)
+
 
 def resident() -> float:
     """Return the bytes of memory of this process, with its share of common pages; the preset if the system reports none."""
@@ -91,11 +96,13 @@ def _least(run: Callable[[], object], clock: Callable[[], float] = time.process_
 
 def _training() -> dict[str, float]:
     """Return the costs of a coordinate update and of a release, from runs on few and on many simulated records."""
-    few, worked, updates = _run_seconds(FEW)
-    many, *_ = _run_seconds(RECORDS)
+    job, table = _simulated(FEW)
+    sizes = sizes_of(plan(job, FEW))
+    worked = sizes.updates + FIRST_READING * sum(sizes.widths.values())  # the first reading counts as updates
+    few, many = min(_run_seconds(job, table)), min(_run_seconds(*_simulated(RECORDS)))
     return {
         "update_seconds": max(many - few, 0.1 * many) / (worked * RECORDS),
-        "release_seconds": few / updates,
+        "release_seconds": few / sizes.updates,
     }
 
 
@@ -114,12 +121,8 @@ def _simulated(n: int) -> tuple[Job, dict[str, Any]]:
     return job, table
 
 
-def _run_seconds(n: int) -> tuple[float, float, int]:
-    """Return the least processor seconds that the rounds of a private run took on n records, and its coordinate updates.
-
-    The second number counts the first reading of columns as updates; the third does not.
-    """
-    job, table = _simulated(n)
+def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
+    """Return the processor seconds that the rounds of each of several runs took in this process."""
     taken = []
     for _ in range(TIMES):
         begun = ended = 0.0
@@ -129,8 +132,7 @@ def _run_seconds(n: int) -> tuple[float, float, int]:
             elif isinstance(event, Round):
                 ended = time.process_time()
         taken.append(ended - begun)
-    sizes = sizes_of(plan(job, n))
-    return min(taken), sizes.updates + FIRST_READING * sum(sizes.widths.values()), sizes.updates
+    return taken
 
 
 def _copy_bytes_a_second() -> float:
@@ -148,6 +150,7 @@ def _on_ray() -> dict[str, float]:
         job, table = _simulated(FEW)
         source = pa.table({name: cells for name, cells in table.items() if name.startswith("a")})
         held, spent = ray.get(actor.process.remote(job, source), timeout=SECONDS)
+        warmup = ray.get(actor.warmup.remote(), timeout=SECONDS)
         lender, vector = Lender(), np.ones(LARGE)
 
         def trip(given: Callable[[], Any], times: int) -> float:
@@ -159,6 +162,7 @@ def _on_ray() -> dict[str, float]:
         "start_seconds": started,
         "worker_bytes": held,
         "worker_seconds": spent,
+        "warmup_seconds": warmup,
         "trip_seconds": empty,
         "vector_bytes_a_second": 16.0 * LARGE / max(full - empty, 0.1 * full),
     }

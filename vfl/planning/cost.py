@@ -96,6 +96,7 @@ def cost_of(
     """Return the cost of a run.
 
     The time of a run is the sum of
+        warmup    processes · warmup_seconds, once
         first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
         vectors   visits · 16 n/S bytes: margins to the party, X_S Δ back
@@ -121,7 +122,9 @@ def cost_of(
     if transport == CLUSTER:
         trip, rate = machine.link_trip_seconds, machine.link_bytes_a_second
     apart = transport != INPROCESS
+    workers = processes or parties
     parts = {
+        "warmup": (workers + 1 if apart else 1) * machine.warmup_seconds,
         "first": FIRST_READING * total * n * machine.update_seconds / threads,
         "kernels": sizes.updates * n * machine.update_seconds / threads,
         "vectors": sizes.visits * 2.0 * vector / rate if apart else 0.0,
@@ -134,7 +137,6 @@ def cost_of(
         return Cost(transport, (NodeCost("this process", memory, 0.0, 0.0, sum(parts.values())),), parts, 0.0)
     nodes = []
     visits = sizes.visits / parties
-    workers = processes or parties
     for party, width in sizes.widths.items():
         own = n * width * sizes.itemsize + PARTY_VECTORS * vector
         base = machine.worker_bytes if transport == CLUSTER else machine.worker_bytes * workers / parties

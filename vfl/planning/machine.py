@@ -22,6 +22,7 @@ class Machine:
     cores : number of cores. memory : bytes.
     update_seconds : time per record of one coordinate update, on one core.
     release_seconds : time to charge, noise and log one release.
+    warmup_seconds : processor time that the first queries to a process need more than later ones: compiled kernels are loaded.
     copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
     trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
         memory that processes of one machine share (vfl.shards.lending).
@@ -36,6 +37,7 @@ class Machine:
     memory: float = 16e9
     update_seconds: float = 2e-9
     release_seconds: float = 0.15e-3
+    warmup_seconds: float = 25e-3
     copy_bytes_a_second: float = 6e9
     trip_seconds: float = 0.8e-3
     vector_bytes_a_second: float = 4e9
