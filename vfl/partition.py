@@ -274,8 +274,8 @@ class FeaturePartition:
         kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
         return FeaturePartition(kept, self.label, self._local_blocks(), **self._local_factors())
 
-    def with_factors(self, **columns: str) -> FeaturePartition:
-        """Return the partition with other columns of exposures or weights, by keyword."""
+    def with_factors(self, **columns: str | None) -> FeaturePartition:
+        """Return the partition with other columns of exposures or weights, by keyword; None drops one."""
         owned = {party: list(map(self.local, columns)) for party, columns in self._owned}
         return FeaturePartition(
             owned, self.label, self._local_blocks(), self._local_groups(), **self._local_factors() | columns

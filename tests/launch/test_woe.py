@@ -63,6 +63,18 @@ def test_counts_and_weights_are_near_the_exact_ones() -> None:
     assert found.noise < 40
 
 
+@pytest.mark.parametrize("bounds", ["declared", "bounds"])
+def test_a_weight_scales_no_count(bounds: str) -> None:
+    data = parts()
+    data["bank"]["s"] = np.full(N, 0.25)
+    given = {"columns": COLUMNS | {"s": vfl.Numeric(bounds=(0.0, 1.0))}}
+    if bounds == "bounds":
+        given = {"bounds": dict(JOB.bounds) | {"s": (0.0, 1.0)}}
+    weighted = replace(JOB, partition=PARTITION.with_factors(weight="s"), **given)
+    options = {"noise": vfl.SeededNoise(3), "columns": ["tariff"]}
+    assert buy(weighted, data, **options).columns == buy(**options).columns
+
+
 def test_noise_is_as_stated() -> None:
     """Of 40 runs with other noise, each count's spread is that of `noise`."""
     noisy = np.array(

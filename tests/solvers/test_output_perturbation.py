@@ -16,6 +16,7 @@ from scipy.stats import beta
 import vfl
 from coordinator.rounds import Round
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.launch.run.verification import verify_run
 from vfl.losses import Huber
 from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import mu_of
@@ -23,6 +24,8 @@ from vfl.privacy.geometry import Clip
 from vfl.solvers import output_perturbation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.coordinator.shared_parties import SharedParties
 
 N = 200
@@ -116,6 +119,26 @@ class TestTheSensitivity:
                 found.append(vfl.train(job(), data, engine="inprocess").w)
         moved = max(float(np.linalg.norm(a - b)) for a in found for b in found)
         assert 0.2 * event.sensitivity < moved <= event.sensitivity
+
+
+class TestAResumedRun:
+    """Its rounds hold no released value, so each process of the run begins again at the first of them."""
+
+    @pytest.mark.parametrize("kills", [1, 2])
+    def test_it_ends_with_a_certificate_that_holds(self, kills: int, tmp_path: Path) -> None:
+        def killed(event: object) -> None:
+            if isinstance(event, Round) and event.number == 3:
+                raise KeyboardInterrupt
+
+        spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
+        with pytest.raises(KeyboardInterrupt):
+            vfl.train(spec, table(), engine="inprocess", output=tmp_path / "run", watch=killed)
+        for _ in range(kills - 1):
+            with pytest.raises(KeyboardInterrupt):
+                vfl.resume(tmp_path / "run", table(), engine="inprocess", watch=killed)
+        resumed = vfl.resume(tmp_path / "run", table(), engine="inprocess")
+        assert resumed.certificate.epsilon <= 1.0
+        assert verify_run(tmp_path / "run").ok
 
 
 def noised(x: float, seed: int) -> float:

@@ -39,7 +39,7 @@ DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
 STOPPED_EARLY = (
     "stopped early: finished, but released values may have decided the number of releases (a resumed run, a lost party, "
-    "a greedy solver), so its certificate states the ε reserved"
+    "released smoothness that sets draws or noise), so its certificate states the ε reserved"
 )
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 

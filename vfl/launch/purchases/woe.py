@@ -93,8 +93,8 @@ def woe(
 
     The guarantee is under replace-one.
     Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.bought.labelled_counts derives the
-    sensitivity); weights are post-processing. This is a run of its own: its ε adds to that of the training, so charge both to
-    one ledger.
+    sensitivity); weights of evidence are post-processing. Every record counts once, whatever its weight in the job. This is a
+    run of its own: its ε adds to that of the training, so charge both to one ledger.
 
     Who sees what: the coordinator sends the owners of the columns each record's label, as the first residuals of a training
     do, and receives noisy counts alone. No participant sees another party's bins.
@@ -124,12 +124,15 @@ def woe(
         raise SpecificationError("woe: name Binned or Categorical columns, each once")
     whole = job.on_all_records()
     others = {column: Dropped() for column in whole.partition.features if column not in asked}
+    weight = whole.partition.weight  # it scales no count: every record counts once
+    unread = {*others, weight}
     draft = replace(
         whole,
         name=f"{job.name}-woe",
-        columns={**{c: d for c, d in whole.columns.items() if c not in others}, **others},
+        partition=whole.partition if weight is None else whole.partition.with_factors(weight=None),
+        columns={**{c: d for c, d in whole.columns.items() if c not in unread}, **others},
         bounds={c: b for c, b in whole.bounds.items() if c in asked or c == whole.partition.label_column},
-        fill={c: f for c, f in whole.fill.items() if c not in others},
+        fill={c: f for c, f in whole.fill.items() if c not in unread},
         loss="logistic",
         intercept=False,
         sparse=(),

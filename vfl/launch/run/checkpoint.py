@@ -4,7 +4,8 @@ The first line names the job's digest, the run and its ledger. One line states t
 query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt. Products of columns on
 shares, which are opened with the first of their queries, are in its line.
 Every line carries a hash of itself and of the line before it, so that damage is detected. A torn last line, which a crash
-may leave behind, is dropped: its releases were charged and are not used.
+may leave behind, is dropped: its releases were charged and are not used. The rounds of a sealed run hold no value, so each of
+its processes writes them from round 0 on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import os
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -220,7 +222,7 @@ def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budg
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
-    made = [entry for entry in entries if "round" in entry]
+    made = _rounds(entries)
     if [entry["round"] for entry in made] != list(range(len(made))):
         raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: {REMEDY}")
     charged = tuple(
@@ -239,6 +241,17 @@ def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budg
     n_records = reserved["n_records"] if reserved else None
     earlier = Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True, products=products)
     return start, budget, earlier
+
+
+def _rounds(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rounds. A process that finds no released value, in the log of a sealed run, begins again at round 0."""
+    made: list[dict[str, Any]] = []
+    for before, entry in pairwise(entries):
+        if entry.get("round") == 0 and "reserved" in before and not any(earlier["released"] for earlier in made):
+            made = []
+        if "round" in entry:
+            made.append(entry)
+    return made
 
 
 def _vectors(released: list[list[str]]) -> Released:
