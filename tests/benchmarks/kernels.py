@@ -15,7 +15,7 @@ import numpy as np
 from vfl.kernels import dense as kernels
 from vfl.kernels import dense_loops as loops
 from vfl.kernels.geometry import Geometry
-from vfl.kernels.simd import SUMS, WIDTH, add_to, cells, entries, fetch, lanes
+from vfl.kernels.simd import SUMS, WIDTH, add_to, cells, entries, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ def unrounded(columns, centre, v, y, loss, scale, clip):
         r = loops.clipped(loops.weight(entries(v, i, h2), entries(y, i, h2), loss), h2, clip, 1.0)
         for j in range(s):
             add_to(sums, j, (scale[j] * (cells(columns, j, i, h2) - centre[j])) * r)
-            fetch(columns, j, i + loops.AHEAD, h2)
     return sums.sum(axis=1)
 
 

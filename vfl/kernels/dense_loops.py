@@ -14,9 +14,10 @@ at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by 
 Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
 splits a loop, nor on the machine.
 
-Why so few records. Their products stay in the first-level cache between norm and sum, so that a cell is read from memory
-once and scaled once; what a pass takes is then mostly reading. No machine foresees so short runs of so many columns: each
-is fetched AHEAD of its turn.
+Memory sets the pace, so a loop reads what the machine fetches ahead by itself: at most NEAR columns side by side, over the rows
+of one panel, then the next columns over the same rows. The margins and weights of a panel stay in the second-level cache
+meanwhile. A record's numbers are computed in the same order whatever the groups are, and integer sums have no order, so that
+groups change no bit of a result.
 
 r, like : numbers of vfl.kernels.simd. All functions here of one record are those of WIDTH records too.
 """
@@ -35,7 +36,6 @@ from vfl.kernels.simd import (
     at_least,
     cells,
     entries,
-    fetch,
     lanes,
     least,
     magnitude,
@@ -51,9 +51,13 @@ if TYPE_CHECKING:
 
 WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
-PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so that they cannot change the result
+PANEL = 1 << 14
+"""Rows of one partial float sum, and of one turn of a group of columns. Threads take whole panels, so that they cannot change
+the result."""
 
-AHEAD = 256  # rows; anything from 128 to 1000 does as well
+NEAR = 10
+"""Largest number of columns that a loop reads side by side. Processors fetch about a dozen streams ahead; with more, a pass
+waits for memory."""
 
 TINY, HUGE = 1e-280, 1e300
 
@@ -151,6 +155,18 @@ def exact_sums(sums: Integers, count: int) -> Integers:
 
 
 @part
+def _side_by_side(s: int) -> int:
+    """Return the size of the groups in which s columns are read: about equal, at most NEAR."""
+    return -(-s // -(-s // NEAR)) if s > NEAR else max(s, 1)
+
+
+@compiled
+def _room(s: int, n: int) -> Vector:
+    """Return room for a number per row of a panel, if there are more columns than are read side by side."""
+    return np.empty(min(PANEL, n) if s > NEAR else 0)
+
+
+@part
 def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> None:
     """Add X_S Δ + shift to v at i, in place; only the columns in `moving` are read."""
     at = entries(v, i, like)
@@ -158,13 +174,28 @@ def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: 
         at = at + shift
     for j in moving:
         at = at + delta[j] * cells(columns, j, i, like)
-        fetch(columns, j, i + AHEAD, like)
     put(v, i, at)
+
+
+@part
+def _advance_panel(
+    columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, start: int, stop: int
+) -> None:
+    """Add X_S Δ + shift to v, rows [start, stop) of a panel, in place, by groups of columns."""
+    whole, size = stop - (stop - start) % WIDTH, _side_by_side(moving.size)
+    for g in range(0, max(moving.size, 1), size):
+        some, by = moving[g : g + size], shift if g == 0 else 0.0
+        for i in range(start, whole, WIDTH):
+            _advance(columns, delta, some, by, v, i, lanes())
+        for i in range(whole, stop):
+            _advance(columns, delta, some, by, v, i, 0.0)
 
 
 @part
 def _add_singles(
     columns: Matrix,
+    first: int,
+    last: int,
     centre: Vector,
     scale: Vector,
     clip: float,
@@ -174,11 +205,36 @@ def _add_singles(
     like: Any,
     sums: Integers,
 ) -> None:
-    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), of every column by itself."""
-    for j in range(columns.shape[0]):
+    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), of columns [first, last), every one by itself."""
+    for j in range(first, last):
         c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
         add_to(sums, j, clamped(c, r, clip, per_grid) + MAGIC)
-        fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_weighted(
+    columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers
+) -> None:
+    """Add rint(t_j r) at i to sums, (s, SUMS), of columns [first, last); r is capped and in steps of the grid."""
+    for j in range(first, last):
+        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+        add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+
+
+@part
+def _add_plain(columns: Matrix, first: int, last: int, centre: Vector, r: Any, i: int, like: Any, sums: Matrix) -> None:
+    """Add r (x − c) at i to sums, (s, SUMS), of columns [first, last)."""
+    for j in range(first, last):
+        add_to(sums, j, r * (cells(columns, j, i, like) - centre[j]))
+
+
+@part
+def _squares(columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, h2: Any, i: int, like: Any) -> Any:
+    """Return h2 + Σ t_j² at i over columns [first, last)."""
+    for j in range(first, last):
+        t = scale[j] * (cells(columns, j, i, like) - centre[j])
+        h2 = h2 + t * t
+    return h2
 
 
 @part
@@ -194,35 +250,49 @@ def _add_clipped(
     sums: Integers,
 ) -> None:
     """Add rint(clip(t r)/g) at i to sums, (s, SUMS)."""
-    if columns.shape[0] == 1:  # needs no norm
-        _add_singles(columns, centre, scale, clip, per_grid, r, i, like, sums)
+    s = columns.shape[0]
+    if s == 1:  # needs no norm
+        _add_singles(columns, 0, s, centre, scale, clip, per_grid, r, i, like, sums)
     else:
-        h2 = like
-        for j in range(columns.shape[0]):
-            t = scale[j] * (cells(columns, j, i, like) - centre[j])
-            h2 = h2 + t * t
-        r = clipped(r, h2, clip, per_grid)
-        for j in range(columns.shape[0]):
-            c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
-            add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
-            fetch(columns, j, i + AHEAD, like)
+        r = clipped(r, _squares(columns, 0, s, centre, scale, like, i, like), clip, per_grid)
+        _add_weighted(columns, 0, s, centre, scale, r, i, like, sums)
 
 
 @part
-def _add_weighted(columns: Matrix, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers) -> None:
-    """Add rint(t_j r) at i to sums, (s, SUMS); r is capped and in steps of the grid."""
-    for j in range(columns.shape[0]):
-        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
-        add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
-        fetch(columns, j, i + AHEAD, like)
+def _add_clipped_panel(
+    columns: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    start: int,
+    stop: int,
+    r: Vector,
+    sums: Integers,
+) -> None:
+    """Add rint(clip(t r)/g) of rows [start, stop) of a panel to sums, (s, SUMS), by groups of columns.
 
-
-@part
-def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums: Matrix) -> None:
-    """Add r (x − c) at i to sums, (s, SUMS)."""
-    for j in range(columns.shape[0]):
-        add_to(sums, j, r * (cells(columns, j, i, like) - centre[j]))
-        fetch(columns, j, i + AHEAD, like)
+    r : room for the norms, then the weights, of the rows.
+    """
+    s, whole = columns.shape[0], stop - (stop - start) % WIDTH
+    size = _side_by_side(s)
+    for g in range(0, s, size):
+        last = min(g + size, s)
+        for i in range(start, whole, WIDTH):
+            h2 = lanes() if g == 0 else entries(r, i - start, lanes())
+            h2 = _squares(columns, g, last, centre, scale, h2, i, lanes())
+            if last == s:
+                h2 = clipped(weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), h2, clip, per_grid)
+            put(r, i - start, h2)
+    for g in range(0, s, size):
+        for i in range(start, whole, WIDTH):
+            at = entries(r, i - start, lanes())
+            _add_weighted(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
+    for i in range(whole, stop):
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
 
 
 @part
@@ -237,11 +307,9 @@ def add_panel(sums: Matrix, partial: Vector) -> None:
 @compiled
 def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
     """Add X_S Δ + shift to v, rows [start, stop), in place."""
-    moving, whole = np.flatnonzero(delta), stop - (stop - start) % WIDTH
-    for i in range(start, whole, WIDTH):
-        _advance(columns, delta, moving, shift, v, i, lanes())
-    for i in range(whole, stop):
-        _advance(columns, delta, moving, shift, v, i, 0.0)
+    moving = np.flatnonzero(delta)
+    for a in range(start, stop, PANEL):
+        _advance_panel(columns, delta, moving, shift, v, a, min(a + PANEL, stop))
 
 
 @compiled
@@ -258,12 +326,25 @@ def singles(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
-    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
-    for i in range(start, whole, WIDTH):
-        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-        _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
-    for i in range(whole, stop):
-        _add_singles(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    s = columns.shape[0]
+    sums, size = np.zeros((s, SUMS), np.int64), _side_by_side(s)
+    r = _room(s, stop - start)
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        if s <= NEAR:
+            for i in range(a, whole, WIDTH):
+                at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+                _add_singles(columns, 0, s, centre, scale, clip, per_grid, at, i, lanes(), sums)
+        else:
+            for i in range(a, whole, WIDTH):
+                put(r, i - a, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
+        for g in range(0, s if s > NEAR else 0, size):
+            for i in range(a, whole, WIDTH):
+                at = entries(r, i - a, lanes())
+                _add_singles(columns, g, min(g + size, s), centre, scale, clip, per_grid, at, i, lanes(), sums)
+        for i in range(whole, b):
+            _add_singles(columns, 0, s, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -281,12 +362,19 @@ def gradient(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
-    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
-    for i in range(start, whole, WIDTH):
-        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
-    for i in range(whole, stop):
-        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    s = columns.shape[0]
+    sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        if s > NEAR:
+            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, sums)
+            continue
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
+            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+        for i in range(whole, b):
+            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -307,15 +395,26 @@ def step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
-    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
-    moving = np.flatnonzero(delta)
-    for i in range(start, whole, WIDTH):
-        _advance(previous, delta, moving, shift, v, i, lanes())
-        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
-    for i in range(whole, stop):
-        _advance(previous, delta, moving, shift, v, i, 0.0)
-        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    s, moving = columns.shape[0], np.flatnonzero(delta)
+    sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
+    together = moving.size + s <= NEAR
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        if not together:
+            _advance_panel(previous, delta, moving, shift, v, a, b)
+        if s > NEAR:
+            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, sums)
+            continue
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
+            if together:
+                _advance(previous, delta, moving, shift, v, i, lanes())
+            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+        for i in range(whole, b):
+            if together:
+                _advance(previous, delta, moving, shift, v, i, 0.0)
+            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -335,16 +434,69 @@ def capped_step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±abs(bounds_i)."""
-    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
-    moving = np.flatnonzero(delta)
-    for i in range(start, whole, WIDTH):
-        _advance(previous, delta, moving, shift, v, i, lanes())
-        r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
-        _add_weighted(columns, centre, scale, r, i, lanes(), sums)
-    for i in range(whole, stop):
-        _advance(previous, delta, moving, shift, v, i, 0.0)
-        _add_weighted(columns, centre, scale, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
+    s, moving = columns.shape[0], np.flatnonzero(delta)
+    sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
+    together, size = moving.size + s <= NEAR, _side_by_side(s)
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        if not together:
+            _advance_panel(previous, delta, moving, shift, v, a, b)
+        if together:
+            for i in range(a, whole, WIDTH):
+                _advance(previous, delta, moving, shift, v, i, lanes())
+                r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
+                _add_weighted(columns, 0, s, centre, scale, r, i, lanes(), sums)
+        elif s <= NEAR:
+            for i in range(a, whole, WIDTH):
+                r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
+                _add_weighted(columns, 0, s, centre, scale, r, i, lanes(), sums)
+        else:
+            for i in range(a, whole, WIDTH):
+                r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
+                put(room, i - a, r)
+                _add_weighted(columns, 0, size, centre, scale, r, i, lanes(), sums)
+            for g in range(size, s, size):
+                for i in range(a, whole, WIDTH):
+                    r = entries(room, i - a, lanes())
+                    _add_weighted(columns, g, min(g + size, s), centre, scale, r, i, lanes(), sums)
+        for i in range(whole, b):
+            if together:
+                _advance(previous, delta, moving, shift, v, i, 0.0)
+            _add_weighted(columns, 0, s, centre, scale, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
     return exact_sums(sums, stop - start)
+
+
+@part
+def _add_plain_panel(
+    columns: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    start: int,
+    stop: int,
+    r: Vector,
+    sums: Matrix,
+) -> None:
+    """Add r_i (x_i − c) of rows [start, stop) of a panel to sums, (s, SUMS), by groups of columns.
+
+    r : room for the weights of the rows.
+    """
+    s, whole = columns.shape[0], stop - (stop - start) % WIDTH
+    size = _side_by_side(s)
+    if s <= NEAR:
+        for i in range(start, whole, WIDTH):
+            at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+            _add_plain(columns, 0, s, centre, at, i, lanes(), sums)
+    else:
+        for i in range(start, whole, WIDTH):
+            put(r, i - start, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
+        for g in range(0, s, size):
+            for i in range(start, whole, WIDTH):
+                _add_plain(columns, g, min(g + size, s), centre, entries(r, i - start, lanes()), i, lanes(), sums)
+    for i in range(whole, stop):
+        _add_plain(columns, 0, s, centre, weight(v[i], y[i], loss), i, 0.0, sums)
 
 
 @compiled
@@ -352,14 +504,9 @@ def plain_gradient(
     columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
 ) -> None:
     """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
-    sums = np.zeros((columns.shape[0], SUMS))
+    sums, room = np.zeros((columns.shape[0], SUMS)), _room(columns.shape[0], stop - start)
     for a in range(start, stop, PANEL):
-        b = min(a + PANEL, stop)
-        whole = b - (b - a) % WIDTH
-        for i in range(a, whole, WIDTH):
-            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
-        for i in range(whole, b):
-            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_plain_panel(columns, centre, v, y, loss, a, min(a + PANEL, stop), room, sums)
         add_panel(sums, partial[a // PANEL])
 
 
@@ -379,15 +526,11 @@ def plain_step(
 ) -> None:
     """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
     sums, moving = np.zeros((columns.shape[0], SUMS)), np.flatnonzero(delta)
+    room = _room(columns.shape[0], stop - start)
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
-        whole = b - (b - a) % WIDTH
-        for i in range(a, whole, WIDTH):
-            _advance(previous, delta, moving, shift, v, i, lanes())
-            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
-        for i in range(whole, b):
-            _advance(previous, delta, moving, shift, v, i, 0.0)
-            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _advance_panel(previous, delta, moving, shift, v, a, b)
+        _add_plain_panel(columns, centre, v, y, loss, a, b, room, sums)
         add_panel(sums, partial[a // PANEL])
 
 
