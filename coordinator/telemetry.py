@@ -1,4 +1,7 @@
-"""Metrics and log lines of a run for its operators: job and round, never data, residuals, ids or scores."""
+"""Metrics and log lines of a run for its operators: job and round, never data, residuals, ids or scores.
+
+The times in them are of work on records. No guarantee covers what a time reveals, so they are no part of a run's results.
+"""
 
 from __future__ import annotations
 

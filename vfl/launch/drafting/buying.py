@@ -85,7 +85,7 @@ def buy_bounds(
 
     Each of k parties with open bounds pays ε/k, and δ/k of δ = 1/n², in a release of its own (`vfl.private_bounds`), so that
     the costs add up to at most ε even for a record that all have. Missing cells count as 0. The number of rows of each
-    file becomes public.
+    file becomes public. The guarantee takes the draft as public: it found in the cells which columns are numeric.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
     ledger, dataset : where the purchases are charged; the data set has a cap there. Both None: nothing counts the cost.

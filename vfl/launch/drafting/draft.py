@@ -1,9 +1,10 @@
-"""`draft`: the text of a job file for some data files. Everything that was read from the data stands in comments.
+"""`draft`: the text of a job file for some data files. Every value that was read from the data stands in a comment.
 
 The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
 questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
 guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
-text files by their beginning. The draft shows cells: only the owner of the files should see it.
+text files by their beginning. These, and the kind of each column, are declared by the draft, which asks to check them: a single
+cell may decide them, and no guarantee covers that. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -214,6 +215,8 @@ def draft(
         f'# Comments that end in "{MARK}"',
         "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
         "# then the job is refused.",
+        "# Check the kinds of the columns, the ids and the formats of files: they were found in the records too, where one",
+        "# cell may decide them, and the guarantee does not cover that.",
         f"format = {FORMAT}",
         'name = "draft"',
         'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
