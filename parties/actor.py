@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from parties.alignment.participant import Alignment
 from parties.loading import Divided, consented, digests_of, load, load_rows, open_for, over, require_content
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
-from parties.visits import Visited
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
@@ -21,8 +19,8 @@ from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
 from vfl.shards import Each, Here, Remote
 from vfl.shards.lending import Borrower, Lender, Lent
-from vfl.shards.line import Ended, answering
 from vfl.shards.ray_transport import FETCH_SECONDS, Reader, answer_of, room_to_send, sent, stored
+from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from vfl.secure.legs import Parcel
     from vfl.security.psi import Points
     from vfl.shards import Shard
-    from vfl.shards.line import Address
     from vfl.types import Integers, Vector
 
 
@@ -101,7 +98,7 @@ def _encoded(argument: Any) -> Any:
     return to_plain(argument) if isinstance(argument, Query) else argument
 
 
-class RowsActor:
+class RowsActor(Serving):
     """Actor that holds one shard of a party's rows. Only the party's actor starts it and calls it.
 
     After Ray restarts this actor, it has no rows; the party's actor then makes it load them again.
@@ -170,17 +167,6 @@ class RowsActor:
     def step(self, number: int, delta: Vector, shift: float) -> Sums:
         """Return the sum of the next step."""
         return self._rows.step(number, delta, shift)
-
-    def visit(self, query: Plain, records: Records, address: Address) -> Any:
-        """Answer a whole visit, whose steps arrive on a line; return the result of `leave`, or None for an abandoned visit."""
-        with contextlib.suppress(Ended), answering(address) as line:
-            line.send(self.enter(query, records))
-            while True:
-                number, delta, shift = line.receive()
-                if number is None:
-                    return self.leave(delta, shift)
-                line.send(self.step(number, delta, shift))
-        return None
 
     def leave(self, delta: Vector, shift: float) -> Any:
         """Return the visit's change of the margins, or its handle. Pass it only to margins."""
@@ -268,7 +254,7 @@ class Constants:
         return self._fetched[name][1]
 
 
-class PartyActor:
+class PartyActor(Serving):
     """Actor that loads its party's columns and answers queries. Ray never retries its methods: a retry is a new release.
 
     After a restart by Ray the actor has no columns, and answers no query before `load` is called again.
@@ -291,7 +277,7 @@ class PartyActor:
     ) -> None:
         self._shards = shards
         self._started: list[Any] = []
-        self._visited: Visited | None = None
+        self._served: Served | None = None
         self._divided: tuple[Policy | None, Index | None, Divided] | None = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
@@ -357,19 +343,24 @@ class PartyActor:
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
-        if self._visited is None:
-            self._visited = Visited(self._started, self._of_shard, _encoded, party=self._name, seconds=SHARD_SECONDS)
-        group = self._visited
+        if self._served is None:
+            self._served = Served(
+                self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
+            )
+        group = self._served
         facts = divided.load(group, source)
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
 
-    def meet(self, probes: list[Lent | None]) -> list[bool]:
-        """Return, per shard, whether it can read memory that its shard of the margins lends."""
-        assert self._visited is not None  # noqa: S101 - set by `load`
-        answers = self._visited.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))
-        self._visited.near = all(own for _, own in answers)
-        return [near for near, _ in answers]
+    def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
+        """Return, per shard, True if it can read memory of its shard of the margins, and True if this actor can read the other.
+
+        probes : memory of the margins, by shard. coordinator : memory of the coordinator.
+        """
+        assert self._served is not None  # noqa: S101 - set by `load`
+        answers = self._served.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))
+        self._served.near = all(own for _, own in answers)
+        return [near for near, _ in answers], coordinator is not None and self.borrows(coordinator)
 
     def _of_shard(self, number: int, ref: Any) -> Any:
         """Return the answer of one shard. Loss of the shard counts as loss of the party."""
@@ -377,6 +368,9 @@ class PartyActor:
             return answer_of(self._name, ref, SHARD_SECONDS)
         except PartyLost as lost:
             raise PartyLost(f"shard {number} of {lost}", self._name) from lost
+
+    def _late(self, number: int) -> PartyLost:
+        return PartyLost(f"shard {number} of {self._name!r} did not answer within {SHARD_SECONDS:g} s", self._name)
 
     def _index(self, task: PartyTask, source: Any) -> Index:
         if self._alignment is None and self._keeping.run is None:

@@ -20,9 +20,9 @@ from coordinator.states.state import StateLost
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.messages import Records
-from vfl.shards import Remote
 from vfl.shards.lending import Lender, Lenders, Lent
 from vfl.shards.ray_transport import Reader, answer_of, room_to_send, sent
+from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RayMeters:
         self._meters[name].set(value)
 
 
-class MarginsActor(ShardMargins):
+class MarginsActor(Serving, ShardMargins):
     """Actor that holds one shard of the margins.
 
     It lends vectors to parties whose shard is on this machine, and puts them into the object store for others. It stores
@@ -189,7 +189,7 @@ class CoordinatorActor:
     ) -> MarginShards:
         """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        group = Remote(started, self._of_margins)
+        group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         meet = partial(self._transport.introduce, group)
         return MarginShards(group, labels, split, n_records, n_margins, targets, loaded=meet)
@@ -201,6 +201,9 @@ class CoordinatorActor:
             if lost.party in self._actors:
                 raise
             raise StateLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
+
+    def _late(self, number: int) -> StateLost:
+        return StateLost(f"shard {number} of the margins did not answer within {self._answer_seconds:g} s")
 
     def _noted(self, events: Iterator[Event]) -> Iterator[Event]:
         for event in events:

@@ -156,8 +156,11 @@ class Remote(Group):
         self.fetch([done for done, _ in pairs])
         return Each(vector for _, vector in pairs)
 
+    def _plain(self, arguments: Sequence[Any]) -> list[Any]:
+        return [argument if isinstance(argument, Each) else self._encode(argument) for argument in arguments]
+
     def _calls(self, method: str, arguments: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        plain = [argument if isinstance(argument, Each) else self._encode(argument) for argument in arguments]
+        plain = self._plain(arguments)
         return [(getattr(member, method), given(plain, k)) for k, member in enumerate(self.members)]
 
 

@@ -1,6 +1,6 @@
 """Line between two processes of one machine, for many small messages of one call between Ray actors.
 
-A message costs some microseconds of processor time, a call of an actor about a millisecond. Lines are pipes without a name:
+A message costs some microseconds of processor time, a call of an actor some milliseconds. Lines are pipes without a name:
 only processes of the same user, in the same space of process ids, can open one, and each end notices when the other is gone.
 
     line = Line()
@@ -49,18 +49,29 @@ class End:
 
     def send(self, message: Any) -> None:
         """Send a message; Ended if nobody can read it."""
-        body = pickle.dumps(message, protocol=5)
+        self.write(pickle.dumps(message, protocol=5))
+
+    def receive(self) -> Any:
+        """Wait for the next message; Ended if there will be none."""
+        return pickle.loads(self.read())  # noqa: S301 - from a process of the same owner
+
+    def write(self, body: bytes) -> None:
+        """Send bytes; Ended if nobody can read them."""
         left = memoryview(SIZE.pack(len(body)) + body)
         try:
             while left:
+                self._writeable()
                 left = left[os.write(self._writes, left) :]
         except BrokenPipeError:
             raise Ended from None
 
-    def receive(self) -> Any:
-        """Wait for the next message; Ended if there will be none."""
+    def _writeable(self) -> None:
+        """Wait until the other process has room for bytes; Ended if that takes too long."""
+
+    def read(self) -> bytes:
+        """Wait for the next bytes; Ended if there will be none."""
         (size,) = SIZE.unpack(self._exactly(SIZE.size))
-        return pickle.loads(self._exactly(size))  # noqa: S301 - from a process of the same owner
+        return self._exactly(size)
 
     def _exactly(self, size: int) -> bytes:
         parts = []
@@ -90,6 +101,7 @@ class Line(End):
         self._seconds = seconds
         there_reads, here_writes = os.pipe()
         here_reads, there_writes = os.pipe()
+        os.set_blocking(here_writes, False)
         super().__init__(here_reads, here_writes)
         self._there = End(there_reads, there_writes)
         self.address = Address(os.getpid(), there_reads, there_writes)
@@ -106,11 +118,15 @@ class Line(End):
         self._there.close()
         return self.receive()
 
-    def receive(self) -> Any:
-        """Wait for the next message; Ended if there will be none, or if it takes too long."""
+    def read(self) -> bytes:
+        """Wait for the next bytes; Ended if there will be none, or if it takes too long."""
         if not _ready(self._reads, self._seconds):
             raise Ended
-        return super().receive()
+        return super().read()
+
+    def _writeable(self) -> None:
+        if not _ready(self._writes, self._seconds, select.POLLOUT):
+            raise Ended
 
     def close(self) -> None:
         """Give up both ends."""
@@ -118,9 +134,9 @@ class Line(End):
         super().close()
 
 
-def _ready(descriptor: int, seconds: float) -> bool:
+def _ready(descriptor: int, seconds: float, event: int = select.POLLIN) -> bool:
     waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
+    waiting.register(descriptor, event)
     return bool(waiting.poll(1000.0 * seconds))
 
 

@@ -82,6 +82,12 @@ def answered(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])
 
 
+def name_of(value: Any) -> bytes | None:
+    """Return the name of a reference to an object in the object store; None for other values."""
+    name: bytes | None = value.binary() if isinstance(value, ray.ObjectRef) else None
+    return name
+
+
 def _first_line(error: Exception) -> str:
     """Return the first line of the cause, without the tables of ids that Ray adds."""
     return next(iter(str(error).splitlines()), type(error).__name__)

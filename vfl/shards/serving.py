@@ -1,0 +1,230 @@
+"""Calls of Ray actors that travel over a line, for processes of one machine.
+
+A Ray call costs some milliseconds of processor time on both sides. Over a line, one Ray call (`serve`) stays open and carries
+all others. Errors, losses and references to the object store still take Ray, which raises and counts them as ever:
+
+    serve(line):                                    # a Ray call of the member
+        repeat: method, arguments = line.read(); line.write(method(*arguments))
+        on an error, or an answer with a new reference: end the line, and raise or return it as the answer of the Ray call
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.shards import Remote, given
+from vfl.shards.line import Ended, Line, answering
+from vfl.shards.ray_transport import answered, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from vfl.errors import PartyLost
+    from vfl.shards import Each
+    from vfl.shards.line import Address
+
+    References = dict[bytes, Any]
+    """{name: reference to an object in the object store}, which messages carry as names."""
+
+KNOWN = 4
+"""References that both ends remember at most: of labels and limits, and the last ones before."""
+UNFIT = (pickle.PicklingError, AttributeError, TypeError)
+"""Errors of pickle for objects that Ray can send, such as functions without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Answer that ends a line, because it has references that the caller does not know yet."""
+
+    answer: Any
+
+
+class _Outgoing(pickle.Pickler):
+    """Pickler that writes references by name, and collects them."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.references: References = {}
+
+    def persistent_id(self, value: Any) -> bytes | None:
+        """Return the name of a reference; None for other objects."""
+        name = name_of(value)
+        if name is not None:
+            self.references[name] = value
+        return name
+
+
+class _Incoming(pickle.Unpickler):
+    """Unpickler that looks up references by name."""
+
+    def __init__(self, body: bytes, known: References) -> None:
+        super().__init__(io.BytesIO(body))
+        self._known = known
+
+    def persistent_load(self, name: bytes) -> Any:
+        """Return the reference."""
+        return self._known[name]
+
+
+def written(message: Any) -> tuple[bytes, References]:
+    """Return the message in bytes, and the references in it."""
+    file = io.BytesIO()
+    pickler = _Outgoing(file)
+    pickler.dump(message)
+    return file.getvalue(), pickler.references
+
+
+class Serving:
+    """Base of actors whose calls may travel over a line."""
+
+    def serve(self, address: Address, references: Sequence[Any] = ()) -> Carried | None:
+        """Answer the calls that arrive on a line until the caller closes it; raise the first error of a call.
+
+        references : that calls and answers may carry. The first answer with another one ends the line and is returned.
+        """
+        known = {name: reference for reference in references if (name := name_of(reference)) is not None}
+        with contextlib.suppress(Ended), answering(address) as line:
+            line.send(None)
+            while True:
+                method, arguments = _Incoming(line.read(), known).load()
+                answer = getattr(self, method)(*arguments)
+                try:
+                    body, used = written(answer)
+                except UNFIT:
+                    return Carried(answer)
+                if not known.keys() >= used.keys():
+                    return Carried(answer)
+                line.write(body)
+                del arguments, answer, body  # they may be large, and the next call may be far
+        return None
+
+
+class Caller:
+    """Calls of one member over a line, which is opened for the first call and again after an error.
+
+    member : actor. wait : waits for the answer of a Ray call, and raises its errors. lost : returns the error for a member that
+        does not answer a call within `seconds`. ended : tells if a Ray call has an answer.
+    """
+
+    def __init__(
+        self,
+        member: Any,
+        wait: Callable[[Any], Any],
+        lost: Callable[[], PartyLost],
+        seconds: float,
+        ended: Callable[[Any], bool] = answered,
+    ) -> None:
+        self._member, self._wait, self._lost, self._seconds, self._ended = member, wait, lost, seconds, ended
+        self._line: Line | None = None
+        self._serving: Any = None
+        self._known: References = {}
+
+    def say(self, body: bytes, references: Mapping[bytes, Any]) -> None:
+        """Send a call: (method, arguments) as `written`. `hear` raises if that failed."""
+        if self._line is None or not self._known.keys() >= references.keys():
+            self._open(references)
+        if self._line is not None:
+            with contextlib.suppress(Ended):
+                self._line.write(body)
+
+    def hear(self) -> Any:
+        """Return the answer of the last call, or raise its error."""
+        if self._line is not None:
+            with contextlib.suppress(Ended):
+                return _Incoming(self._line.read(), self._known).load()
+        self.close()
+        carried = self._wait(self._serving)
+        if carried is None:
+            raise self._lost()
+        self._learn(written_references(carried.answer))
+        return carried.answer
+
+    def close(self) -> None:
+        """End the line. Ray calls of the member then wait only for the call that is under way."""
+        if self._line is not None:
+            self._line.close()
+        self._line = None
+
+    def _open(self, references: Mapping[bytes, Any]) -> None:
+        self.close()
+        self._learn(references)
+        line = Line(self._seconds)
+        self._serving = self._member.serve.remote(line.address, list(self._known.values()))
+        try:
+            line.first(lambda: self._ended(self._serving))
+        except Ended:
+            line.close()
+        else:
+            self._line = line
+
+    def _learn(self, references: Mapping[bytes, Any]) -> None:
+        others = {name: reference for name, reference in self._known.items() if name not in references}
+        self._known = dict([*others.items(), *references.items()][-max(KNOWN, len(references)) :])
+
+
+def written_references(answer: Any) -> References:
+    """Return the references in an answer; {} if they cannot be named."""
+    try:
+        return written(answer)[1]
+    except UNFIT:
+        return {}
+
+
+class Served(Remote):
+    """Group of Ray actors whose calls travel over lines while `near`, which is True if all run on this machine.
+
+    An error of a call sets `near` to False: a lost member may come back elsewhere.
+
+    lost : returns the error for a member that does not answer within `seconds`. ended : as for `Caller`. members, wait, encode,
+        handles : as for `Remote`.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Any],
+        wait: Callable[[int, Any], Any],
+        encode: Callable[[Any], Any] = lambda value: value,
+        *,
+        lost: Callable[[int], PartyLost],
+        seconds: float,
+        handles: bool = False,
+        ended: Callable[[Any], bool] = answered,
+    ) -> None:
+        super().__init__(members, wait, encode, handles=handles)
+        self.near = False
+        self._callers = [
+            Caller(member, lambda ref, k=k: wait(k, ref), lambda k=k: lost(k), seconds, ended)  # type: ignore[misc]
+            for k, member in enumerate(self.members)
+        ]
+
+    def start(self, method: str, *arguments: Any) -> Each:
+        """Return references to the answers."""
+        for caller in self._callers:
+            caller.close()
+        return super().start(method, *arguments)
+
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all members; return the answers, or raise the first error once all members have answered."""
+        if not self.near:
+            return super().ask(method, *arguments)
+        plain = self._plain(arguments)
+        try:
+            calls = [written((method, given(plain, k))) for k in range(self.size)]
+        except UNFIT:
+            return super().ask(method, *arguments)
+        for caller, call in zip(self._callers, calls, strict=True):
+            caller.say(*call)
+        found, failed = [], None
+        for caller in self._callers:
+            try:
+                found.append(caller.hear())
+            except Exception as error:  # noqa: BLE001 - raised below, once no member is at work any more
+                failed = failed or error
+        if failed is not None:
+            self.near = False
+            raise failed
+        return found
