@@ -33,6 +33,8 @@ from vfl.kernels.simd import (
     SUMS,
     WIDTH,
     add_to,
+    align_stack,
+    all_at_most,
     at_least,
     cells,
     entries,
@@ -135,6 +137,7 @@ def capped(v: Any, bound: Any, loss: int) -> Any:
 @compiled
 def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
     """Write r_i = ∂ℓ(v_i, y_i)/∂v_i."""
+    align_stack()
     whole = v.size - v.size % WIDTH
     for i in range(0, whole, WIDTH):
         put(r, i, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
@@ -229,6 +232,15 @@ def _add_plain(columns: Matrix, first: int, last: int, centre: Vector, r: Any, i
 
 
 @part
+def _add_finite(
+    columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers
+) -> None:
+    """Add rint(t_j r) at i to sums, as `_add_weighted` does, where no product can be NaN."""
+    for j in range(first, last):
+        add_to(sums, j, (scale[j] * (cells(columns, j, i, like) - centre[j])) * r + MAGIC)
+
+
+@part
 def _squares(columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, h2: Any, i: int, like: Any) -> Any:
     """Return h2 + Σ t_j² at i over columns [first, last)."""
     for j in range(first, last):
@@ -247,15 +259,30 @@ def _add_clipped(
     r: Any,
     i: int,
     like: Any,
+    products: Vector,
     sums: Integers,
 ) -> None:
-    """Add rint(clip(t r)/g) at i to sums, (s, SUMS)."""
+    """Add rint(clip(t r)/g) at i to sums, (s, SUMS).
+
+    products : (WIDTH·s,) room for t.
+    """
     s = columns.shape[0]
     if s == 1:  # needs no norm
         _add_singles(columns, 0, s, centre, scale, clip, per_grid, r, i, like, sums)
     else:
-        r = clipped(r, _squares(columns, 0, s, centre, scale, like, i, like), clip, per_grid)
-        _add_weighted(columns, 0, s, centre, scale, r, i, like, sums)
+        h2 = like
+        for j in range(s):
+            t = scale[j] * (cells(columns, j, i, like) - centre[j])
+            put(products, j * WIDTH, t)
+            h2 = h2 + t * t
+        r = clipped(r, h2, clip, per_grid)
+        if all_at_most(h2, HUGE):  # so every t is finite, and |t r| ≤ κ/g
+            for j in range(s):
+                add_to(sums, j, entries(products, j * WIDTH, like) * r + MAGIC)
+        else:
+            for j in range(s):
+                c = entries(products, j * WIDTH, like) * r
+                add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
 
 
 @part
@@ -271,28 +298,33 @@ def _add_clipped_panel(
     start: int,
     stop: int,
     r: Vector,
+    products: Vector,
     sums: Integers,
 ) -> None:
     """Add rint(clip(t r)/g) of rows [start, stop) of a panel to sums, (s, SUMS), by groups of columns.
 
-    r : room for the norms, then the weights, of the rows.
+    r : room for the norms, then the weights, of the rows. products : as for `_add_clipped`.
     """
     s, whole = columns.shape[0], stop - (stop - start) % WIDTH
-    size = _side_by_side(s)
+    size, finite = _side_by_side(s), True
     for g in range(0, s, size):
         last = min(g + size, s)
         for i in range(start, whole, WIDTH):
             h2 = lanes() if g == 0 else entries(r, i - start, lanes())
             h2 = _squares(columns, g, last, centre, scale, h2, i, lanes())
             if last == s:
+                finite = finite and all_at_most(h2, HUGE)  # so every t is finite, and |t r| ≤ κ/g
                 h2 = clipped(weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), h2, clip, per_grid)
             put(r, i - start, h2)
     for g in range(0, s, size):
         for i in range(start, whole, WIDTH):
             at = entries(r, i - start, lanes())
-            _add_weighted(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
+            if finite:
+                _add_finite(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
+            else:
+                _add_weighted(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
     for i in range(whole, stop):
-        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
 
 
 @part
@@ -307,6 +339,7 @@ def add_panel(sums: Matrix, partial: Vector) -> None:
 @compiled
 def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
     """Add X_S Δ + shift to v, rows [start, stop), in place."""
+    align_stack()
     moving = np.flatnonzero(delta)
     for a in range(start, stop, PANEL):
         _advance_panel(columns, delta, moving, shift, v, a, min(a + PANEL, stop))
@@ -326,6 +359,7 @@ def singles(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
+    align_stack()
     s = columns.shape[0]
     sums, size = np.zeros((s, SUMS), np.int64), _side_by_side(s)
     r = _room(s, stop - start)
@@ -362,19 +396,21 @@ def gradient(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
+    align_stack()
     s = columns.shape[0]
     sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
+    products = np.empty(WIDTH * s)
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
         if s > NEAR:
-            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, sums)
+            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, products, sums)
             continue
         whole = b - (b - a) % WIDTH
         for i in range(a, whole, WIDTH):
             r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
         for i in range(whole, b):
-            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -395,26 +431,28 @@ def step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
+    align_stack()
     s, moving = columns.shape[0], np.flatnonzero(delta)
     sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
     together = moving.size + s <= NEAR
+    products = np.empty(WIDTH * s)
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
         if not together:
             _advance_panel(previous, delta, moving, shift, v, a, b)
         if s > NEAR:
-            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, sums)
+            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, products, sums)
             continue
         whole = b - (b - a) % WIDTH
         for i in range(a, whole, WIDTH):
             if together:
                 _advance(previous, delta, moving, shift, v, i, lanes())
             r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
         for i in range(whole, b):
             if together:
                 _advance(previous, delta, moving, shift, v, i, 0.0)
-            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -434,6 +472,7 @@ def capped_step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±abs(bounds_i)."""
+    align_stack()
     s, moving = columns.shape[0], np.flatnonzero(delta)
     sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
     together, size = moving.size + s <= NEAR, _side_by_side(s)
@@ -504,6 +543,7 @@ def plain_gradient(
     columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
 ) -> None:
     """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
+    align_stack()
     sums, room = np.zeros((columns.shape[0], SUMS)), _room(columns.shape[0], stop - start)
     for a in range(start, stop, PANEL):
         _add_plain_panel(columns, centre, v, y, loss, a, min(a + PANEL, stop), room, sums)
@@ -525,6 +565,7 @@ def plain_step(
     stop: int,
 ) -> None:
     """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
+    align_stack()
     sums, moving = np.zeros((columns.shape[0], SUMS)), np.flatnonzero(delta)
     room = _room(columns.shape[0], stop - start)
     for a in range(start, stop, PANEL):

@@ -129,6 +129,41 @@ def at_least(
     return result(*(_lane(kind) for kind in (a, b, then, other))), code
 
 
+@inline
+def all_at_most(_context: BaseContext, a: types.Type, _b: types.Type) -> tuple[Signature, Code]:
+    """Return whether every lane of a is ≤ b. NaN is not."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        x, y = _like(builder, a, signature, args)
+        each = builder.fcmp_ordered("<=", x, y)
+        if not isinstance(a, Lanes):
+            return each
+        kind = ir.FunctionType(ir.IntType(1), [each.type])
+        return builder.call(
+            cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.and.v{WIDTH}i1"), [each]
+        )
+
+    return types.boolean(a, types.float64), code
+
+
+@inline
+def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
+    """Align the stack of a loop with the registers that it spills.
+
+    The compiler keeps 16 bytes otherwise, so that in some processes every other spill crosses two lines of the cache; a sigmoid
+    then takes up to twice as long.
+    """
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, _args: list[ir.Value]) -> ir.Value:
+        with builder.goto_entry_block():
+            kept = builder.alloca(ir.VectorType(_DOUBLE, 4))
+            kept.align = 32
+        builder.asm(ir.FunctionType(ir.VoidType(), [kept.type]), "", "r", [kept], side_effect=True)
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
 def _extreme(sign: str) -> Any:
     """Return the choice between two numbers for which, unlike `at_least`, every machine has an instruction."""
 
