@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security import psi
-from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise
+from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, normalise, normalised
 
 SALT = bytes(range(32))
 P = 2**255 - 19
@@ -434,9 +434,12 @@ def test_bad_ids_are_errors_at_their_owner_and_show_no_id(ids, kind, message):
 
 
 def test_kinds_must_agree():
-    assert kind_of([1, 2], party="a") is IdKind.INTEGER
-    assert kind_of(np.array([1, 2], np.uint8), party="a") is IdKind.INTEGER
-    assert kind_of(np.array(["x", "y"]), party="a") is IdKind.TEXT
+    for column, kind in (
+        ([1, 2], IdKind.INTEGER),
+        (np.array([1, 2], np.uint8), IdKind.INTEGER),
+        (np.array(["x", "y"]), IdKind.TEXT),
+    ):
+        assert normalised(lambda column=column: [column], party="a")[1] is kind
     check_kinds({"a": IdKind.TEXT, "b": IdKind.TEXT})
     check_kinds({"a": IdKind.INTEGER})
     with pytest.raises(DataError, match=r"integers at 'b' and text at 'a', 'c'.*declare"):

@@ -41,15 +41,6 @@ class IdKind(enum.StrEnum):
     TEXT = "text"
 
 
-def kind_of(ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None) -> IdKind:
-    """Return the kind that follows from the column's type. Raises DataError for anything but integers or text.
-
-    ids : (n,) list, tuple, NumPy array, Arrow array or column of a table.
-    party, column : owner and name of the column, for the messages.
-    """
-    return _kind(_cells(ids), _Place(party, column))
-
-
 def normalise(
     ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None, kind: IdKind | None = None
 ) -> list[bytes]:

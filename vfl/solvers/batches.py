@@ -93,11 +93,6 @@ class Batches:
         return self.rate * self.n_records
 
     @property
-    def queries_a_step(self) -> int:
-        """Return 1 if the coordinator draws a batch before every step, else 0."""
-        return int(self.sampling == "poisson")
-
-    @property
     def cost(self) -> float:
         """Return the μ² of all steps at σ = Δ: a pass costs 1, and a step sampled at a small rate q costs q²."""
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,13 @@ from vfl.cli.options.federated import check_parties
 from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.federation.file import Federation
     from vfl.job import Job
+    from vfl.job.environment import Environment
+    from vfl.planning import Forecast, Plan
+    from vfl.planning.cost import Cost
 
 
 @click.command("plan")
@@ -70,30 +76,20 @@ def command(
     as_json: bool,
 ) -> None:
     """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
-    from vfl.alignment import reveals
     from vfl.federation.file import read_federation
-    from vfl.launch.align import remembered_records
-    from vfl.launch.engines.arrangement import usable_cores
-    from vfl.launch.engines.place import dealer_of
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
     from vfl.planning import forecast, plan
-    from vfl.planning.cost import CLUSTER, TRANSPORTS, advice, cost_of, sizes_of, table
-    from vfl.planning.machine import Machine
-    from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
     environment.placement.require_fit(spec.trust)
-    noted, across = None, None
+    across = None
     if federation is not None:
         across = read_federation(federation)
         check_parties(spec, across)
+    noted = None
     if records is None and (across is not None or environment.table is None):
-        noted = remembered_records(spec, environment.data, across)
-        if noted is None:
-            align = f"vfl align JOB --federation {federation}" if across is not None else "vfl align JOB"
-            first = f"; or run {align}, which records it" if spec.ids else ""
-            raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
+        noted = _noted(spec, environment, federation, across)
     if records is None and noted is None:
         require_files(environment)
     warnings = row_order_warnings(spec, {} if across is not None else environment.data)
@@ -107,82 +103,126 @@ def command(
         from vfl.report import write_plan
 
         write_plan(planned, plot, positives=positives, signal=signal)
-    sizes, machine, placement = sizes_of(planned), Machine.here(), environment.placement
-    here = (
-        placement
-        if environment.policies
-        else placement.for_simulation(spec.partition.parties, spec.trust, usable_cores())
+    if as_json:
+        plain = _to_dict(planned, expected, records, warnings, environment)
+        click.echo(json.dumps(plain, ensure_ascii=False))
+        return
+    click.echo(planned.explain() if explain else planned.outline(expected))
+    if across is not None:
+        click.echo(_members(spec, across))
+    for warning in warnings:
+        click.echo(f"  warning    {warning}")
+    _print_costs(planned, environment, nodes=nodes)
+    if noted is not None:
+        click.echo(
+            f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
+        )
+    if plot is not None:
+        click.echo(f"plot: {plot}")
+
+
+def _noted(job: Job, environment: Environment, federation: Path | None, across: Federation | None) -> int:
+    """Return the n that an earlier alignment noted. Raises UsageError if there is none."""
+    from vfl.launch.align import remembered_records
+
+    noted = remembered_records(job, environment.data, across)
+    if noted is None:
+        align = f"vfl align JOB --federation {federation}" if across is not None else "vfl align JOB"
+        first = f"; or run {align}, which records it" if job.ids else ""
+        raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
+    return noted
+
+
+def _members(job: Job, federation: Federation) -> str:
+    """Return the line on the participants of a federation."""
+    from vfl.launch.engines.place import dealer_of
+
+    dealer = dealer_of(job, federation)
+    parties = ", ".join(job.partition.parties)
+    return f"  across     federation {federation.name}, digest {federation.digest}: {parties}" + (
+        f"; dealer {dealer}" if dealer is not None else ""
     )
-    costs = {
+
+
+def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
+    """Return the cost of the run by transport."""
+    from vfl.launch.engines.arrangement import usable_cores
+    from vfl.planning.cost import CLUSTER, TRANSPORTS, cost_of, sizes_of
+    from vfl.planning.machine import Machine
+
+    placement, job = environment.placement, planned.job
+    here = placement
+    if not environment.policies:
+        here = placement.for_simulation(job.partition.parties, job.trust, usable_cores())
+    return {
         transport: cost_of(
-            sizes,
-            machine,
+            sizes_of(planned),
+            Machine.here(),
             transport,
             shards=placement.shards if transport == CLUSTER else 1,
             # On this machine the parties of a sweep compute one after another, on all cores, and others share the cores.
             threads=max(1, int(placement.party_cpus)) if transport == CLUSTER else usable_cores(),
-            processes=len(here.processes(spec.partition.parties)) if transport == "ray" else None,
+            processes=len(here.processes(job.partition.parties)) if transport == "ray" else None,
         )
         for transport in TRANSPORTS
     }
-    if not as_json:
-        click.echo(planned.explain() if explain else planned.outline(expected))
-        if across is not None:
-            click.echo(
-                f"  across     federation {across.name}, digest {across.digest}: {', '.join(spec.partition.parties)}"
-                + (f"; dealer {dealer}" if (dealer := dealer_of(spec, across)) is not None else "")
-            )
-        for warning in warnings:
-            click.echo(f"  warning    {warning}")
-        for sentence in advice(sizes, machine):
-            click.echo(f"  memory     {sentence}")
-        if nodes:
-            click.echo("\n".join(table(cost) for cost in costs.values()))
-            if not machine.measured:
-                click.echo("costs of a typical server; for those of this machine run vfl doctor --measure")
-        if noted is not None:
-            click.echo(
-                f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
-            )
-        if plot is not None:
-            click.echo(f"plot: {plot}")
-        return
-    private = spec.privacy is not None
-    click.echo(
-        json.dumps(
-            {
-                "n_records": planned.problem.n_records,
-                "held_out": records - planned.problem.n_records,
-                "private": private and not planned.flags,
-                "flags": list(planned.flags),
-                "warnings": [*planned.warnings, *warnings],
-                "epsilon": planned.epsilon if private else None,
-                "delta": planned.problem.delta,
-                "releases": [
-                    {"type": type(bare(event)).__name__, **dataclasses.asdict(bare(event)), "count": count}
-                    | ({"part": event.part} if isinstance(event, OnPart) else {})
-                    for event, count in planned.releases
-                ],
-                "round_trips": planned.round_trips,
-                "bytes": planned.n_bytes,
-                "seconds": planned.seconds,
-                "nodes": {transport: dataclasses.asdict(cost) for transport, cost in costs.items()},
-                "placement": list(advice(sizes, machine)),
-                "alignment": {
-                    "id": dict(spec.ids),
-                    "seconds_on_one_core": planned.alignment_seconds,
-                    "reveals": reveals(len(spec.ids)),
-                }
-                if spec.ids
-                else None,
-                "forecast": expected.to_dict(),
-                "objective": planned.problem.describe(),
-                "asks": {inquiry.name: inquiry.explain() for inquiry in planned.inquiries},
-                "choices": list(planned.solver.explain(planned.problem)),
-            },
-            ensure_ascii=False,
-        )
-    )
+
+
+def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> None:
+    """Print advice on memory. nodes : add a table of memory, bytes and time for each transport."""
+    from vfl.planning.cost import advice, sizes_of, table
+    from vfl.planning.machine import Machine
+
+    machine = Machine.here()
+    for sentence in advice(sizes_of(planned), machine):
+        click.echo(f"  memory     {sentence}")
+    if nodes:
+        click.echo("\n".join(table(cost) for cost in _costs(planned, environment).values()))
+        if not machine.measured:
+            click.echo("costs of a typical server; for those of this machine run vfl doctor --measure")
+
+
+def _to_dict(
+    planned: Plan, expected: Forecast, records: int, warnings: Sequence[str], environment: Environment
+) -> dict[str, Any]:
+    """Return the plan for --json. records : n, with the records held out."""
+    from vfl.alignment import reveals
+    from vfl.planning.cost import advice, sizes_of
+    from vfl.planning.machine import Machine
+    from vfl.privacy.events import OnPart, bare
+
+    job, problem = planned.job, planned.problem
+    private = job.privacy is not None
+    return {
+        "n_records": problem.n_records,
+        "held_out": records - problem.n_records,
+        "private": private and not planned.flags,
+        "flags": list(planned.flags),
+        "warnings": [*planned.warnings, *warnings],
+        "epsilon": planned.epsilon if private else None,
+        "delta": problem.delta,
+        "releases": [
+            {"type": type(bare(event)).__name__, **dataclasses.asdict(bare(event)), "count": count}
+            | ({"part": event.part} if isinstance(event, OnPart) else {})
+            for event, count in planned.releases
+        ],
+        "round_trips": planned.round_trips,
+        "bytes": planned.n_bytes,
+        "seconds": planned.seconds,
+        "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()},
+        "placement": list(advice(sizes_of(planned), Machine.here())),
+        "alignment": {
+            "id": dict(job.ids),
+            "seconds_on_one_core": planned.alignment_seconds,
+            "reveals": reveals(len(job.ids)),
+        }
+        if job.ids
+        else None,
+        "forecast": expected.to_dict(),
+        "objective": problem.describe(),
+        "asks": {inquiry.name: inquiry.explain() for inquiry in planned.inquiries},
+        "choices": list(planned.solver.explain(problem)),
+    }
 
 
 def _plan_tune(job: Job, candidates: Path, records: int, *, as_json: bool) -> None:
