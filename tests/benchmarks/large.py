@@ -11,12 +11,14 @@ Each is measured in a process of its own, with one thread; the pass with two as 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,13 +58,17 @@ def columns_of(n: int, p: int) -> np.ndarray:
     return X
 
 
-def visit_of(n: int, p: int, block: int):
-    """Return the query of one pass, as a solver puts it, with the margins and labels that it works on."""
+def visit_of(X: np.ndarray, block: int):
+    """Return the query of one pass, with the vectors that it works on and the key of the charge that pays for it."""
     import vfl
+    from vfl.kernels.dense import record_norms
+    from vfl.kernels.geometry import record_limits
     from vfl.messages import Descend, Records
+    from vfl.messages.passes import Paid
     from vfl.planning import plan
+    from vfl.privacy.events import ReleaseKey
 
-    names = [f"x{j}" for j in range(p)]
+    n, names = len(X), [f"x{j}" for j in range(X.shape[1])]
     job = vfl.Job(
         partition=vfl.FeaturePartition({"a": names, "b": ["z"]}, label=("b", "y")),
         bounds=dict.fromkeys([*names, "z"], (-1.0, 1.0)),
@@ -73,28 +79,32 @@ def visit_of(n: int, p: int, block: int):
     made = plan(job, n)
     query = next(q for q in made.solver.schedule(made.problem) if isinstance(q, Descend) and "a" in q.steps)
     y = np.sign(np.random.default_rng(1).normal(size=n))
-    return query.shares()["a"], Records(margins=np.zeros(n), labels=y)
+    key = ReleaseKey(0)
+    query = replace(query, capped=replace(query.capped, paid=Paid(key, query.capped.price(0))))
+    _, centre, scale = query.capped.rows["a"]
+    limits = record_limits(record_norms(X, centre, scale), query.capped.cap)
+    return query.shares()["a"], Records(margins=np.zeros(n), labels=y, limits=limits), key
 
 
 def child(what: str, n: int, p: int, block: int) -> None:
     """Measure in this process, and print the figures as JSON."""
-    from vfl.privacy.events import ReleaseKey
-
     if what == "bare":
-        visit_of(8, p, block)
-        party_of(columns_of(8, p)).answer(*visit_of(8, p, block), ReleaseKey(0))
+        few = columns_of(8, p)
+        party_of(few).answer(*visit_of(few, block))
         print(json.dumps({"peak": peak()}))
         return
     X = columns_of(n, p)
     party, both = party_of(X), party_of(X, threads=2)
-    query, records = visit_of(n, p, block)
-    party.answer(query, records, ReleaseKey(0))
+    query, records, key = visit_of(X, block)
+    party.answer(query, records, key)
     memory = peak()
     seconds = {"pass": [], "two threads": [], "two reads": []}
     for k in range(5 if what == "time" else 0):
+        key = replace(key, round=k + 1)
+        query = replace(query, capped=replace(query.capped, paid=replace(query.capped.paid, key=key)))
         for name, run in (
-            ("pass", lambda k=k: party.answer(query, records, ReleaseKey(k + 1))),
-            ("two threads", lambda k=k: both.answer(query, records, ReleaseKey(k + 1))),
+            ("pass", functools.partial(party.answer, query, records, key)),
+            ("two threads", functools.partial(both.answer, query, records, key)),
             ("two reads", lambda: (X.sum(), X.sum())),
         ):
             start = time.perf_counter()
@@ -124,7 +134,8 @@ def measured(n: int, p: int, block: int) -> tuple[float, float]:
     sizes = {"peak": memory["peak"], "bare worker": bare["peak"], "columns": memory["columns"]}
     print(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items()), end=": ", file=sys.stderr)
     print(
-        f"{beyond:.1f} n-vectors beyond them (at most 5: two are the margins and labels it is shown)", file=sys.stderr
+        f"{beyond:.1f} n-vectors beyond them (at most 5: three are the margins, labels and limits it is shown)",
+        file=sys.stderr,
     )
     return ratio, beyond
 
