@@ -78,7 +78,7 @@ def test_each_integer_is_the_nearest_to_the_exact_clipped_value(s):
 )
 @pytest.mark.parametrize("loss", [WEIGHTS, LOGISTIC])
 def test_groups_of_columns_change_no_bit(t, s, loss):
-    """Compare steps over panels of records with those of each record alone, which goes through all columns in one turn."""
+    """Compare sums over panels with those of each record alone, which reads all columns in one turn, and margins with NumPy."""
     n = WIDTH + 3
     X, v, y, scale = problem(n, s)
     X_prev, at = problem(n, t, seed=1)[0], Geometry(centres(s), scale, 2.0, GRID)
@@ -93,12 +93,16 @@ def test_groups_of_columns_change_no_bit(t, s, loss):
         "gradient": lambda rows, w: kernels.gradient(X[rows], w, y[rows], loss, at),
         "singles": lambda rows, w: kernels.singles(X[rows], w, y[rows], loss, at),
     }
+    moved = v + 0.5
+    for j in np.flatnonzero(delta):
+        moved = moved + delta[j] * X_prev[:, j]
     X, X_prev = Rows(X), Rows(X_prev)
-    for run in runs.values():
+    for name, run in runs.items():
         whole, alone = v.copy(), v.copy()
         q = run(slice(None), whole)
         np.testing.assert_array_equal(q, sum(run(slice(i, i + 1), alone[i : i + 1]) for i in range(n)))
         np.testing.assert_array_equal(whole, alone)
+        np.testing.assert_array_equal(whole, moved if "step" in name else v)
 
 
 class Rows:
