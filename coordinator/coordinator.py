@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coordinator.charging.budget import Budget, Reserved
@@ -83,6 +84,30 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
     return n_records
 
 
+def _require_skippable(plan: Plan) -> None:
+    """Raise SpecificationError if the run cannot continue without a lost party."""
+    if not plan.solver.goes_on_without:
+        raise SpecificationError(
+            f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
+        )
+    if plan.sharing is not None:
+        raise SpecificationError(SKIP)
+
+
+def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greeting: Greeting) -> None:
+    """Reopen the book of a party that has come back. Raises DataError if it holds different records.
+
+    began : {party: its greeting at the start of the run}.
+    """
+    agreed_records({party: greeting})
+    if party not in began:  # the dealer, who holds no records
+        return
+    before = began[party]
+    if (greeting.n_records, greeting.alignment) != (before.n_records, before.alignment):
+        raise DataError(f"party {party!r} came back with different records: start a new run")
+    books.reopen(party)
+
+
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
     """Reserve the plan in the ledger and then in every party's book, or in none of them."""
     books.compare()
@@ -152,12 +177,8 @@ class Coordinator:
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # its log holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={}, products=())
-        if self._faults.on_party_lost == "skip" and not plan.solver.goes_on_without:
-            raise SpecificationError(
-                f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
-            )
-        if plan.sharing is not None and self._faults.on_party_lost == "skip":
-            raise SpecificationError(SKIP)
+        if self._faults.on_party_lost == "skip":
+            _require_skippable(plan)
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open())
         reservation = _reserved(budget, plan, books, log)
@@ -179,17 +200,7 @@ class Coordinator:
             reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
             held=bool(log.products),
         )
-
-        def welcome(party: str, greeting: Greeting) -> None:
-            agreed_records({party: greeting})
-            if party not in greetings:  # the dealer, who holds no records
-                return
-            began = greetings[party]
-            if (greeting.n_records, greeting.alignment) != (began.n_records, began.alignment):
-                raise DataError(f"party {party!r} came back with other records than it began with: start a new run")
-            books.reopen(party)
-
-        recovery = Recovery(transport, self._faults, welcome, keep=job.partition.label_party)
+        recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
         left = list(log.left.values())
         going = rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
         while True:

@@ -357,7 +357,7 @@ def test_back_with_other_records() -> None:
     def fewer(columns: dict[str, Any]) -> dict[str, Any]:
         return {name: values[:-1] for name, values in columns.items()}
 
-    with pytest.raises(DataError, match="party 'shop' came back with other records than it began with"):
+    with pytest.raises(DataError, match="party 'shop' came back with different records"):
         drive(Lossy(job(), at=5, changed=fewer), WAIT)
 
 
