@@ -98,6 +98,21 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
     return Blocks(InStore(tuple(references)), tuple(counts))
 
 
+def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Start one process of parties; return {party: its actor, or its seat in a process of several parties}.
+
+    number : of the process. given : {party: arguments of its actor}.
+    """
+    from coordinator.cluster.seat import Seat
+    from parties.actor import PartyActor, Shared
+
+    if len(given) == 1:
+        ((name, arguments),) = given.items()
+        return {name: ray.remote(PartyActor).options(**options).remote(*arguments)}
+    process = ray.remote(Shared).options(**options).remote(dict(given))
+    return {name: Seat(process, number, name) for name in given}
+
+
 @contextlib.contextmanager
 def _federation(
     job: Job | None,
@@ -129,8 +144,8 @@ def _federation(
     cpus = len(processes) * placement.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.cluster.actor import CoordinatorActor
-        from coordinator.cluster.seat import Seat, process_of
-        from parties.actor import InMemory, PartyActor, Shared
+        from coordinator.cluster.seat import process_of
+        from parties.actor import InMemory
         from parties.sources.blocks import Blocks, is_dataset
 
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
@@ -158,14 +173,9 @@ def _federation(
             for name in sources
         }
         actors: dict[str, Any] = {}
-        for number, (head, *others) in enumerate(processes):
-            options = again | options_of(asked[head])
-            if others:
-                hosted = {name: given[name] for name in (head, *others)}
-                process = ray.remote(Shared).options(**options).remote(hosted)
-                actors |= {name: Seat(process, number, name) for name in hosted}
-            else:
-                actors[head] = ray.remote(PartyActor).options(**options).remote(*given[head])
+        for number, hosted in enumerate(processes):
+            options = again | options_of(asked[hosted[0]])
+            actors |= _started(ray, number, {name: given[name] for name in hosted}, options)
         dealing = {}
         if secure is not None:
             from parties.dealing_actor import DealerActor
