@@ -52,7 +52,7 @@ from vfl.secure import legs
 from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
-from vfl.solvers.bought import labelled_counts, labels
+from vfl.solvers.bought import excess, labelled_counts, labels
 from vfl.types import Adjacency
 
 M = TypeVar("M")
@@ -132,6 +132,7 @@ register("batch", "piece", messages.Piece)
 
 register("weighting", "derivative", protocol.Derivative)
 register("weighting", "clipped_derivative", joint.ClippedDerivative)
+register("weighting", "excess", excess.Excess)
 register("weighting", "snapshot_derivative", svrg.SnapshotDerivative)
 register("weighting", "clipped_difference", svrg.ClippedDifference)
 register("weighting", "dual_step", scd.DualStep)

@@ -58,13 +58,13 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
     The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which cuts all columns of a row by one factor. The
-    default blocks of SkGD have BLOCK columns.
+    default blocks of SkGD have BLOCK columns, and it buys no sums of what its cap cuts.
     """
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:
-            return replace(solver, block_size=BLOCK).resolve(problem)
-        return found
+            found = replace(solver, block_size=BLOCK).resolve(problem)
+        return found if solver.excess_share else replace(found, excess_share=0.0)
     if (
         isinstance(solver, NoisyGram)
         and isinstance(found, NoisyGram)
@@ -98,6 +98,10 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
             raise SpecificationError(
                 f"trust='secure' caps whole rows, so that {solver.name} charges whole passes: leave clip out or set it to "
                 "'record', with sampling 'shuffled', 'cyclic' or 'full'"
+            )
+        if solver.excess_share:
+            raise SpecificationError(
+                f"trust='secure' opens no sums of what a record cap cuts: leave excess_share out, not {solver.excess_share!r}"
             )
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.

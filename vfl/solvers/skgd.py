@@ -17,6 +17,8 @@ from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.bought import counts
+from vfl.solvers.bought.excess import FACTORS, sums_of
+from vfl.solvers.bought.excess import chosen as widened
 from vfl.solvers.bought.labels import constant, mean, spread
 from vfl.solvers.bought.residuals import best_cap
 from vfl.solvers.bought.smoothness import (
@@ -72,6 +74,9 @@ class SkGD(Solver):
         tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
     residual_share : of clip='record' and squared loss: share of the passes' μ² that buys, after the early passes, a
         histogram of residuals, by which C is then chosen (vfl.solvers.bought.residuals). 0 buys nothing.
+    excess_share : of clip='record' and logistic or squared loss: share of the passes' μ², after that of the histogram, that
+        buys two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
+        2.6 times as wide (vfl.solvers.bought.excess). 0 buys nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
     label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.bought.labels): the
@@ -103,6 +108,7 @@ class SkGD(Solver):
     record_clip: float | None = None
     early_share: float | None = None
     residual_share: float | None = None
+    excess_share: float | None = None
     spares: int = 0
     label_share: float | None = None
     noise_geometry: str = "scaled"
@@ -124,7 +130,17 @@ class SkGD(Solver):
 
     def __post_init__(self) -> None:
         require_options(self)
-        as_floats(self, "clip", "record_clip", "early_share", "residual_share", "label_share", "step_size", "tol")
+        as_floats(
+            self,
+            "clip",
+            "record_clip",
+            "early_share",
+            "residual_share",
+            "excess_share",
+            "label_share",
+            "step_size",
+            "tol",
+        )
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
@@ -151,7 +167,7 @@ class SkGD(Solver):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for number, drawn in draws:
-                    yield from self._measure(walk, number)
+                    yield from self._measure(walk, number, present, θ)
                     if (yield from faster.before(number, θ)):
                         trail.restart()
                     if not (visit := present.of(walk.visit(number, drawn))):
@@ -189,7 +205,7 @@ class SkGD(Solver):
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
         visits = sum(1 for draws in islice(walk.outer(), counted) for _ in draws)
         before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
-        before += bool(self.residual_share)
+        before += bool(self.residual_share) + (len(FACTORS) + 1) * bool(self.excess_share)
         before += (
             MESSAGES * (Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW) * accelerated(self, problem)
         )
@@ -254,12 +270,25 @@ class SkGD(Solver):
         standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, standstill, self.step_size or 1.0)
 
-    def _measure(self, walk: Walk, number: int) -> Generator[Query, Released, None]:
-        """Choose the record cap by a histogram of residuals, once, before the first pass after the early ones."""
-        if not self.residual_share or walk.measured or number < record_defaults.early_passes(walk.n_passes):
+    def _measure(self, walk: Walk, number: int, present: Presence, w: Vector) -> Generator[Query, Released, None]:
+        """Choose the record cap by what is bought once, before the first pass after the early ones.
+
+        w : as in `Presence.put`.
+        """
+        if walk.measured:
             return
-        problem, walk.measured = walk.problem, True
-        event = Shares(self, problem).residuals_event
+        early = record_defaults.early_passes(walk.n_passes)
+        if number < early:
+            if self.excess_share and 2 * number >= early:
+                walk.settled.setdefault(number, w.copy())
+            return
+        walk.measured = True
+        yield from self._by_residuals(walk)
+        yield from self._by_excess(walk, present, w)
+
+    def _by_residuals(self, walk: Walk) -> Generator[Query, Released, None]:
+        """Choose the cap by a histogram of residuals."""
+        problem, event = walk.problem, Shares(self, walk.problem).residuals_event
         if event is None:
             return
         typical = defaults.typical_spread(problem)
@@ -269,3 +298,25 @@ class SkGD(Solver):
             typical * walk.known.unit, event, problem.n_records, problem.layout.n_coordinates, ρ
         )
         walk.factor = found / c
+
+    def _by_excess(self, walk: Walk, present: Presence, w: Vector) -> Generator[Query, Released, None]:
+        """Widen the cap if sums of what it cuts show a bias above the noise of a wider one; not after the loss of a party.
+
+        They are taken at the average of the last early passes: what is cut at a single iterate follows its noise.
+        """
+        events, cap = Shares(self, walk.problem).excess_events, walk.cap()
+        if not events or cap is None or not present.mask.all():
+            return
+        sums = []
+        yield from present.rebuilt(np.mean([*walk.settled.values(), w], axis=0))
+        if not present.mask.all():
+            w[:] = yield from present.rebuilt(w)
+            return
+        for query in sums_of(walk.problem.loss, cap.cap, cap.rows, events, walk.problem.layout.n_coordinates):
+            released = yield from present.put(query, w)
+            if released is None:
+                return
+            sums.append(np.concatenate(released))
+        w[:] = yield from present.rebuilt(w)
+        z, count = walk.multipliers[-1]
+        walk.factor *= widened(sums, [event.sigma for event in events], 2.0 * z / math.sqrt(count))

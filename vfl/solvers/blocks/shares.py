@@ -1,4 +1,4 @@
-"""Division of a run's μ² among the releases of SkGD: moments, labels, residuals and passes."""
+"""Division of a run's μ² among the releases of SkGD: moments, labels, residuals, what a cap cuts, and passes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.bought import counts
+from vfl.solvers.bought.excess import excess_events
 from vfl.solvers.bought.labels import balance_event, labels_event, mean_event
 from vfl.solvers.bought.residuals import residuals_event
 from vfl.solvers.bought.smoothness import Curvature, buys_moments, moments_event, require_bearable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Shares:
     """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, μ the problem's.
 
-    The moments take their share of μ² first, then the labels, then the residuals; the passes share the rest.
+    The moments take their share of μ² first, then the labels, the residuals, and what the cap cuts. The passes share the rest.
     """
 
     solver: SkGD
@@ -51,16 +52,17 @@ class Shares:
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)
-        return (*((event, 1) for event in (*begin, self.residuals_event) if event), *passes)
+        once = (*begin, self.residuals_event, *self.excess_events)
+        return (*((event, 1) for event in once if event), *passes)
 
     def walk(self, known: Curvature) -> Walk:
         """Return the walk, with z such that its releases share evenly the μ² left by moments and labels."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk
-        left = self._left_for_passes
-        if self.solver.residual_share:
-            left = split(left, self.solver.residual_share)[1]
+        left = self._after_residuals
+        if self.solver.excess_share:
+            left = split(left, self.solver.excess_share)[1]
         if self.solver.by_pass:
             return replace(walk, multipliers=self._passes(left, walk.n_passes))
         z = noise_multiplier(left, walk.n_releases)
@@ -87,6 +89,20 @@ class Shares:
         if not self.solver.residual_share:
             return None
         return residuals_event(split(self._left_for_passes, self.solver.residual_share)[0])
+
+    @property
+    def excess_events(self) -> tuple[Gaussian, ...]:
+        """Return the events of the sums of what the cap cuts, none if there are no such releases."""
+        if not self.solver.excess_share:
+            return ()
+        mu = split(self._after_residuals, self.solver.excess_share)[0]
+        return excess_events(mu, self.problem.layout.n_coordinates)
+
+    @property
+    def _after_residuals(self) -> float:
+        """Return the μ that remains for the passes and for the sums of what the cap cuts."""
+        left = self._left_for_passes
+        return split(left, self.solver.residual_share)[1] if self.solver.residual_share else left
 
     @property
     def _left_for_passes(self) -> float:

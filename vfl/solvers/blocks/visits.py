@@ -41,7 +41,8 @@ class Walk:
     """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
 
     factor : of the record cap, from a released histogram of residuals; it changes between passes alone.
-    measured : True if that histogram was released.
+    measured : True once everything that decides about it was released.
+    settled : {pass: the model before it} of the last early passes, if their average is needed.
     multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
         releases without noise.
     """
@@ -52,6 +53,7 @@ class Walk:
     multipliers: tuple[tuple[float, int], ...] = ()
     factor: float = 1.0
     measured: bool = False
+    settled: dict[int, Vector] = field(default_factory=dict)
     _made: dict[tuple[float | None, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
     _caps: dict[float, RecordCap] = field(default_factory=dict)
 

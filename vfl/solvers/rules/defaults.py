@@ -174,6 +174,10 @@ def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]
             said.append(f"the first 30 % of the passes spend {solver.early_share:.2g} of what the passes spend.")
         if solver.residual_share:
             said.append(f"histogram of residuals for {solver.residual_share:.2g} of that: C follows it afterwards.")
+        if solver.excess_share:
+            said.append(
+                f"sums of what C cuts for {solver.excess_share:.2g} of the rest: C is widened if their bias exceeds the noise."
+            )
         if solver.spares:
             said.append(f"passes that are set aside for repeats: {solver.spares}.")
     if solver.label_share and counted:

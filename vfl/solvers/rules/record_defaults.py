@@ -33,6 +33,8 @@ STILL = 0.3
 """Time below which a run stays near its start."""
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
+WIDENS = 300.0
+"""ρ from which sums of what the record cap cuts are bought."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -166,6 +168,14 @@ def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> fl
 def residual_share(problem: Problem) -> float:
     """Return the share of the passes' μ² spent on a histogram of residuals; 0 where noise would exceed its counts."""
     return 0.04 if has_spread(problem) and clear(problem) >= 2000.0 and signal_to_noise(problem) >= 20.0 else 0.0
+
+
+def excess_share(problem: Problem) -> float:
+    """Return the share of the passes' μ² spent on what the record cap cuts; 0 where noise would hide what matters.
+
+    0 without an intercept too: runs converge slowly there, and what is cut far from the minimum says little about the bias.
+    """
+    return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
 
 def _typical(problem: Problem) -> float:

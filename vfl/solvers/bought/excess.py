@@ -1,0 +1,140 @@
+"""Sums of what the record cap cuts off, bought between two passes, and the wider cap that they may justify.
+
+Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
+the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
+
+A cap biases the fixed point where residuals that it cuts do not cancel. For logistic loss they cancel if the model is right, so
+the number of records that are cut says nothing about the bias; the sum of what is cut does. The choice of the cap from the
+released sums is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from scipy.special import chdtri
+
+from vfl.kernels.geometry import capped, record_limits
+from vfl.messages import Backward
+from vfl.privacy.calibration import noise_multiplier, split
+from vfl.privacy.geometry import Clip
+from vfl.solvers.bought.smoothness import require_bearable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.losses import Loss
+    from vfl.messages import Block
+    from vfl.privacy.events import Gaussian
+    from vfl.types import Vector
+
+FACTORS = (1.0, 1.6, 2.6)
+"""Caps among which the best is taken, in units of the cap so far."""
+FIRST = 0.8
+"""Share of the budget that pays for the first sum, between caps of 1 and 1.6; the second has the rest."""
+SURE = 1.0
+"""Deviations of its noise, beyond the √(2 ln p) that the largest of p reaches, by which a coordinate is lowered."""
+RARE = 0.005
+"""Share of the sums without a signal whose norm exceeds what is taken off a norm."""
+GOES_ON = 0.2
+"""Share of the squared bias that is expected to remain after each wider cap, if its sum shows less."""
+DEARER = 2.0
+"""Factor of the noise that a squared bias is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
+
+    Guarantee. |r_i|·‖x_i‖ ≤ 1, for all margins, labels and records, where ‖x_i‖² are the norms that margins keep.
+
+    narrow, wide : two record caps, 0 < narrow < wide.
+    """
+
+    loss: Loss
+    narrow: float
+    wide: float
+
+    kernel: ClassVar[str] = ""
+    """No fused kernel: only the margins hold the norms."""
+    cap: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.narrow < self.wide < math.inf:
+            raise ValueError(f"a cap of {self.wide!r} is not wider than one of {self.narrow!r}")
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        r, norms = self.loss.derivative(margins, labels), kept["norms"]
+        within = [capped(r, record_limits(norms, cap), self.loss.name) for cap in (self.wide, self.narrow)]
+        limits = record_limits(norms, self.cap)
+        return np.clip((within[0] - within[1]) / (self.wide - self.narrow), -limits, limits), {}
+
+
+def clip_of(dimension: int) -> Clip:
+    """Return the cap and the grid of a sum over that many coordinates."""
+    return Clip(Excess.cap, dimension)
+
+
+def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
+    """Return the events of the sums, one between each two of FACTORS; together they are μ-GDP."""
+    clip = clip_of(dimension)
+    found = []
+    for share in split(mu, FIRST):
+        z = noise_multiplier(share, 1)
+        require_bearable(z * clip.sensitivity)
+        found.append(clip.event(z))
+    return tuple(found)
+
+
+def sums_of(
+    loss: Loss, cap: float, rows: Mapping[str, tuple[Block, Vector, Vector]], events: Sequence[Gaussian], dimension: int
+) -> tuple[Backward, ...]:
+    """Return the queries for the sums above a record cap.
+
+    rows : as those of the record cap, without lost parties.
+    """
+    blocks, centres, scales = zip(*rows.values(), strict=True)
+    return tuple(
+        Backward(Excess(loss, cap * low, cap * high), blocks, centres, scales, clip_of(dimension), event)
+        for (low, high), event in zip(pairwise(FACTORS), events, strict=True)
+    )
+
+
+def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) -> float:
+    """Return the entry of FACTORS with the least expected error of the passes to come.
+
+    In units of the narrow cap a wider one of factor f has an error of ½p(f·deviation)² from noise, taken DEARER times, and of
+    ½‖b‖² from bias. b, the part of the gradient that the cap still cuts, is estimated from below: by what remains of each
+    coordinate, or of the norm, after the noise of the sums is taken off.
+
+    sums : (p,) with noise of deviation `sigmas`. deviation : of the noise of the average of the passes to come, at f = 1.
+    """
+    steps = np.diff(FACTORS)
+    least = [0.0] * len(FACTORS)
+    for k in range(len(steps)):
+        for end in range(k + 1, len(steps) + 1):
+            part = slice(k, end)
+            d = np.sum([step * u for step, u in zip(steps[part], sums[part], strict=True)], axis=0)
+            s = math.hypot(*(step * σ for step, σ in zip(steps[part], sigmas[part], strict=True)))
+            least[k] = max(least[k], _squares_from_below(d, s))
+        if k:
+            least[k] = max(least[k], GOES_ON * least[k - 1])
+    p = sums[0].size
+    errors = [bias + DEARER * p * (f * deviation) ** 2 for bias, f in zip(least, FACTORS, strict=True)]
+    return FACTORS[int(np.argmin(errors))]
+
+
+def _squares_from_below(d: Vector, deviation: float) -> float:
+    """Return a lower estimate of the squared norm of a vector, given with noise of that deviation on each coordinate."""
+    p = d.size
+    threshold = (math.sqrt(2.0 * math.log(p)) + SURE) * deviation
+    single = float((np.maximum(abs(d) - threshold, 0.0) ** 2).sum())
+    whole = float(d @ d) - float(chdtri(p, RARE)) * deviation**2
+    return max(single, whole, 0.0)
