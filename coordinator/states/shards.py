@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator.states.margins import Margins, Place
 from coordinator.states.state import StateLost
+from vfl.errors import PartyLost
 from vfl.messages import Descend, Need, Records
 from vfl.shards import Each, cut
 from vfl.shards.lending import no_room
@@ -153,6 +154,7 @@ class MarginShards:
         self._marked = True
         self._visit: float | Literal[False] | None = False
         self._ahead: Each | None = None
+        self._taking: tuple[Callable[[], list[Any]], float | Literal[False] | None] | None = None
         self._load(labels)
 
     def reload(self, labels: Callable[[], Any], seconds: float) -> None:
@@ -172,7 +174,7 @@ class MarginShards:
                 return
 
     def _load(self, labels: Sequence[Any]) -> None:
-        self._ahead = None
+        self._taking = self._ahead = None
         self._shards.ask("load", Each(labels), *self._given)
         self._loaded()
 
@@ -183,6 +185,7 @@ class MarginShards:
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
+        self._settle()
         total: Integers | Vector = functools.reduce(np.add, self._shards.ask("tally", query))
         return total
 
@@ -192,6 +195,7 @@ class MarginShards:
 
     def restore(self, state: None) -> None:
         """Undo all changes since the last `state`."""
+        self._settle()
         self._ahead = None
         if self._marked:
             self._shards.ask("undo")
@@ -201,6 +205,7 @@ class MarginShards:
 
         In a sweep, the shards return the vectors for the next visit with their answer to `take`, which saves a round trip.
         """
+        self._settle()  # parties may overwrite the vectors that they sent once they are asked again
         if query.need is Need.NOTHING:
             return Each([Records()] * self._shards.size)
         visit = _visit_of(query)
@@ -220,17 +225,36 @@ class MarginShards:
         return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum."""
+        """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum.
+
+        This does not wait for the shards. The next call does, so that they work while the coordinator records this query and
+        charges the next one. If a shard has failed, the next call raises StateLost.
+        """
+        self._settle()
         vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}
         if vectors:
             # Only margins change: labels and limits of a visit stay.
             visit = self._visit if query.target in ("add", "reset") and _visit_of(query) is not False else False
             self._ahead = None
-            answers = self._shards.ask("take", query.target, self._mark(), visit, tuple(vectors), *vectors.values())
-            self._ahead = None if visit is False or None in answers else Each(answers)
+            begun = self._shards.begin("take", query.target, self._mark(), visit, tuple(vectors), *vectors.values())
+            self._taking = begun, visit
+
+    def _settle(self) -> None:
+        """Wait until all shards have taken in the last vectors. StateLost if one has not, for the others have."""
+        if self._taking is None:
+            return
+        (answers_of, visit), self._taking = self._taking, None
+        try:
+            answers = answers_of()
+        except StateLost:
+            raise
+        except PartyLost as lost:
+            raise StateLost(f"the margins could not be updated: {lost}") from lost
+        self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Keep a vector that the coordinator drew for all records. It is made piece by piece, one piece per shard."""
+        self._settle()
         self._ahead = None
         for k, piece in enumerate(vectors):
             own = Each([piece] if k == j else [] for j in range(self._shards.size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
@@ -21,11 +21,11 @@ from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
-from vfl.errors import DataError, JobFileError, PrivacyError, SpecificationError
+from vfl.errors import DataError, JobFileError, PartyLost, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.losses import Logistic
-from vfl.messages import Block, Descend, Records, Step
+from vfl.messages import Block, Descend, Forward, Records, Reply, Step
 from vfl.privacy.geometry import Clip
 from vfl.shards import Each, Here, Remote, cut
 from vfl.solvers.protocol import Derivative
@@ -190,12 +190,16 @@ def test_a_file_that_changes_between_shards_is_refused(
 class Restarting(Here):
     """Shards of the margins in this process, of which one is restarted without its state before some call.
 
-    silent : the restart is noticed by the next call to the shard, else by this one.
+    silent : the restart is noticed by the next call to the shard, else by this one. A call that begins is made when its answers
+        are waited for, so that a test sees what the coordinator does before them.
     """
 
     def __init__(self, moment: int, *, silent: bool) -> None:
         super().__init__([ShardMargins() for _ in range(3)])
         self.calls, self._moment, self._silent = 0, moment, silent
+
+    def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        return partial(self.ask, method, *arguments)
 
     def start(self, method: str, *arguments: Any) -> Each:
         self.calls += 1
@@ -206,9 +210,9 @@ class Restarting(Here):
         return super().start(method, *arguments)
 
 
-def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False) -> tuple[Restarting, list[Any], Outcome]:
+def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False, group: Any = None) -> tuple[Any, list[Any], Outcome]:
     parties = {name: load(spec.for_party(name), own, shards=3) for name, own in sources_of(spec, table(N)).items()}
-    group = Restarting(moment, silent=silent)
+    group = group or Restarting(moment, silent=silent)
     made = Coordinator(InProcessTransport(parties), margins=partial(MarginShards, group))
     *events, outcome = made.stream(spec)
     return group, events, outcome
@@ -228,6 +232,7 @@ def test_a_lost_shard_of_the_margins_is_rebuilt_at_any_moment(options: dict[str,
     """The model and the measures are those of a run without a loss: its releases are the same."""
     spec = replace(job(passes=2), privacy=SEEDED, **options)
     whole, _, expected = of_shards(spec, 0)
+    assert expected.w.tobytes() == of_shards(spec, 0, group=Here([ShardMargins() for _ in range(3)]))[2].w.tobytes()
     for moment in range(2, whole.calls + 1, every):  # the first call loads the labels, before the run has begun
         for silent in (True, False):
             group, events, outcome = of_shards(spec, moment, silent=silent)
@@ -250,6 +255,21 @@ def test_a_release_that_needs_a_lost_shard_is_charged_again() -> None:
     again = next(event for event in events if isinstance(event, Round) and event.number == lost.number)
     assert {key.attempt for key, _ in again.charges} <= {1}
     assert outcome.statement.epsilon <= 2.0
+
+
+def test_margins_that_took_in_a_part_of_a_vector_count_as_lost() -> None:
+    """A party's memory may be gone for one shard of the margins only, so no shard can be kept as it is."""
+    group = Restarting(0, silent=True)
+    margins = MarginShards(group, Each(np.ones(n) for n in (4, 4, 4)), None, 12)
+    group.begin = lambda *_: partial(group.fetch, None)  # type: ignore[method-assign]
+    group.fetch = lambda _: _raise(PartyLost("'bank' was cut off", "bank"))  # type: ignore[method-assign]
+    margins.take(Forward({}), {"bank": Reply(vector=np.ones(12))})
+    with pytest.raises(StateLost, match="the margins could not be updated: 'bank' was cut off"):
+        margins.records(Forward({}))
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def test_records_are_divided_evenly() -> None:

@@ -124,6 +124,19 @@ def test_a_ray_call_in_between_is_answered_and_the_next_call_opens_a_new_line(gr
     assert calls(group) == [3, 3, 3]
 
 
+def test_a_call_that_began_is_heard_before_the_next_one_and_its_error_is_not_lost(group: Any) -> None:
+    group.near = True
+    begun = group.begin("add", 1, Each([1, 2, 3]))
+    assert group.ask("add", 10, 10) == [20, 21, 22]
+    assert begun() == begun() == [2, 4, 6]
+    group.members[1].member.fails = 7
+    begun = group.begin("add", 7, 0)
+    assert group.fetch(group.start("add", 1, 1)) == [2, 3, 4]
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match="member 1 fails"):
+            begun()
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_an_error_of_one_member_is_raised_and_the_others_are_free(group: Any, number: int) -> None:
     group.near = True

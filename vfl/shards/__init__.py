@@ -72,6 +72,11 @@ class Group(Protocol):
         """Call a method of all members; return the answers, or raise an exception that a member raised."""
         return self.fetch(self.start(method, *arguments))
 
+    def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """Call a method of all members; return a function that waits for the answers, as `ask` does."""
+        answers = self.start(method, *arguments)
+        return lambda: self.fetch(answers)
+
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Call a method of all members that returns a per-record vector, and wait for it.
 

@@ -11,6 +11,7 @@ all others. Errors, losses and references to the object store still take Ray, wh
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import pickle
 from dataclasses import dataclass
@@ -196,6 +197,7 @@ class Served(Remote):
     ) -> None:
         super().__init__(members, wait, encode, handles=handles)
         self.near = False
+        self._begun: Callable[[], tuple[list[Any], Exception | None]] | None = None
         self._callers = [
             Caller(member, lambda ref, k=k: wait(k, ref), lambda k=k: lost(k), seconds, ended)  # type: ignore[misc]
             for k, member in enumerate(self.members)
@@ -203,28 +205,53 @@ class Served(Remote):
 
     def start(self, method: str, *arguments: Any) -> Each:
         """Return references to the answers."""
+        self._finish()
         for caller in self._callers:
             caller.close()
         return super().start(method, *arguments)
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all members; return the answers, or raise the first error once all members have answered."""
+        return self.begin(method, *arguments)()
+
+    def begin(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """Call a method of all members; return a function that waits for the answers, as `ask` does."""
         if not self.near:
-            return super().ask(method, *arguments)
+            return super().begin(method, *arguments)
         plain = self._plain(arguments)
         try:
             calls = [written((method, given(plain, k))) for k in range(self.size)]
         except UNFIT:
-            return super().ask(method, *arguments)
+            return super().begin(method, *arguments)
+        self._finish()
         for caller, call in zip(self._callers, calls, strict=True):
             caller.say(*call)
-        found, failed = [], None
+        self._begun = functools.cache(self._heard)
+        return lambda begun=self._begun: _result(begun())  # type: ignore[misc]
+
+    def _finish(self) -> None:
+        """Read the answers to a call that began: a line carries one call at a time."""
+        if self._begun is not None:
+            self._begun()
+        self._begun = None
+
+    def _heard(self) -> tuple[list[Any], Exception | None]:
+        """Return the answers of all members, and the first error."""
+        found: list[Any] = []
+        failed: Exception | None = None
         for caller in self._callers:
             try:
                 found.append(caller.hear())
-            except Exception as error:  # noqa: BLE001 - raised below, once no member is at work any more
+            except Exception as error:  # noqa: BLE001 - raised later, once no member is at work any more
                 failed = failed or error
         if failed is not None:
             self.near = False
-            raise failed
-        return found
+        self._begun = None
+        return found, failed
+
+
+def _result(heard: tuple[list[Any], Exception | None]) -> list[Any]:
+    found, failed = heard
+    if failed is not None:
+        raise failed
+    return found
