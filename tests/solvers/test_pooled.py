@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vfl.solvers.bought.smoothness import pooled
+import vfl
+from vfl.planning import problem_of
+from vfl.solvers.bought.smoothness import curvature, features, moments_event, pooled
 
 
 def test_columns_dominated_by_noise_share_their_mean() -> None:
@@ -42,3 +44,32 @@ def test_nothing_to_pool(count: int) -> None:
     drawn, off = pooled(found, noise)
     np.testing.assert_array_equal(drawn, found)
     np.testing.assert_array_equal(off, noise)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_steps_fit_columns_whose_centres_are_noisy(spread: float) -> None:
+    """M_j is on average at least the mean square about the centre: released means as centres would make it too small."""
+    columns = [f"x{j}" for j in range(60)]
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"a": columns[:30], "b": columns[30:]}, label=("b", "y")),
+        bounds=dict.fromkeys(columns, (-1.0, 1.0)),
+        privacy=vfl.Privacy(epsilon=0.3),
+    )
+    problem = problem_of(job, 1000)
+    event, n, rng = moments_event(problem), problem.n_records, np.random.default_rng(2)
+    assert event is not None
+    variance = 1.0 / 16.0
+    assert event.sigma / n > 2.0 * variance
+    true, allowed = [], []
+    for _ in range(40):
+        m = spread * rng.uniform(-1.0, 1.0, 60)
+        sums = n * np.concatenate([m / 2.0, variance + m**2]).reshape(2, 2, 30).swapaxes(0, 1).reshape(2, 60)
+        asking = curvature(problem)
+        next(asking)
+        with pytest.raises(StopIteration) as end:
+            asking.send(tuple(sums + event.sigma * rng.standard_normal((2, 60))))
+        known, feature = end.value.value, features(problem)
+        true.append(variance + np.mean((known.centre[feature] - m) ** 2))
+        allowed.append(np.mean(known.smoothness[feature]) / problem.loss.curvature)
+    assert np.mean(true) < 1.1 * np.mean(allowed)
+    assert np.mean(true) < 2.0 * variance + spread**2 / 3.0

@@ -131,10 +131,13 @@ def moments_event(problem: Problem) -> Gaussian | None:
 def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     """Obtain centres and M; what is released for it is the event of `moments_event`, or flagged when it is exact.
 
-    The private variances, as shares of B_j², are drawn together by what their noise explains (`pooled`), then lifted by one
-    standard deviation and are at least that: a coordinate that looks flat by bad luck would otherwise be given a step far
-    beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance sampling from it
-    are free post-processing.
+    The private means and variances, as shares of B_j and B_j², are drawn together by what their noise explains (`pooled`).
+    The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce, on average: by 2e² for a released
+    mean, whose error does not depend on m_j, and by nothing for its posterior mean. Steps for the lower value are too long,
+    and greedy selections seek such columns. The variances
+    are then lifted by one standard deviation and are at least that: a coordinate that looks flat by bad luck would otherwise
+    be given a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance
+    sampling from it are free post-processing.
     """
     K = problem.layout.width
     feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]
@@ -149,6 +152,10 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
         raise PrivacyError("smoothness='private' needs bounds for every column: declare them, or give a mapping")
     mean, square, noise = yield from _moments(problem, feature)
     centre = np.where(centred, mean, 0.0)
+    if noise and centred.any():
+        B = reach[centred]
+        drawn, _ = pooled(centre[centred] / B, np.full(B.size, 2.0 * noise))  # means are released in units of 2B_j
+        centre[centred] = np.clip(drawn, -1.0, 1.0) * B
     variance = square - centre**2
     if noise:
         square_reach = reach**2

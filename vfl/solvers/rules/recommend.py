@@ -25,8 +25,11 @@ variance. The rest, from steps that were too few or too short and from the bias 
 public fact tells.
 
 The winner. Where ρ is at least 7, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
-is named there. Below, passes over all coordinates cost more than they bring, and GCD is named where it is expected to leave
-less: sparse signals of many columns.
+is named there. Below, passes over all coordinates cost more than they bring, and GCD is named if the penalty declares a sparse
+signal, L1 or an elastic net. Simulations at ρ of 0.1 to 6 say so, of 500 to 3,000 records and 30 to 300 columns (mean loss of
+3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28 cases, and 0.66 to
+0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on how many
+coefficients matter, which no public fact tells.
 """
 
 from __future__ import annotations
@@ -38,11 +41,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl import markup
+from vfl.penalties import L1, ElasticNet
 from vfl.solvers.rules.defaults import off_centre, signal_to_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vfl.penalties import Penalty
     from vfl.problem import Problem
 
 BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
@@ -161,7 +166,7 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
         greedy = 1.0 / (1.0 + (nμ / (scale * math.log(p))) ** power)
         yield _candidate(
             "GCD",
-            greedy if ρ < ENOUGH else max(greedy, descent),
+            greedy if ρ < ENOUGH and _declares_sparse(problem.penalty) else max(greedy, descent),
             f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does",
             RANGES["greedy"],
         )
@@ -184,6 +189,10 @@ def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, fl
     c = min(1.5, max(0.3, 0.065 * ρ**0.4)) if bounded else min(2.5, max(0.12, 0.07 * ρ**0.4))
     # A run stops early where noise would outweigh what is learnt, so that noise alone leaves no more than everything.
     return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
+
+
+def _declares_sparse(penalty: Penalty) -> bool:
+    return isinstance(penalty, L1) or (isinstance(penalty, ElasticNet) and penalty.l1_ratio > 0.0)
 
 
 def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
