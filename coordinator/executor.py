@@ -60,7 +60,7 @@ class Executor:
     split : names the public split into parts that queries work on; None if every query works on all records.
     attempts : attempt number per round, above 0 where an earlier process may have made the release.
     earlier : number of charges per round that earlier processes made.
-    reload : brings `margins` back to the start of the run after a part of them was lost; None if nothing can be lost.
+    reload : returns `margins` to the start of the run after a part of them was lost; None if nothing can be lost.
     held : True if the transport holds all releases of the pass that an earlier process charged, and asks nobody for them again.
     """
 
@@ -90,8 +90,8 @@ class Executor:
         self._earlier = earlier
         self._counted = -1
         self._round = 0
-        self._again = 0
-        self._astray = 0
+        self._retries = 0  # of the current query
+        self._n_given_up = 0  # queries that stayed unanswered
         self.lost_any = False
         self._folds = Folds(self._noise.private and not held)
         self._passes = Passes(self._noise.private)
@@ -106,8 +106,8 @@ class Executor:
     ) -> None:
         """Repeat what a query of an earlier process did to the margins; nothing is released or charged.
 
-        gone : parties that were given up later; they are not asked, and a later query undoes what they did.
-        margins : False where a later reset undid what it did to Xw; what is kept under a name is repeated all the same.
+        gone : parties that were given up later. They are not asked, and a later query undoes their changes.
+        margins : False if a later reset undid its change of Xw. Vectors that are kept under a name are repeated all the same.
         """
         key = ReleaseKey(self._round)
         self._count_earlier(query)
@@ -134,8 +134,8 @@ class Executor:
         self._count_earlier(query)
         self._folds.replayed(query)
         self._round += 1
-        self._again = 0
-        self._astray += 1
+        self._retries = 0
+        self._n_given_up += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
         """Return the released values and the charges; raise `Unanswered` if a party or a part of the state is lost meanwhile.
@@ -147,7 +147,7 @@ class Executor:
                 self._rebuild()
             except PartyLost as still:
                 raise Unanswered(still, ()) from still
-        attempt = self._attempts(self._round) + self._again + self._astray
+        attempt = self._attempts(self._round) + self._retries + self._n_given_up
         key = ReleaseKey(self._round, attempt=attempt)
         self._count_earlier(query)
         self._round += 1
@@ -167,9 +167,9 @@ class Executor:
             self._passes.lost()
             self._samples.lost()
             self._round -= 1
-            self._again += self._noise.private
+            self._retries += self._noise.private
             raise Unanswered(lost, charges) from lost
-        self._again = 0
+        self._retries = 0
         if (again := query.replay(released)) is not None:
             self._note(again, key)
         return released, charges

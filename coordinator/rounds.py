@@ -1,4 +1,4 @@
-"""The round loop: it puts each query of a schedule to the executor, and yields a record of each answer."""
+"""The round loop: give each query of a schedule to the executor, and yield a record of each answer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Round:
     resets : True if it rebuilt Xw, so that no earlier query matters to the margins.
     released : the values that they released.
     charges : ((key, event), ...), the charges with their keys.
-    seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
-        is for those who run the job.
+    seconds : from the charge to the last reply. The only field that is not released, because time may depend on data; it
+        is for operators.
     refused : True if the budget left to a resumed run did not cover the query, so that nothing was released.
     products : releases of later queries that were opened and charged with this one (vfl.secure.gram), for the log of the run.
     """
@@ -112,7 +112,7 @@ def rounds(
     sealed : leave the answers out of the records, because they are not noised.
     recovery : policy for lost parties; None ends the run at the first loss.
 
-    Lost releases stay paid for, so the budget of a run may end early. Then BudgetExceeded is thrown into the schedule,
+    Lost releases stay charged, so the budget of a run may end early. Then BudgetExceeded is thrown into the schedule,
     which may return its current result or yield another query. The loss of a party that is given up is thrown too; a
     schedule that does not handle it ends the run.
     """

@@ -42,7 +42,7 @@ class Traffic:
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
 
     def forget(self, party: str) -> None:
-        """Count the labels and limits of a party again, which was started anew and keeps none."""
+        """Count labels and limits again for a party that was started anew, since it keeps none."""
         for own in [own for own in self._kept if own[0] == party]:
             del self._kept[own]
 

@@ -23,11 +23,11 @@ def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
 class Passes:
     """Decision on new charges for queries under a record cap.
 
-    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale, and for no release after a loss
-    or of another process. In these two cases it is unknown which releases of the charge were made, so all of them count
-    as made. A retry therefore takes the next charge of the plan, together with the blocks that follow it.
+    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. It pays for no release after a
+    loss, and for none of another process. In these two cases it is unknown which releases of the charge were made, so all
+    of them count as made. A retry therefore takes the next charge of the plan, together with the blocks that follow it.
 
-    private : True if a repeated release is another one; seeded noise repeats itself to the bit.
+    private : True if a repeated release is a new one; seeded noise repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -40,7 +40,7 @@ class Passes:
         self._before: tuple[int, Paid | None, frozenset[int], RecordCap | None] = (0, None, frozenset(), None)
 
     def begin(self) -> None:
-        """Note how charges stand before a query, of any kind, for `lost`."""
+        """Save the state of the charges before a query of any kind, for `lost`."""
         self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:

@@ -99,7 +99,7 @@ def woe(
     Who sees what: the coordinator sends the owners of the columns each record's label, as the first residuals of a training
     do, and receives noisy counts alone. No participant sees another party's bins.
 
-    job : of two classes. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    job : of two classes. data : as for `train`.
     columns : Binned or Categorical ones; None takes all of them.
     terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
 
