@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
 
 EVERY_SECONDS = 1.0
-"""Seconds between two reports of rounds; rare events are reported at once."""
+"""Seconds between two reports of rounds, and at most from a round to its report; rare events are reported at once."""
 
 COUNTERS = {
     "vfl_rounds": "queries answered",
@@ -49,6 +50,8 @@ class Meters(Protocol):
 class Telemetry:
     """Reports the events of a run.
 
+    A timer reports the latest rounds while the run stands still, because its caller pauses or because a query takes long.
+
     job, run : tags of every line. traffic : of the run so far.
     """
 
@@ -56,14 +59,21 @@ class Telemetry:
         self._tags = {"job": job, "run": run}
         self._meters = meters
         self._traffic = traffic
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
         self._reported = 0.0
         self._before = (0, 0.0)
+        self._latest = 0
         self._rounds = 0
         self._seconds = 0.0
         self._lost: set[ReleaseKey] = set()
 
     def __call__(self, event: object) -> None:
         """Report an event."""
+        with self._lock:
+            self._note(event)
+
+    def _note(self, event: object) -> None:
         if isinstance(event, Plan):
             self._delta = event.problem.delta
             self._accountant = choose_accountant(event.releases, committed=event.committed)
@@ -72,10 +82,15 @@ class Telemetry:
             self._line("reserved", records=event.n_records)
         elif isinstance(event, Round):
             self._charged(event)
+            self._latest = event.number
             self._rounds += 1
             self._seconds += event.seconds
             if time.monotonic() - self._reported > EVERY_SECONDS:
                 self._report(event.number)
+            elif self._timer is None:
+                self._timer = threading.Timer(EVERY_SECONDS, self._report_latest)
+                self._timer.daemon = True
+                self._timer.start()
         elif isinstance(event, Lost):
             self._charged(event)
             self._lost.update(key for key, _ in event.charges)
@@ -91,7 +106,15 @@ class Telemetry:
         for charged in dict.fromkeys(events):
             self._accountant.compose(charged, events.count(charged))
 
+    def _report_latest(self) -> None:
+        with self._lock:
+            if self._rounds:  # otherwise they were reported while this thread waited for the lock
+                self._report(self._latest)
+
     def _report(self, number: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._reported = time.monotonic()
         n_bytes, party_seconds = self._traffic.n_bytes, self._traffic.party_seconds
         for name, amount in (

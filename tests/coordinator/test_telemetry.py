@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import re
+import threading
 import time
 import urllib.request
 from collections import Counter
@@ -172,6 +173,28 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
     said = "\n".join([*(record.getMessage() for record in caplog.records), *capfd.readouterr()])
     assert shown(secrets, said) == []
     assert shown(secrets, f"{said} [{cells()[7]:.9f}, 0.12345678") == [f"{abs(cells()[7]):.9f}"]
+
+
+def test_a_run_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rounds so far are reported although no event follows."""
+    monkeypatch.setattr("coordinator.telemetry.EVERY_SECONDS", 0.3)
+    spec, complete = job(vfl.SkGD(passes=4, sweep="block")), threading.Event()
+
+    class Waited(Meters):
+        def set(self, name: str, value: float) -> None:
+            super().set(name, value)
+            if self.counted["vfl_rounds"] == 5:
+                complete.set()
+
+    meters = Waited()
+    tell = Telemetry("credit", "run-1", meters, Traffic())
+    with contextlib.closing(Coordinator(Spied(spec)).stream(spec)) as events:
+        for event in events:
+            tell(event)
+            if isinstance(event, Round) and event.number == 4:
+                break
+        assert complete.wait(200)
+    assert meters.gauged["vfl_epsilon_spent"] > 0
 
 
 def require_discreet(lines: list[str]) -> None:
