@@ -22,7 +22,7 @@ _MINUS_ONE = 2
 _ONE = {"label": "a label", "exposure": "an exposure", "weight": "a weight"}
 _DECLARE_CLASSES = (
     'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
-    "numbers need no quotes)"
+    'numbers need no quotes); for more classes choose loss = "multinomial", for numbers "squared" or "poisson"'
 )
 
 

@@ -77,6 +77,19 @@ def test_enter_leaves_a_declaration_open(
     assert "3 declarations are left to you" in said.out
 
 
+def test_several_classes_can_be_answered(
+    folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{k / 40};{'abcd'[k % 4]}\n" for k in range(40))
+    (folder / "grades.csv").write_text(f"x;grade\n{rows}", encoding="utf-8")
+    answered(monkeypatch, "d", "a, b, c, d", "0 1", "")
+    said = call("init", "grades.csv", "--label", "grade", "--output", "job.toml")
+    assert "'d' cannot be read: expected two classes or more, such as no, yes\n" in said.err
+    assert 'job.toml: loss = "multinomial": check that it fits the label\n' in said.out
+    job, _ = jobfile.read(folder / "job.toml")
+    assert (job.loss, job.classes) == ("multinomial", ("a", "b", "c", "d"))
+
+
 def test_yes_asks_nothing(folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch)
     assert "3 declarations are left to you" in call("init", "bank.csv", "--yes", "--output", "job.toml").out

@@ -159,7 +159,8 @@ def test_an_invalid_file(folder: Path, call: Callable[..., Said], there: str, in
             {"default": "maybe"},
             (
                 "label 'default' is not binary: declare its two classes, the negative one first: classes = [\"NEGATIVE\", "
-                '"POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+                '"POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+                'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
             ),
         ),
     ],

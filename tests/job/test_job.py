@@ -430,7 +430,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
     "a label of words": (
@@ -438,7 +439,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
     "an array whose label is not the last column": (
@@ -446,7 +448,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); or put the '
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
             "array's columns in the partition's order, the label last: they go by position"
         ),
     ),
@@ -455,7 +458,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); or put the '
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
             "array's columns in the partition's order, the label last: they go by position"
         ),
     ),

@@ -115,7 +115,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception] | None, str]] = {
     "label as a number": (
         {"label": "income"},
         None,
-        "# for squared, huber or poisson loss, under [bounds]: income = [",
+        'loss = "squared"',
     ),
     "no label": ({"label": "incom"}, SpecificationError, "no file has a column 'incom' (did you mean 'income'?)"),
     "two labels": ({"label": "customer_id"}, SpecificationError, "several files have a column 'customer_id'"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 import vfl
 from vfl.csv import MISSING
+from vfl.errors import SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK
 from vfl.launch.drafting.draft import Question, draft
@@ -132,10 +134,11 @@ def test_a_draft_states_what_was_recognised(files: dict[str, Path], tmp_path: Pa
         in text
     )
     assert (
-        '# the label has 3 classes, "gut", "mittel", "schlecht"; a job has two, so one stands against the rest here\n'
-        in text
-    )
-    assert f'# classes = [["gut", "mittel"], "schlecht"]  # negative, positive; {MARK}' in text
+        '# the label has 3 classes, "gut", "mittel", "schlecht"\n# for one class against the rest: loss = "logistic" and '
+        'classes = [["gut", "mittel"], "schlecht"]\n'
+    ) in text
+    assert 'loss = "multinomial"' in text
+    assert f'# classes = ["gut", "mittel", "schlecht"]  # {MARK}' in text
     assert "# Einkommen = [" in text
     assert "# Kinder = [0, 3]" in text
 
@@ -167,6 +170,37 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
     assert result.certificate.n_records == 60
 
 
+def test_weights_and_exposures_are_declared_and_no_features(tmp_path: Path) -> None:
+    rows = "".join(f"{k / 40},{k % 13},{1 + k % 2},{0.5 + k % 2}\n" for k in range(40))
+    (tmp_path / "d.csv").write_text(f"x,claims,policies,years\n{rows}", encoding="utf-8")
+    given: dict[str, Any] = {"label": "claims", "folder": tmp_path}
+    plain = draft({"a": tmp_path / "d.csv"}, **given)
+    assert '# weight = "..."' in plain
+    assert '# exposure = "..."' in plain
+    text = draft({"a": tmp_path / "d.csv"}, **given, weight="policies", exposure="a.years")
+    for line in ("claims = [0, 12]", "policies = [1, 2]", "years = [0.5, 1.5]"):
+        assert f"# {line}  # {MARK}" in text
+    (tmp_path / "job.toml").write_text(re.sub(r"(?m)^# (\w+ = \[)", r"\1", text), encoding="utf-8")
+    job, environment = jobfile.read(tmp_path / "job.toml")
+    assert job.partition.features == ("x",)
+    assert (job.partition.weight, job.partition.exposure) == ("policies", "years")
+    assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).coef_.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"weight": "y"}, "--weight takes a numeric column of 'a' with no other role, not 'y'"),
+        ({"weight": "x", "exposure": "x"}, "--exposure takes a numeric column of 'a' with no other role, not 'x'"),
+        ({"exposure": "xx"}, "--exposure: 'a', which owns the label, has no column 'xx' (did you mean 'x'?)"),
+    ],
+)
+def test_other_weights_are_refused(given: dict[str, str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("x,y\n1,0\n2,1\n")
+    with pytest.raises(SpecificationError, match=re.escape(said)):
+        draft({"a": tmp_path / "d.csv"}, **given)
+
+
 @pytest.mark.parametrize(
     ("cells", "said"),
     [
@@ -174,8 +208,10 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
             ["a", "", "b"],
             "# the label is missing for some records: leave these records out of the file, or training",
         ),
-        (["1", "2", "3"], "# the label has 3 classes, 1, 2, 3; a job has two, so one stands against the rest here"),
-        ([str(k) for k in range(40)], "# for squared, huber or poisson loss, under [bounds]: y = [0, 39]"),
+        (["1", "2", "3"], f"# classes = [1, 2, 3]  # {MARK}"),
+        ([str(k) for k in range(40)], f"# y = [0, 39]  # {MARK}"),
+        ([str(k) for k in range(40)], 'loss = "poisson"'),
+        ([str(k - 0.5) for k in range(40)], 'loss = "squared"'),
         ([f"t{k}" for k in range(60)], '# the label "y" has more than 50 different texts: it is no class'),
     ],
 )

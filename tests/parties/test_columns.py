@@ -280,7 +280,8 @@ WRONG = {
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
             "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
     "mixed codes": (
@@ -288,7 +289,8 @@ WRONG = {
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
             "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
     "text label": (
@@ -296,7 +298,8 @@ WRONG = {
         {"columns": ["x"], "label": ("a", BinaryLabel())},
         (
             "label 'a' is not binary: declare its two classes, the negative one first: "
-            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
+            'classes choose loss = "multinomial", for numbers "squared" or "poisson"'
         ),
     ),
     "other classes": (

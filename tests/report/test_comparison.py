@@ -68,8 +68,20 @@ def test_differences_are_named_beyond_their_noise() -> None:
         "no measure differs from the first run's by more than two standard errors"
     ]
     assert notes_of([made("a", 0.7), made("b", 0.9)]) == ["auc: b differs from a by 4.7 standard errors"]
+    other = Compared("b", True, {}, {"mae": (0.7, 0.03, None)})
+    assert notes_of([made("a", 0.7), other]) == ["a shares no measure with another run, so none can be compared"]
     exact = [Compared(name, True, {}, {"loss": (0.5, 0.0, None)}) for name in "ab"]
     assert "no measure differs" in notes_of(exact)[0]
+
+
+def test_digests_are_short_and_options_are_shown(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    trained(tmp_path / "three", job(holdout=0.4, solver=vfl.SkGD(passes=3)))
+    first, other = compare((runs[0], tmp_path / "three"))
+    assert first.facts["solver_options"].startswith("passes = 6, ")
+    assert other.facts["solver_options"] == "passes = 3"
+    said = as_text((first, other))
+    assert other.facts["model"] not in said
+    assert f"{other.facts['model'][:16]}…" in said
 
 
 def test_an_altered_run_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ All of it is read from the runs' folders, which hold released values and public 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from vfl.errors import SpecificationError
 from vfl.launch.run.folder import check_finished, write_whole
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
+from vfl.losses import loss_of
 from vfl.report.markup import Child, element, page, section, table
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def compared(run: str | Path) -> Compared:
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
         "delta": certificate.delta,
         "private": certificate.private,
+        "loss": loss_of(job.loss).name,
         "solver": job.solver.name,
+        "solver_options": _changed(job.solver),
         "penalty": job.penalty.describe(),
         "n_trained": certificate.n_records - held,
         "n_held_out": held,
@@ -90,7 +93,7 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
     rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
     rows += [(name, *(_shown(run.measures.get(name)) for run in runs)) for name in names]
     for fact in runs[0].facts:
-        cells = [_plain(run.facts[fact]) for run in runs]
+        cells = [_cell(fact, run.facts[fact]) for run in runs]
         rows.append((fact.replace("_", " "), *cells))
     return rows
 
@@ -106,6 +109,8 @@ def notes_of(runs: Sequence[Compared]) -> list[str]:
             away = abs(against - value) / (math.hypot(error, spread) or math.inf)
             if away > DIFFERENT:
                 said.append(f"{name}: {other.name} differs from {first.name} by {away:.1f} standard errors")
+    if not said and not any(name in other.measures for other in runs[1:] for name in first.measures):
+        said = [f"{first.name} shares no measure with another run, so none can be compared"]
     return said or ["no measure differs from the first run's by more than two standard errors"]
 
 
@@ -141,6 +146,18 @@ def _shown(measure: tuple[float, float, float | None] | None) -> str:
         return ""
     value, error, base = measure
     return f"{value:.4g} ± {error:.2g}" + ("" if base is None else f" (baseline {base:.2g})")
+
+
+def _changed(solver: Any) -> str:
+    """Return the options of a solver that differ from its defaults."""
+    default = type(solver)()
+    changed = [f.name for f in fields(solver) if getattr(solver, f.name) != getattr(default, f.name)]
+    return ", ".join(f"{name} = {getattr(solver, name)}" for name in changed) or "defaults"
+
+
+def _cell(fact: str, value: Any) -> str:
+    """Return the value of a fact; of a digest its first 16 digits. JSON has all of them."""
+    return f"{value[:16]}…" if fact == "model" else _plain(value)
 
 
 def _plain(value: Any) -> str:

@@ -157,7 +157,7 @@ CSV = click.option(
     "formats",
     multiple=True,
     metavar="[PARTY.]OPTION=VALUE",
-    help="Format of text files: delimiter, decimal, thousands, encoding, quote or missing; for all files, or for a party's.",
+    help="Format of text files: delimiter, decimal, thousands, encoding, quote, missing, dates; for all, or for a party's.",
 )
 
 

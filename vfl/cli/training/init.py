@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     metavar="[PARTY.]COLUMN",
     help="The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names, or shared ids).",
 )
+@click.option("--weight", metavar="COLUMN", help="The column of the label's owner with the weights of the records.")
+@click.option(
+    "--exposure", metavar="COLUMN", help="The column of the label's owner with the exposures, for counts and amounts."
+)
 @CSV
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
 @click.option(
@@ -43,6 +47,8 @@ def command(
     files: tuple[str, ...],
     label: str | None,
     ids: tuple[str, ...],
+    weight: str | None,
+    exposure: str | None,
     formats: tuple[str, ...],
     output: Path | None,
     epsilon: float | None,
@@ -80,7 +86,8 @@ def command(
     sources = {party: in_format(path, party, options) for party, path in paths.items()}
     folder = None if output is None else output.parent
     ask: Ask | None = None if yes or not _at_terminal() else _ask
-    given: dict[str, Any] = {"label": label, "ids": ids or None, "folder": folder, "dataset": dataset, "ledger": ledger}
+    given: dict[str, Any] = {"label": label, "ids": ids or None, "weight": weight, "exposure": exposure}
+    given |= {"folder": folder, "dataset": dataset, "ledger": ledger}
     bought: tuple[str, ...] = ()
     if epsilon is not None:
         from vfl.launch.drafting.buying import buy_bounds, require_ledger
@@ -130,6 +137,7 @@ def _said(text: str) -> list[str]:
     party, column = plain["partition"]["label"]
     said = [f"the label is {party}.{column}" if column else "NO LABEL was found: name it in the file, or with --label"]
     said += [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# the label ")]
+    said.append(f'loss = "{plain["loss"]}": check that it fits the label')
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("id = ")]
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("[data.") and "  #" in line]
     return said
@@ -145,8 +153,16 @@ _PROMPTS = {
     "fill": "number for a missing cell",
     "categories": "public categories, separated by commas",
     "missing": "a missing cell: 'indicator' adds a coordinate for it",
-    "classes": "public classes, the negative one first, separated by a comma",
+    "classes": "public classes, separated by commas; of two, the negative one first",
     "epsilon": "ε of the job",
+}
+_EXPECTED = {
+    "bounds": "two numbers, the lower one first, such as 0 1.5",
+    "fill": "a number, such as 0",
+    "categories": "two categories or more, such as red, green, blue",
+    "missing": "indicator",
+    "classes": "two classes or more, such as no, yes",
+    "epsilon": "a number above 0, such as 1.0",
 }
 _NOT_PRIVATE = ("bounds", "categories", "classes")
 
@@ -174,7 +190,7 @@ def _ask(question: Question) -> str | None:
         read = _read(question.about, answer)
         if read is not None:
             return read
-        click.echo(f"  {answer!r} cannot be read", err=True)
+        click.echo(f"  {answer!r} cannot be read: expected {_EXPECTED[question.about]}", err=True)
 
 
 def _read(about: str, answer: str) -> str | None:
@@ -190,8 +206,11 @@ def _read(about: str, answer: str) -> str | None:
         )
     if about == "missing":
         return '"indicator"' if answer.strip("\"'") == "indicator" else None
-    fitting = len(values) == 2 if about == "classes" else len(values) >= 2
-    return json.dumps(values, ensure_ascii=False) if fitting and len(set(map(str, values))) == len(values) else None
+    return (
+        json.dumps(values, ensure_ascii=False)
+        if len(values) >= 2 and len(set(map(str, values))) == len(values)
+        else None
+    )
 
 
 def _value(text: str) -> Any:

@@ -3,8 +3,9 @@
 The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
 questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
 guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
-text files by their beginning. These, and the kind of each column, are declared by the draft, which asks to check them: a single
-cell may decide them, and no guarantee covers that. The draft shows cells: only the owner of the files should see it.
+text files by their beginning, and the loss by the label's cells. These, and the kind of each column, are declared by the draft,
+which asks to check them: a single cell may decide them, and no guarantee covers that. The draft shows cells: only the owner of
+the files should see it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,14 @@ DIGITS = 6
 """Significant digits of a drafted range; longer numbers are rounded outwards."""
 
 LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
+_LOSSES = {
+    "logistic": 'for a label that is a number: "squared", "huber", "poisson", "gamma" or "tweedie"',
+    "multinomial": "for a label of several classes",
+    "poisson": 'for counts; for amounts "gamma" (above 0) or "tweedie" (0 or more), for other numbers "squared" or "huber"',
+    "squared": 'or "huber", which is robust; for amounts "gamma" (above 0) or "tweedie" (0 or more), for counts "poisson"',
+}
+_NUMBERS = ("poisson", "squared")
+"""The drafted losses that need the range of the label."""
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
@@ -185,6 +194,8 @@ def draft(
     *,
     label: str | None = None,
     ids: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    exposure: str | None = None,
     folder: Path | None = None,
     dataset: str | None = None,
     ledger: str | Path | None = None,
@@ -195,6 +206,7 @@ def draft(
     sources : {party: path, or a text file with its format}; the format of others is recognised.
     label : 'column' or 'party.column'; None looks for a usual name, then asks.
     ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
+    weight, exposure : columns of the label's owner that hold the weights and the exposures of the records; None for none.
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the data set in a ledger, for the job. ledger : its file.
     ask : answers questions (`Question`); None leaves comments instead.
@@ -207,36 +219,42 @@ def draft(
     found = {party: columns_of(party, source) for party, source in opened.items()}
     owner, target, how = _label(found, label, ask)
     id_of, id_how = _ids_with_reason(found, opened, ids, target)
-    owned = {p: [c for c in columns if c != id_of.get(p) and (p, c) != (owner, target)] for p, columns in found.items()}
+    factors = _factors(found[owner], owner, target, {"weight": weight, "exposure": exposure})
+    taken = {(owner, target), *((owner, column) for column in factors.values()), *id_of.items()}
+    owned = {p: [c for c in columns if (p, c) not in taken] for p, columns in found.items()}
     labelled = found[owner][target] if target else None
+    class_lines = _class_lines(target, labelled, ask)
+    loss = _loss(labelled, class_lines)
     lines = [
         f"# Drafted by vfl init from {', '.join(_name(source) for source in opened.values())}.",
         "# Keep it to yourself: it shows cells.",
         f'# Comments that end in "{MARK}"',
         "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
         "# then the job is refused.",
-        "# Check the kinds of the columns, the ids and the formats of files: they were found in the records too, where one",
-        "# cell may decide them, and the guarantee does not cover that.",
+        "# Check the loss, the kinds of the columns, the ids and the formats of files: they were found in the records too,",
+        "# where one cell may decide them, and the guarantee does not cover that.",
         f"format = {FORMAT}",
         'name = "draft"',
-        'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
+        f'loss = "{loss}"  # {_LOSSES[loss]}',
         *([] if dataset is None else [f"dataset = {_text(dataset)}"]),
         "# holdout = 0.2  # share of the records to measure the model on; they are missing from its training",
         *_id_lines(id_of, found, id_how),
-        *_class_lines(target, labelled, ask),
+        *class_lines,
         "",
         "[partition]",
         f"label = [{_text(owner)}, {_text(target)}]  # {how}" if how else f"label = [{_text(owner)}, {_text(target)}]",
+        *_factor_lines(owner, factors, loss),
         "",
         "[partition.parties]",
         *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
     ]
-    named = _names(owned, (owner, target))
-    lines += _declarations({named[p, c]: (p, c, found[p][c]) for p, columns in owned.items() for c in columns}, ask)
-    if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
-        lines.append(
-            f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
-        )
+    beside = [*factors.values(), *([target] if loss in _NUMBERS else [])]
+    named = _names(owned, *((owner, column) for column in (target, *factors.values())))
+    lines += _declarations(
+        {named[p, c]: (p, c, found[p][c]) for p, columns in owned.items() for c in columns},
+        {named[owner, c]: found[owner][c] for c in beside},
+        ask,
+    )
     lines += [
         "",
         "[penalty]",
@@ -396,12 +414,54 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
     return lines
 
 
+def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Return {'weight' or 'exposure': column} of those given; raise SpecificationError for a column that cannot be one."""
+    factors: dict[str, str] = {}
+    for role, name in given.items():
+        if name is None:
+            continue
+        column = name.removeprefix(f"{owner}.")
+        if not target:
+            raise SpecificationError(f"--{role} {name}: the column lies at the owner of the label: give --label too")
+        if column not in columns:
+            raise SpecificationError(
+                f"--{role}: {owner!r}, which owns the label, has no column {name!r}{nearest(column, columns)}"
+            )
+        if column in (target, *factors.values()) or columns[column].kind != "numeric":
+            raise SpecificationError(f"--{role} takes a numeric column of {owner!r} with no other role, not {name!r}")
+        factors[role] = column
+    return factors
+
+
+def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str]:
+    """Return the keys of the weights and exposures; of those that the job has not, a comment that explains the key."""
+    lines = [f"{role} = {_text(column)}" for role, column in factors.items()]
+    if "weight" not in factors:
+        lines.append(f'# weight = "..."  # a column of {owner} that says how much each record counts; it is no feature')
+    if "exposure" not in factors and loss == "poisson":
+        lines.append(
+            f'# exposure = "..."  # a column of {owner}: the period of each count, such as years; it is no feature'
+        )
+    return lines
+
+
+def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
+    """Return the loss that fits a label: by its declared classes if there are some, else by its cells."""
+    classes = next((line for line in class_lines if line.lstrip("# ").startswith("classes = ")), None)
+    if classes is not None:
+        return "logistic" if len(tomllib.loads(classes.lstrip("# "))["classes"]) == 2 else "multinomial"
+    if label is None or label.kind != "numeric" or _binary(label):
+        return "logistic"
+    whole = all(re.fullmatch(r"[0-9]+", value) for value in label.values)
+    return "poisson" if whole and (label.low or 0.0) >= 0 else "squared"
+
+
 def _binary(found: Found) -> bool:
     return found.kind == "boolean" or ((found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0)) and len(found.values) <= 2)
 
 
 def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
-    """Return the classes of the label; of more than two, the last against the rest."""
+    """Return the classes of the label."""
     if found is None:
         return []
     lines = []
@@ -418,13 +478,19 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
         shown = sorted(int(number) if number.is_integer() else number for number in map(float, found.values))
     if len(shown) > MANY:
         return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: it is no class"]
-    if len(shown) > 2:
-        listed = ", ".join(_value(value) for value in shown)
+    classes = json.dumps(shown, ensure_ascii=False)
+    if len(shown) < 3:
+        return [*lines, _marked("classes", classes, Question("classes", target, classes), ask, "negative, positive; ")]
+    against = json.dumps([shown[:-1], shown[-1]], ensure_ascii=False)
+    lines += [
+        f"# the label has {len(shown)} classes, {', '.join(map(_value, shown))}",
+        f'# for one class against the rest: loss = "logistic" and classes = {against}',
+    ]
+    if found.kind == "numeric":
         lines.append(
-            f"# the label has {len(shown)} classes, {listed}; a job has two, so one stands against the rest here"
+            '# for a count or an amount: loss = "poisson" or "squared", no classes, and the range of the label in [bounds]'
         )
-    classes = json.dumps(shown[:2] if len(shown) < 3 else [shown[:-1], shown[-1]], ensure_ascii=False)
-    return [*lines, _marked("classes", classes, Question("classes", target, classes), ask, "negative, positive; ")]
+    return [*lines, _marked("classes", classes, Question("classes", target, classes), ask)]
 
 
 def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") -> str:
@@ -436,15 +502,19 @@ def _line(key: str, shown: str, answer: str | None, note: str = "") -> str:
     return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
 
 
-def _names(owned: Mapping[str, list[str]], label: tuple[str, str]) -> dict[tuple[str, str], str]:
+def _names(owned: Mapping[str, list[str]], *others: tuple[str, str]) -> dict[tuple[str, str], str]:
     """Return {(party, column): its name in a job}: 'PARTY.COLUMN' where several parties hold a column of that name."""
-    pairs = [*((party, column) for party, columns in owned.items() for column in columns), label]
+    pairs = [*((party, column) for party, columns in owned.items() for column in columns), *others]
     held = Counter(column for _, column in pairs)
     return {(party, column): f"{party}.{column}" if held[column] > 1 else column for party, column in pairs}
 
 
-def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> list[str]:
-    """Return the tables of declarations. columns : {name: (its party, its name there, what its cells look like)}."""
+def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping[str, Found], ask: Ask) -> list[str]:
+    """Return the tables of declarations.
+
+    columns : {name: (its party, its name there, what its cells look like)}, the features.
+    beside : {name: what its cells look like} of the label, the weights and the exposures, which need bounds only.
+    """
     numeric = {
         c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
     }
@@ -455,6 +525,8 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> li
         answer = ask(question)
         middles[c] = _middle(answer)
         lines.append(_line(_key(c), question.shown, answer))
+    for c, found in beside.items():
+        lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
