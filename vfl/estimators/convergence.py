@@ -57,8 +57,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 def ran_out(result: Result, n_iter: int) -> bool:
     """Return True if a solver with a rule for stopping made all of its passes, so that the rule was never met."""
     planned = plan(result.job, result.certificate.n_records)
-    last_pass = getattr(planned.solver, "last_pass", None)
-    last = None if last_pass is None else last_pass(planned.problem)
+    last = planned.solver.last_pass(planned.problem)
     return last is not None and n_iter >= last
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -162,8 +162,7 @@ def sizes_of(plan: Plan) -> Sizes:
     if problem.private:
         updates = sum(count * getattr(bare(event), "dimension", 1) for event, count in counted)
     else:
-        last: Any = getattr(solver, "last_pass", None)
-        passes = (last(problem) if last is not None else None) or getattr(solver, "passes", None) or 1
+        passes = solver.last_pass(problem) or getattr(solver, "passes", None) or 1
         updates = passes * layout.n_coordinates
     itemsize = int(np.dtype(plan.job.storage).itemsize)
     # A pass charged as one release still draws noise for each of its blocks.

@@ -81,6 +81,11 @@ class Solver(Protocol):
         """Return the number of messages that the coordinator waits for in a run; `self` is resolved."""
         ...
 
+    def last_pass(self, problem: Problem) -> int | None:
+        """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""
+        del problem
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
