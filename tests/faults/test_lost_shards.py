@@ -12,6 +12,7 @@ import pytest
 
 import vfl
 from coordinator.rounds import Lost, Round
+from tests.faults import test_ray_faults
 from tests.faults.test_ray_faults import PARTITION, N, _parent, job, killing, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
 from vfl.job.faults import Faults
@@ -41,6 +42,18 @@ def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alo
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
     assert len(set(pids(tmp_path, "bank"))) == 4  # the party, its two shards, and the one that took a lost one's place
     assert result.coef_.tobytes() == alone
+
+
+@pytest.mark.slow
+def test_lines_carry_references_to_large_vectors_also_after_a_loss(
+    local_ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels and limits of 15,000 records per shard are in the object store; other vectors are lent."""
+    monkeypatch.setattr(test_ray_faults, "N", 30_000)
+    spec, (seen, watch) = job(passes=12), killing(tmp_path, "bank", 20)
+    result = vfl.train(spec, sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
+    assert result.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
 
 
 def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:

@@ -42,7 +42,7 @@ class Address:
 
 
 class End:
-    """One end of a line. Messages are pickled, so both processes must belong to one owner."""
+    """One end of a line. Messages are pickled, as those of Ray calls are: each process trusts the other as it trusts Ray."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
@@ -53,7 +53,7 @@ class End:
 
     def receive(self) -> Any:
         """Wait for the next message; Ended if there will be none."""
-        return pickle.loads(self.read())  # noqa: S301 - from a process of the same owner
+        return pickle.loads(self.read())  # noqa: S301 - from a process that could call this one by Ray
 
     def write(self, body: bytes) -> None:
         """Send bytes; Ended if nobody can read them."""

@@ -1,7 +1,8 @@
 """Calls of Ray actors that travel over a line, for processes of one machine.
 
-A Ray call costs some milliseconds of processor time on both sides. Over a line, one Ray call (`serve`) stays open and carries
-all others. Errors, losses and references to the object store still take Ray, which raises and counts them as ever:
+Only processes of one user can open a line, and each of them could call the other by Ray, too. A Ray call costs some
+milliseconds of processor time on both sides. Over a line, one Ray call (`serve`) stays open and carries all others. Errors,
+losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
 
     serve(line):                                    # a Ray call of the member
         repeat: method, arguments = line.read(); line.write(method(*arguments))
