@@ -206,7 +206,7 @@ class CsvSource:
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
                 f'has a single column when cut at {self._spec.delimiter!r}: declare its delimiter, delimiter = "..." in its '
-                "table of [data] (in Python vfl.Csv(path, delimiter=...))"
+                "table of [data] (vfl join: --csv delimiter=...; in Python vfl.Csv(path, delimiter=...))"
             )
         return tuple(names), blank
 

@@ -76,6 +76,13 @@ def test_a_feature_that_its_owner_makes_is_refused() -> None:
         vfl.audit(job(columns=bins, bounds=dict.fromkeys(("a1", "a2", "b0"), (-1.0, 1.0))))
 
 
+def test_multinomial_loss_is_refused() -> None:
+    with pytest.raises(
+        vfl.SpecificationError, match="multinomial loss has one per class: audit the job with two classes"
+    ):
+        vfl.audit(job(loss="multinomial", classes=("a", "b", "c")))
+
+
 def test_both_parts_of_the_records_are_audited() -> None:
     audit = vfl.audit(job(holdout=0.4), 40, runs=10, confidence=SURE)
     assert [attack.part for attack in audit.attacks] == ["training", "held out"]

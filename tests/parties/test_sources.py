@@ -296,7 +296,8 @@ BROKEN_FILES = {
         broken("d.csv", "a;b\n1;2\n"),
         (
             "has a single column when cut at ',': declare its delimiter, "
-            'delimiter = "..." in its table of [data] (in Python vfl.Csv(path, delimiter=...))'
+            'delimiter = "..." in its table of [data] (vfl join: --csv delimiter=...; in Python '
+            "vfl.Csv(path, delimiter=...))"
         ),
     ),
     "text": (broken("d.csv", "a,b\n1,SECRET\n"), TEXT),

@@ -22,7 +22,7 @@ from coordinator.rounds import Round
 from vfl.errors import OutputError
 from vfl.job import file as jobfile
 from vfl.report.markup import text
-from vfl.ui import Server
+from vfl.ui import Server, pages
 from vfl.ui.folder import find
 from vfl.ui.live import Watched
 
@@ -127,6 +127,12 @@ def test_the_overview_lists_runs_jobs_and_ledgers(server: Server) -> None:
     assert re.search(r"accuracy 0\.\d+ ± ", said)
     for name in ("other.toml", "other.db", "secret.csv"):
         assert name not in said
+
+
+def test_the_overview_shows_the_score_of_a_tune(tmp_path: Path) -> None:
+    measures = {"loss": {"value": 0.32912, "error": 0.0131, "baseline": None}}
+    (tmp_path / "findings.json").write_text(json.dumps({"score": {"measures": measures}}), encoding="utf-8")
+    assert pages._measures(tmp_path) == "loss 0.329 ± 0.013"
 
 
 def test_the_page_of_a_run_verifies_it(server: Server, root: Path) -> None:

@@ -238,6 +238,11 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
             "an audit compares noised sums with exact ones, which trust='secure' shows to nobody: audit the same job with "
             "trust='trusted', whose releases have the same charges"
         )
+    if job.multinomial:
+        raise SpecificationError(
+            "an audit simulates records of one margin each, and multinomial loss has one per class: audit the job with two "
+            "classes and loss = 'logistic'"
+        )
     if job.privacy.noise is not None:
         raise PrivacyError(
             "the job's noise is seeded: anyone who knows the seed can subtract it, so no audit is possible; leave noise out"

@@ -104,7 +104,8 @@ def _run_cells(base: str, name: str, folder: Path, progress: Progress) -> tuple[
 
 def _measures(folder: Path) -> str:
     try:
-        held = json.loads((folder / FINDINGS).read_text(encoding="utf-8")).get("held out", {}).get("measures", {})
+        kinds = json.loads((folder / FINDINGS).read_text(encoding="utf-8"))
+        held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
         return ", ".join(f"{name} {e['value']:.3g} ± {e['error']:.2g}" for name, e in held.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
