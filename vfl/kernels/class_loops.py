@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.kernels.compile import MAGIC, compiled, part
-from vfl.kernels.dense_loops import PANEL, WEIGHTS, add_panel, capped, exact_sums, falling_odds
+from vfl.kernels.dense_loops import AHEAD, PANEL, WEIGHTS, add_panel, capped, exact_sums, falling_odds
 from vfl.kernels.simd import SUMS, WIDTH, add_to, at_least, cells, entries, fetch, lanes, least, most, put, root
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 ABOVE = 1.0 + 2.0**-40
 """Factor that a norm of up to a hundred classes is raised by, which covers its rounding."""
-
-
-AHEAD = 256
-"""Rows by which cells are fetched ahead. Any number from 128 to 1,000 gives the same speed."""
 
 
 @part

@@ -17,7 +17,7 @@ splits a loop, nor on the machine.
 Memory sets the pace, so a loop reads what the machine fetches ahead by itself: at most NEAR columns side by side, over the rows
 of one panel, then the next columns over the same rows. The margins and weights of a panel stay in the second-level cache
 meanwhile. A record's numbers are computed in the same order whatever the groups are, and integer sums have no order, so that
-groups change no bit of a result.
+groups change no bit of a result. A clip per block needs all columns of a record at once; its loop fetches cells ahead instead.
 
 r, like : numbers of vfl.kernels.simd. All functions here of one record are those of WIDTH records too.
 """
@@ -38,6 +38,7 @@ from vfl.kernels.simd import (
     at_least,
     cells,
     entries,
+    fetch,
     lanes,
     least,
     magnitude,
@@ -57,9 +58,12 @@ PANEL = 1 << 14
 """Rows of one partial float sum, and of one turn of a group of columns. Threads take whole panels, so that they cannot change
 the result."""
 
-NEAR = 10
-"""Largest number of columns that a loop reads side by side. Processors fetch about a dozen streams ahead; with more, a pass
-waits for memory."""
+NEAR = 6
+"""Largest number of columns that a loop reads side by side. With margins and bounds these are eight streams: processors fetch
+about so many ahead, and columns of 2ᵏ bytes share the eight places of one set of the first-level cache."""
+
+AHEAD = 256
+"""Rows by which a loop that reads more columns fetches cells. Any number from 128 to 1,000 gives the same speed."""
 
 TINY, HUGE = 1e-280, 1e300
 
@@ -232,24 +236,6 @@ def _add_plain(columns: Matrix, first: int, last: int, centre: Vector, r: Any, i
 
 
 @part
-def _add_finite(
-    columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers
-) -> None:
-    """Add rint(t_j r) at i to sums, as `_add_weighted` does, where no product can be NaN."""
-    for j in range(first, last):
-        add_to(sums, j, (scale[j] * (cells(columns, j, i, like) - centre[j])) * r + MAGIC)
-
-
-@part
-def _squares(columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, h2: Any, i: int, like: Any) -> Any:
-    """Return h2 + Σ t_j² at i over columns [first, last)."""
-    for j in range(first, last):
-        t = scale[j] * (cells(columns, j, i, like) - centre[j])
-        h2 = h2 + t * t
-    return h2
-
-
-@part
 def _add_clipped(
     columns: Matrix,
     centre: Vector,
@@ -275,6 +261,8 @@ def _add_clipped(
             t = scale[j] * (cells(columns, j, i, like) - centre[j])
             put(products, j * WIDTH, t)
             h2 = h2 + t * t
+            if s > NEAR:  # a norm needs all columns of a record, so no groups
+                fetch(columns, j, i + AHEAD, like)
         r = clipped(r, h2, clip, per_grid)
         if all_at_most(h2, HUGE):  # so every t is finite, and |t r| ≤ κ/g
             for j in range(s):
@@ -283,48 +271,6 @@ def _add_clipped(
             for j in range(s):
                 c = entries(products, j * WIDTH, like) * r
                 add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
-
-
-@part
-def _add_clipped_panel(
-    columns: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    start: int,
-    stop: int,
-    r: Vector,
-    products: Vector,
-    sums: Integers,
-) -> None:
-    """Add rint(clip(t r)/g) of rows [start, stop) of a panel to sums, (s, SUMS), by groups of columns.
-
-    r : room for the norms, then the weights, of the rows. products : as for `_add_clipped`.
-    """
-    s, whole = columns.shape[0], stop - (stop - start) % WIDTH
-    size, finite = _side_by_side(s), True
-    for g in range(0, s, size):
-        last = min(g + size, s)
-        for i in range(start, whole, WIDTH):
-            h2 = lanes() if g == 0 else entries(r, i - start, lanes())
-            h2 = _squares(columns, g, last, centre, scale, h2, i, lanes())
-            if last == s:
-                finite = finite and all_at_most(h2, HUGE)  # so every t is finite, and |t r| ≤ κ/g
-                h2 = clipped(weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), h2, clip, per_grid)
-            put(r, i - start, h2)
-    for g in range(0, s, size):
-        for i in range(start, whole, WIDTH):
-            at = entries(r, i - start, lanes())
-            if finite:
-                _add_finite(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
-            else:
-                _add_weighted(columns, g, min(g + size, s), centre, scale, at, i, lanes(), sums)
-    for i in range(whole, stop):
-        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
 
 
 @part
@@ -398,19 +344,13 @@ def gradient(
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
     align_stack()
     s = columns.shape[0]
-    sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
-    products = np.empty(WIDTH * s)
-    for a in range(start, stop, PANEL):
-        b = min(a + PANEL, stop)
-        if s > NEAR:
-            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, products, sums)
-            continue
-        whole = b - (b - a) % WIDTH
-        for i in range(a, whole, WIDTH):
-            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
-        for i in range(whole, b):
-            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
+    sums, products = np.zeros((s, SUMS), np.int64), np.empty(WIDTH * s)
+    whole = stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
+    for i in range(whole, stop):
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -433,16 +373,12 @@ def step(
     """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
     align_stack()
     s, moving = columns.shape[0], np.flatnonzero(delta)
-    sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
+    sums, products = np.zeros((s, SUMS), np.int64), np.empty(WIDTH * s)
     together = moving.size + s <= NEAR
-    products = np.empty(WIDTH * s)
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
         if not together:
             _advance_panel(previous, delta, moving, shift, v, a, b)
-        if s > NEAR:
-            _add_clipped_panel(columns, centre, v, y, loss, scale, clip, per_grid, a, b, room, products, sums)
-            continue
         whole = b - (b - a) % WIDTH
         for i in range(a, whole, WIDTH):
             if together:
