@@ -167,7 +167,7 @@ class SkGD(Solver):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for number, drawn in draws:
-                    yield from self._measure(walk, number, present, θ)
+                    yield from self._choose_cap(walk, number, present, θ)
                     if (yield from faster.before(number, θ)):
                         trail.restart()
                     if not (visit := present.of(walk.visit(number, drawn))):
@@ -270,8 +270,8 @@ class SkGD(Solver):
         standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, standstill, self.step_size or 1.0)
 
-    def _measure(self, walk: Walk, number: int, present: Presence, w: Vector) -> Generator[Query, Released, None]:
-        """Choose the record cap by what is bought once, before the first pass after the early ones.
+    def _choose_cap(self, walk: Walk, number: int, present: Presence, w: Vector) -> Generator[Query, Released, None]:
+        """Choose the record cap by releases that are made once, before the first pass after the early ones.
 
         w : as in `Presence.put`.
         """
@@ -302,7 +302,7 @@ class SkGD(Solver):
     def _by_excess(self, walk: Walk, present: Presence, w: Vector) -> Generator[Query, Released, None]:
         """Widen the cap if sums of what it cuts show a bias above the noise of a wider one; not after the loss of a party.
 
-        They are taken at the average of the last early passes: what is cut at a single iterate follows its noise.
+        The sums are taken at the average of the last early passes, because the noise of a single iterate would decide them.
         """
         events, cap = Shares(self, walk.problem).excess_events, walk.cap()
         if not events or cap is None or not present.mask.all():

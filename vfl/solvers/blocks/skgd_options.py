@@ -157,7 +157,7 @@ def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
 def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
     fits = problem.private and problem.loss.name in ("logistic", "squared") and record_defaults.early_passes(passes) > 0
     if solver.excess_share is None:
-        # The noise of a last iterate is not averaged: the rule would take it for less than it is.
+        # The noise of a last iterate is not averaged, so the rule would underestimate it.
         chosen_here = fits and solver.record_clip is None and solver.iterate == "tail"
         return record_defaults.excess_share(problem) if chosen_here else 0.0
     if solver.excess_share and not fits:

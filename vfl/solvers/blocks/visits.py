@@ -40,8 +40,8 @@ BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 class Walk:
     """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
 
-    factor : of the record cap, from a released histogram of residuals; it changes between passes alone.
-    measured : True once everything that decides about it was released.
+    factor : of the record cap, from released values; it changes only between passes.
+    measured : True once all releases that decide `factor` are made.
     settled : {pass: the model before it} of the last early passes, if their average is needed.
     multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
         releases without noise.

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FACTORS = (1.0, 1.6, 2.6)
-"""Caps among which the best is taken, in units of the cap so far."""
+"""Candidate caps, in units of the current cap."""
 FIRST = 0.8
-"""Share of the budget that pays for the first sum, between caps of 1 and 1.6; the second has the rest."""
+"""Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
-"""Deviations of its noise, beyond the √(2 ln p) that the largest of p reaches, by which a coordinate is lowered."""
+"""A coordinate is lowered by √(2 ln p), which the largest of p reaches, plus this number of deviations of its noise."""
 RARE = 0.005
-"""Share of the sums without a signal whose norm exceeds what is taken off a norm."""
+"""Probability that the norm of pure noise exceeds the amount that is subtracted from a norm."""
 GOES_ON = 0.2
-"""Share of the squared bias that is expected to remain after each wider cap, if its sum shows less."""
+"""Least share of the squared bias that is assumed to remain at the next wider cap."""
 DEARER = 2.0
-"""Factor of the noise that a squared bias is compared with."""
+"""Weight of the noise in comparisons with a squared bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def sums_of(
 def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) -> float:
     """Return the entry of FACTORS with the least expected error of the passes to come.
 
-    In units of the narrow cap a wider one of factor f has an error of ½p(f·deviation)² from noise, taken DEARER times, and of
-    ½‖b‖² from bias. b, the part of the gradient that the cap still cuts, is estimated from below: by what remains of each
-    coordinate, or of the norm, after the noise of the sums is taken off.
+    In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, which counts DEARER times, and of
+    ½‖b‖² from bias. b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is subtracted
+    from each coordinate, or from the norm.
 
     sums : (p,) with noise of deviation `sigmas`. deviation : of the noise of the average of the passes to come, at f = 1.
     """
