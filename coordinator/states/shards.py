@@ -240,7 +240,7 @@ class MarginShards:
             self._taking = begun, visit
 
     def _settle(self) -> None:
-        """Wait until all shards have taken in the last vectors. StateLost if one has not, for the others have."""
+        """Wait until all shards have taken in the last vectors. Raise StateLost if one has not, because the others have."""
         if self._taking is None:
             return
         (answers_of, visit), self._taking = self._taking, None

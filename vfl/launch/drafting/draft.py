@@ -3,9 +3,9 @@
 The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
 questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
 guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
-text files by their beginning, and the loss by the label's cells. These, and the kind of each column, are declared by the draft,
-which asks to check them: a single cell may decide them, and no guarantee covers that. The draft shows cells: only the owner of
-the files should see it.
+text files by their beginning, and the loss by the label's cells. The draft declares these and the kind of each column,
+and asks the owner to check them: a single cell may decide them, and no guarantee covers that. The draft shows cells: only the
+owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -434,7 +434,7 @@ def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mappi
 
 
 def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str]:
-    """Return the keys of the weights and exposures; of those that the job has not, a comment that explains the key."""
+    """Return the keys of the weights and exposures; for a key that the job lacks, a comment that explains it."""
     lines = [f"{role} = {_text(column)}" for role, column in factors.items()]
     if "weight" not in factors:
         lines.append(f'# weight = "..."  # a column of {owner} that says how much each record counts; it is no feature')

@@ -131,13 +131,14 @@ def moments_event(problem: Problem) -> Gaussian | None:
 def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     """Obtain centres and M; what is released for it is the event of `moments_event`, or flagged when it is exact.
 
-    The private means and variances, as shares of B_j and B_j², are drawn together by what their noise explains (`pooled`).
-    The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce, on average: by 2e² for a released
-    mean, whose error does not depend on m_j, and by nothing for its posterior mean. Steps for the lower value are too long,
-    and greedy selections seek such columns. The variances
-    are then lifted by one standard deviation and are at least that: a coordinate that looks flat by bad luck would otherwise
-    be given a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance
-    sampling from it are free post-processing.
+    The private means and variances, as shares of B_j and B_j², are shrunk toward their common means by the part that noise
+    explains (`pooled`). The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce. On average this
+    is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Steps for the lower value
+    are too long, and greedy selections seek such columns.
+
+    The variances are then lifted by one standard deviation and are at least that. Otherwise a coordinate that looks flat by
+    chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
+    importance sampling are free post-processing.
     """
     K = problem.layout.width
     feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]

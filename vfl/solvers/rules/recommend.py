@@ -26,10 +26,10 @@ public fact tells.
 
 The winner. Where ρ is at least 7, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
 is named there. Below, passes over all coordinates cost more than they bring, and GCD is named if the penalty declares a sparse
-signal, L1 or an elastic net. Simulations at ρ of 0.1 to 6 say so, of 500 to 3,000 records and 30 to 300 columns (mean loss of
-3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28 cases, and 0.66 to
-0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on how many
-coefficients matter, which no public fact tells.
+signal, L1 or an elastic net. The rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to 300 columns
+(mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28 cases,
+and 0.66 to 0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on how
+many coefficients matter, which no public fact tells.
 """
 
 from __future__ import annotations

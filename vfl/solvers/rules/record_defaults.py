@@ -34,7 +34,7 @@ STILL = 0.3
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
 WIDENS = 300.0
-"""ρ from which sums of what the record cap cuts are bought."""
+"""Least ρ at which sums of what the record cap cuts are bought."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -173,7 +173,7 @@ def residual_share(problem: Problem) -> float:
 def excess_share(problem: Problem) -> float:
     """Return the share of the passes' μ² spent on what the record cap cuts; 0 where noise would hide what matters.
 
-    0 without an intercept too: runs converge slowly there, and what is cut far from the minimum says little about the bias.
+    It is 0 without an intercept too: such runs converge slowly, and sums far from the minimum say little about the bias.
     """
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
