@@ -155,7 +155,8 @@ class Policy:
         if self.columns is not None:
             for column in job.wanted(party):
                 if column not in self.columns:
-                    refuse("columns", f"it uses column {column!r}, which is not allowed")
+                    hint = "; '*' is not a wildcard for columns: list their names" if "*" in self.columns else ""
+                    refuse("columns", f"it uses column {column!r}, which is not allowed{hint}")
         not_private = _not_private(job)
         if not_private and not self.allow_non_private:
             refuse("allow_non_private", f"{not_private}, and that is allowed to no job")

@@ -70,6 +70,8 @@ def test_columns_of_this_party_and_its_label() -> None:
     chosen.check(job(), "bank")
     assert "'calls'" in refused("columns", chosen, job(), "telco")
     assert "'default'" in refused("columns", policy(columns=("income", "age")), job())
+    said = refused("columns", policy(columns=("*",)), job())
+    assert said.endswith("which is not allowed; '*' is not a wildcard for columns: list their names")
 
 
 def test_trust() -> None:
