@@ -90,9 +90,9 @@ def releases_of(went_by: list[Round]) -> list[np.ndarray]:
     return [u for record in went_by for u in record.released]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def on_ray(parties_on_ray: SharedParties) -> Any:
-    """Make a transport to actors that have loaded the table."""
+    """Make a transport to actors that have loaded the table anew: parties remember what the charges of a run have paid for."""
     return parties_on_ray.transport(job(), table())
 
 
