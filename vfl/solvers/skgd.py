@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -12,20 +11,15 @@ import numpy as np
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
+from vfl.solvers.blocks.cap_choice import choose_cap
 from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.bought import counts
-from vfl.solvers.bought.excess import FACTORS, sums_of
-from vfl.solvers.bought.excess import chosen as widened
+from vfl.solvers.bought.excess import FACTORS
 from vfl.solvers.bought.labels import constant, mean, spread
-from vfl.solvers.bought.residuals import best_cap
-from vfl.solvers.bought.smoothness import (
-    Curvature,
-    asks_moments,
-    curvature,
-)
+from vfl.solvers.bought.smoothness import Curvature, asks_moments, curvature
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe
@@ -130,17 +124,8 @@ class SkGD(Solver):
 
     def __post_init__(self) -> None:
         require_options(self)
-        as_floats(
-            self,
-            "clip",
-            "record_clip",
-            "early_share",
-            "residual_share",
-            "excess_share",
-            "label_share",
-            "step_size",
-            "tol",
-        )
+        shares = ("early_share", "residual_share", "excess_share", "label_share")
+        as_floats(self, "clip", "record_clip", *shares, "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
@@ -167,7 +152,7 @@ class SkGD(Solver):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for number, drawn in draws:
-                    yield from self._choose_cap(walk, number, present, θ)
+                    yield from choose_cap(self, walk, number, present, θ)
                     if (yield from faster.before(number, θ)):
                         trail.restart()
                     if not (visit := present.of(walk.visit(number, drawn))):
@@ -269,54 +254,3 @@ class SkGD(Solver):
         average = Average(self.iterate or "last", early if self.by_pass else walk.n_releases // 2)
         standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, standstill, self.step_size or 1.0)
-
-    def _choose_cap(self, walk: Walk, number: int, present: Presence, w: Vector) -> Generator[Query, Released, None]:
-        """Choose the record cap by releases that are made once, before the first pass after the early ones.
-
-        w : as in `Presence.put`.
-        """
-        if walk.measured:
-            return
-        early = record_defaults.early_passes(walk.n_passes)
-        if number < early:
-            if self.excess_share and 2 * number >= early:
-                walk.settled.setdefault(number, w.copy())
-            return
-        walk.measured = True
-        yield from self._by_residuals(walk)
-        yield from self._by_excess(walk, present, w)
-
-    def _by_residuals(self, walk: Walk) -> Generator[Query, Released, None]:
-        """Choose the cap by a histogram of residuals."""
-        problem, event = walk.problem, Shares(self, walk.problem).residuals_event
-        if event is None:
-            return
-        typical = defaults.typical_spread(problem)
-        c = (self.record_clip or 1.0) * math.sqrt(problem.loss.curvature) / typical
-        ρ = record_defaults.signal_to_noise(problem) * math.sqrt(1.0 - (self.early_share or 0.0))
-        found = yield from best_cap(
-            typical * walk.known.unit, event, problem.n_records, problem.layout.n_coordinates, ρ
-        )
-        walk.factor = found / c
-
-    def _by_excess(self, walk: Walk, present: Presence, w: Vector) -> Generator[Query, Released, None]:
-        """Widen the cap if sums of what it cuts show a bias above the noise of a wider one; not after the loss of a party.
-
-        The sums are taken at the average of the last early passes, because the noise of a single iterate would decide them.
-        """
-        events, cap = Shares(self, walk.problem).excess_events, walk.cap()
-        if not events or cap is None or not present.mask.all():
-            return
-        sums = []
-        yield from present.rebuilt(np.mean([*walk.settled.values(), w], axis=0))
-        if not present.mask.all():
-            w[:] = yield from present.rebuilt(w)
-            return
-        for query in sums_of(walk.problem.loss, cap.cap, cap.rows, events, walk.problem.layout.n_coordinates):
-            released = yield from present.put(query, w)
-            if released is None:
-                return
-            sums.append(np.concatenate(released))
-        w[:] = yield from present.rebuilt(w)
-        z, count = walk.multipliers[-1]
-        walk.factor *= widened(sums, [event.sigma for event in events], 2.0 * z / math.sqrt(count))
