@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from parties.alignment.divided import IdRange
 from parties.alignment.participant import Alignment
-from parties.loading import Divided, consented, digests_of, load, load_rows, open_for, over, require_content
+from parties.alignment.reading import open_with_ids
+from parties.loading import (
+    Divided,
+    consented,
+    digests_of,
+    ids_of_shards,
+    load,
+    load_rows,
+    open_for,
+    over,
+    require_content,
+)
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
@@ -26,8 +38,9 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from parties.alignment.divided import Hashes
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen
+    from parties.alignment.reading import Chosen, ReadIds
     from parties.consent import Policy
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
@@ -107,6 +120,7 @@ class RowsActor(Serving):
     def __init__(self, task: PartyTask, threads: int) -> None:
         self._task, self._threads = task, threads
         self._loaded: Rows | None = None
+        self._ids: IdRange | None = None
         self._digests: dict[int, str] = {}
         self._constants = Constants()
         self._reader, self._lender = Reader(), Lender()
@@ -121,6 +135,7 @@ class RowsActor(Serving):
 
         content : as for parties.loading.require_content.
         """
+        self._ids = None
         if self._loaded is None:
             spec = _opened(source)
             opened = open_for(self._task, spec, ids=chosen is not None)
@@ -128,6 +143,36 @@ class RowsActor(Serving):
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
             self._digests = digests_of(opened)
         return self._loaded.facts()
+
+    def read_ids(self, source: Any, shard: Shard, content: str) -> str:
+        """Read the ids of one range of the source's rows, keep them until `load`, and return their kind.
+
+        content : as for parties.loading.require_content.
+        """
+        self._ids = None
+        opened = open_with_ids(self._task, _opened(source))
+        require_content(self._task, opened, content, ids=True)
+        self._ids = IdRange(self._task, opened, shard)
+        self._digests = digests_of(opened)
+        return self._ids.kind.value
+
+    def id_at(self, rows: Integers) -> tuple[bytes, Integers]:
+        """Return ids of the range; see parties.alignment.divided.IdRange, here and below. Only the party's actor may ask."""
+        return self._own_ids.at(rows)
+
+    def id_hashes(self, part: int, parts: int) -> Hashes:
+        """Return hashes of ids of the range."""
+        return self._own_ids.hashes(part, parts)
+
+    def id_rows_of(self, hashes: Hashes) -> Integers:
+        """Return the rows of the range whose ids have these hashes."""
+        return self._own_ids.rows_of(hashes)
+
+    @property
+    def _own_ids(self) -> IdRange:
+        if self._ids is None:
+            raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
+        return self._ids
 
     def digests(self) -> dict[int, str]:
         """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
@@ -308,7 +353,13 @@ class PartyActor(Serving):
         task = self._task
         consented(task, self._policy)
         spec = self._divisible(source)
-        self._alignment = Alignment(task, spec, salt=salt, cores=cores, keeping=self._keeping)
+        self._alignment = Alignment(
+            task, spec, salt=salt, cores=cores, keeping=self._keeping, read=self._reads_ids(task, spec, source)
+        )
+
+    def _reads_ids(self, task: PartyTask, spec: Any, source: Any) -> ReadIds | None:
+        """Return a function that has the shards read the ids; None without shards. spec : the source, opened here."""
+        return (lambda opened: ids_of_shards(task, spec, opened, self._group(), source)) if self._shards else None
 
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
@@ -321,11 +372,12 @@ class PartyActor(Serving):
             agreed, index = consented(task, self._policy), None
             spec = self._divisible(source)
             if task.id is not None:
-                index = self._index(task, spec)
+                index = self._index(task, spec, source)
             if not self._shards:
                 self._loaded = load(task, spec, agreed, index=index, threads=self._threads)
                 return
-            self._divided = agreed, index, Divided(task, spec, index, len(self._shards))
+            read = self._reads_ids(task, spec, source)
+            self._divided = agreed, index, Divided(task, spec, index, len(self._shards), read)
         if self._shards:
             self._load_shards(source)
 
@@ -337,20 +389,22 @@ class PartyActor(Serving):
         return spec
 
     def _load_shards(self, source: Any) -> None:
-        """Start the shards' actors, and make those without rows load them."""
+        """Make the shards without rows load them."""
         assert self._divided is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, divided) = self._task, self._divided
-        if not self._started:
-            made = ray.remote(RowsActor)
-            self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
-        if self._served is None:
-            self._served = Served(
-                self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
-            )
-        group = self._served
+        task, (agreed, index, divided), group = self._task, self._divided, self._group()
         facts = divided.load(group, source)
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
+
+    def _group(self) -> Served:
+        """Return the shards; their actors start with the first call."""
+        if self._served is None:
+            made = ray.remote(RowsActor)
+            self._started = [made.options(**options).remote(self._task, self._threads) for options in self._shards]
+            self._served = Served(
+                self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
+            )
+        return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
         """Return, per shard, True if it can read memory of its shard of the margins, and True if this actor can read the other.
@@ -372,13 +426,15 @@ class PartyActor(Serving):
     def _late(self, number: int) -> PartyLost:
         return PartyLost(f"shard {number} of {self._name!r} did not answer within {SHARD_SECONDS:g} s", self._name)
 
-    def _index(self, task: PartyTask, source: Any) -> Index:
+    def _index(self, task: PartyTask, spec: Any, source: Any) -> Index:
         if self._alignment is None and self._keeping.run is None:
             raise FederationError(
                 f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
             )
         kept = replace(self._keeping, resumed=True)
-        alignment = self._alignment or Alignment(task, source, salt=b"", cores=1, keeping=kept)
+        alignment = self._alignment or Alignment(
+            task, spec, salt=b"", cores=1, keeping=kept, read=self._reads_ids(task, spec, source)
+        )
         self._alignment = None
         return alignment.settled()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.alignment.divided import read_divided
 from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import AlignedSource, check_aligned, open_with_ids
 from parties.consent import Policy, policy_of
@@ -32,8 +33,9 @@ from vfl.shards import Each, Here, cut
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from parties.alignment.divided import DividedIds
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen
+    from parties.alignment.reading import Chosen, ReadIds
     from parties.book import PartyBook
     from parties.holder import Holder
     from parties.rows import RowFacts
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Source
     from parties.storage.base import Storage
     from vfl.job.task import PartyTask
+    from vfl.security.identifiers import IdKind
     from vfl.shards import Group, Shard
     from vfl.types import Integers, Vector
 
@@ -205,15 +208,20 @@ def require_content(task: PartyTask, opened: Source | SparseSource, content: str
 
 
 def shards_of(
-    task: PartyTask, source: Any, opened: Source | SparseSource, index: Index | None, shards: int
+    task: PartyTask,
+    source: Any,
+    opened: Source | SparseSource,
+    index: Index | None,
+    shards: int,
+    read: ReadIds | None = None,
 ) -> Iterator[tuple[Shard | None, Chosen | None]]:
     """Yield each shard of the party's records, with its rows of the source where the records are aligned.
 
     The ids of an aligned source are read again here, so that a source that changed since is noticed. One shard of a source
-    that is not aligned is None: its records are counted as they are read.
+    that is not aligned is None: its records are counted as they are read. read : as for `check_aligned`.
     """
     if index is not None:
-        chosen = check_aligned(task, source, opened, index)
+        chosen = check_aligned(task, source, opened, index, read)
         for shard in cut(len(index.rows), shards):
             yield shard, replace(chosen, rows=index.rows[shard.start : shard.stop])
     elif shards == 1:
@@ -290,7 +298,7 @@ def new_records(
 
 
 def divided(
-    task: PartyTask, source: Any, index: Index | None, shards: int
+    task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
 ) -> tuple[Source | SparseSource, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
     """Open a source and return it, the check that it stays unchanged, and its shards (`shards_of`).
 
@@ -299,17 +307,21 @@ def divided(
     if shards > 1:
         require_rereadable(source, party=task.party)
     opened = open_for(task, source, ids=index is not None)
-    return opened, Unchanged(source, opened), shards_of(task, source, opened, index, shards)
+    return opened, Unchanged(source, opened), shards_of(task, source, opened, index, shards, read)
 
 
 class Divided:
     """A party's source, divided among shards whose processes each open it; a lost process can load its shard again.
 
     Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows, as `Unchanged` says.
+
+    read : as for `check_aligned`.
     """
 
-    def __init__(self, task: PartyTask, source: Any, index: Index | None, shards: int) -> None:
-        opened, self._unchanged, ranges = divided(task, source, index, shards)
+    def __init__(
+        self, task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
+    ) -> None:
+        opened, self._unchanged, ranges = divided(task, source, index, shards, read)
         # Every shard's process has files of its own, which it watches itself.
         self._ranges = [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
         self._content = self._unchanged.content_for(task, opened, ids=index is not None)
@@ -326,6 +338,29 @@ class Divided:
         answers = rows.fetch(rows.start("load", sources, shards, chosen, self._content))
         self._unchanged.require(rows.ask("digests") if self._unchanged.in_blocks else ())
         return answers
+
+
+def ids_of_shards(
+    task: PartyTask, source: Any, opened: Source | SparseSource, rows: Group, handed: Any
+) -> tuple[DividedIds, IdKind]:
+    """Return the ids of all rows, of which each process reads one range and keeps it, and their kind.
+
+    Guarantee. Each id is read once: DataError if two shards found different rows, as `Unchanged` says.
+
+    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `digests()`, and
+        those of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.
+    """
+    unchanged = Unchanged(source, opened)
+    shards = cut(count_records(opened), rows.size)
+    content = unchanged.content_for(task, opened, ids=True)
+    sources = Each(spec_for(source, opened, shard, None) or handed for shard in shards)
+
+    def load() -> list[str]:
+        kinds = rows.ask("read_ids", sources, Each(shards), content)
+        unchanged.require(rows.ask("digests") if unchanged.in_blocks else ())
+        return kinds
+
+    return read_divided(task, opened, shards, rows, load)
 
 
 def load_range(

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -24,11 +24,17 @@ from vfl.csv import Csv
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vfl.types import Integers
 
 FORMAT = 1
 VARIABLE = "VFL_INDEX"
 SUFFIX = ".index"
+DIGITS = 64
+"""Length of the checksum before the line."""
+PIECE = 1 << 16
+"""Rows that are written or checked at once."""
 MOST_FILES = 10_000
 """Files in a folder of indexes; a further run is refused, so that no coordinator fills the owner's disk with runs."""
 
@@ -53,7 +59,6 @@ class Index:
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all, readable by its owner alone. Raises OutputError."""
-        body = np.ascontiguousarray(self.rows, "<i8").tobytes()
         head = {
             "format": FORMAT,
             "salt": self.salt.hex(),
@@ -62,7 +67,8 @@ class Index:
             "rows": len(self.rows),
         }
         line = json.dumps(head, separators=(",", ":"))
-        check = hashlib.sha256(line.encode() + body).hexdigest()
+        line += " " * (-(DIGITS + 2 + len(line)) % 8)  # rows then begin at a multiple of their size
+        check = _checksum(line, self.rows)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +78,9 @@ class Index:
                     "that no run needs"
                 )
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(f"{check} {line}\n".encode() + body)
+                file.write(f"{check} {line}\n".encode())
+                for piece in _pieces(self.rows):
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
@@ -83,18 +91,44 @@ class Index:
     def read(cls, path: Path) -> Index | None:
         """Return the index in the file, None when there is no file; OutputError when it is damaged."""
         try:
-            first, _, body = path.read_bytes().partition(b"\n")
+            with path.open("rb") as file:
+                first = file.readline()
+                rows = _mapped(file)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise OutputError(f"cannot read the index {str(path)!r}: {error.strerror}") from error
-        check, _, line = first.decode(errors="replace").partition(" ")
-        if check != hashlib.sha256(line.encode() + body).hexdigest():
+        check, _, line = first.removesuffix(b"\n").decode(errors="replace").partition(" ")
+        if rows is None or check != _checksum(line, rows):
             raise OutputError(f"the index {str(path)!r} is damaged: remove it and align again")
         head = json.loads(line)
         if head["format"] != FORMAT:
             raise OutputError(f"this vfl reads indexes of format {FORMAT}; remove {str(path)!r} and align again")
-        return cls(bytes.fromhex(head["salt"]), head["hash"], head["source"], np.frombuffer(body, "<i8"))
+        return cls(bytes.fromhex(head["salt"]), head["hash"], head["source"], rows)
+
+
+def _mapped(file: BinaryIO) -> Integers | None:
+    """Return the rows from here to the end of the file, mapped so that they take no memory; None if the file is cut short.
+
+    The mapping outlives a removal or a replacement of the file.
+    """
+    start, stop = file.tell(), os.fstat(file.fileno()).st_size
+    if start == stop or (stop - start) % 8:
+        return None
+    return np.asarray(np.memmap(file, "<i8", "r", start))
+
+
+def _pieces(rows: Integers) -> Iterator[bytes]:
+    """Yield the rows as bytes, piece by piece."""
+    return (rows[start : start + PIECE].astype("<i8").tobytes() for start in range(0, len(rows), PIECE))
+
+
+def _checksum(line: str, rows: Integers) -> str:
+    """Return the SHA-256 of line and rows."""
+    digest = hashlib.sha256(line.encode())
+    for piece in _pieces(rows):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def place(given: str | None) -> Path:

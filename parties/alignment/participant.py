@@ -15,12 +15,13 @@ from parties.alignment.reading import check_before, check_unchanged, open_with_i
 from vfl.alignment import IdsGreeting, alignment_name
 from vfl.errors import DataError, FederationError
 from vfl.security import psi
-from vfl.security.identifiers import alignment_hash
+from vfl.security.identifiers import alignment_hash, in_order
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from parties.alignment.reading import ReadIds
     from vfl.alignment import Indexed, Keeping
     from vfl.job.task import PartyTask
     from vfl.security.psi import Points
@@ -36,17 +37,20 @@ class Alignment:
 
     salt : of a new alignment, 32 bytes, the same for all parties and fresh for every run.
     cores : that it may use.
+    read : reads the ids; None reads them into this process.
 
     Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
     """
 
-    def __init__(self, task: PartyTask, source: Any, *, salt: bytes, cores: int, keeping: Keeping) -> None:
+    def __init__(
+        self, task: PartyTask, source: Any, *, salt: bytes, cores: int, keeping: Keeping, read: ReadIds | None = None
+    ) -> None:
         self._task, self._party, party = task, task.party, task.party
         self._salt, self._cores, self._keeping = salt, cores, keeping
         self._digest = digest_of(source, party)
         opened = open_with_ids(task, source)
         check_before(task, opened)
-        self._ids, self._kind = read_ids(task, opened)
+        self._ids, self._kind = read_ids(task, opened) if read is None else read(opened)
         self._points: dict[str, Points] = {}
         self._blinder: psi.Blinder | None = None
         self._pending: Pending | None = None
@@ -108,7 +112,7 @@ class Alignment:
             self._blinder = None
             if self._pending is not None:
                 self._pending.end()
-        hashed = alignment_hash((self._ids[row] for row in rows), self._salt)
+        hashed = alignment_hash(in_order(self._ids, rows), self._salt)
         self.index = Index(self._salt, hashed, self._digest, rows)
         if self._keeping.later and self._of_job is not None:
             self.index.write(self._of_job)

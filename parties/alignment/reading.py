@@ -16,7 +16,7 @@ from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.groups import GroupReader
 from vfl.errors import DataError, FederationError
-from vfl.security.identifiers import alignment_hash, check_kinds, normalised
+from vfl.security.identifiers import alignment_hash, check_kinds, in_order, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from vfl.job.task import PartyTask
     from vfl.security.identifiers import IdKind, Ids
     from vfl.types import Integers, Vector
+
+    ReadIds = Callable[[Source | SparseSource], tuple[Sequence[bytes], IdKind]]
+    """Reads the ids of a source that was opened with them (`open_with_ids`)."""
 
 
 def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
@@ -139,7 +142,7 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     digest, ids : of the source as it is now.
     """
     same = digest == index.source and int(index.rows.max()) < len(ids)
-    if not same or alignment_hash((ids[row] for row in index.rows), index.salt) != index.hash:
+    if not same or alignment_hash(in_order(ids, index.rows), index.salt) != index.hash:
         raise DataError(
             f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned; restore "
             "them, or align again (vfl align JOB; a run that was cut off has to start again)"
@@ -159,13 +162,17 @@ class Chosen:
     stamp: tuple[tuple[object, ...], ...] | None = None
 
 
-def check_aligned(task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index) -> Chosen:
+def check_aligned(
+    task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index, read: ReadIds | None = None
+) -> Chosen:
     """Return the aligned rows, after checking that the source is the one that was aligned.
 
-    opened : with its ids (`open_with_ids`). Raises DataError for a source that changed.
+    opened : with its ids (`open_with_ids`). read : reads the ids; None reads them into this process.
+
+    Raises DataError for a source that changed.
     """
     stamp = stamp_of(spec)
-    ids, _ = read_ids(task, opened)
+    ids, _ = read_ids(task, opened) if read is None else read(opened)
     check_unchanged(index, digest_of(spec, task.party), ids, task)
     return Chosen(index.rows, len(ids), stamp)
 

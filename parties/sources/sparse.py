@@ -65,6 +65,12 @@ class SparseSource:
                 lambda: _canonical(matrix), "holds no valid sparse matrix: its index arrays do not fit together"
             )
 
+    @property
+    def ids(self) -> ArraySource:
+        """Source of the ids alone, one per row."""
+        ids: ArraySource = self._ids
+        return ids
+
     def select(self, columns: Sequence[str]) -> Any:
         """Return the CSC matrix of some of its columns, in the order asked for."""
         if tuple(columns) == self.names:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Points = npt.NDArray[np.uint8]
 
-LARGE = 1 << 21
+LARGE = 1 << 19
 """Number of points from which a process uses the disk. All participants know the sizes of all sets."""
 COUNT = 64
 PIECE = 1 << 17
@@ -80,6 +80,10 @@ class Buckets:
             for k, own in enumerate(np.split(piece, ends[:-1])):
                 self._rows[free[k] : free[k] + len(own)] = own
                 free[k] += len(own)
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[tuple[Points, Integers]]:
         """Yield the points of each bucket and their positions in the set."""

@@ -19,6 +19,7 @@ import itertools
 import math
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -30,6 +31,10 @@ from vfl.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from vfl.types import Integers
+
+PIECE = 1 << 16
+"""Identifiers that `in_order` picks at once."""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 """4,000 digits stay below Python's limit for the conversion of text to integers."""
 
@@ -56,7 +61,7 @@ def normalise(
     cells, place = _cells(ids), _Place(party, column)
     normal = _normal(cells, _kind(cells, place), kind, place)
     if repeated(normal):
-        raise _repeats(cells, place)
+        raise repeats(cells, party=party, column=column)
     return normal
 
 
@@ -78,12 +83,33 @@ def normalised(
     if not first:
         _kind([], place)  # raises
     if repeated(found):
-        raise _repeats([cell for piece in pieces() for cell in _cells(piece)], place)
+        raise repeats([cell for piece in pieces() for cell in _cells(piece)], party=party, column=column)
     return found, kind or next(iter(first))
 
 
+class Gathered(Sequence[bytes], ABC):
+    """Normalised identifiers that are read in pieces from other processes of their owner."""
+
+    @abstractmethod
+    def at(self, rows: Integers) -> list[bytes]:
+        """Return the identifiers of these rows, in the order of `rows`."""
+
+    @abstractmethod
+    def repeated_rows(self) -> Integers:
+        """Return the rows whose identifier occurs more than once, in order."""
+
+
+def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
+    """Yield the identifiers of these rows, in the order of `rows`."""
+    for start in range(0, len(rows), PIECE):
+        piece = rows[start : start + PIECE]
+        yield from ids.at(piece) if isinstance(ids, Gathered) else (ids[row] for row in piece)
+
+
 def repeated(ids: Sequence[bytes]) -> bool:
-    """Return True if an identifier occurs twice; needs the memory of 16 bytes per identifier."""
+    """Return True if an identifier occurs twice; needs the memory of 16 bytes per identifier of this process."""
+    if isinstance(ids, Gathered):
+        return len(ids.repeated_rows()) > 0
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
     ordered = np.sort(hashes)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -153,8 +179,9 @@ def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place)
         raise place.error("an id is not valid Unicode", "read the source with its own text encoding") from None
 
 
-def _repeats(cells: list[Any], place: _Place) -> DataError:
+def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
     """Return the error for cells of which two are equal, as written or once they are normalised."""
+    place = _Place(party, column)
     if len(set(cells)) < len(cells):
         return place.error("an id occurs more than once", "keep one row for each id")
     return place.error(
@@ -162,6 +189,14 @@ def _repeats(cells: list[Any], place: _Place) -> DataError:
         "(Unicode NFC, white space around them removed, integers by value)",
         "merge such rows, or give them ids that differ in more than that",
     )
+
+
+def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -> IdKind:
+    """Return the kind of the pieces of one column; DataError unless all pieces are of one kind."""
+    found = sorted(set(kinds))
+    if len(found) > 1:
+        raise _of_types("int and str", _Place(party, column))
+    return found[0]
 
 
 def check_kinds(kinds: Mapping[str, IdKind]) -> None:
@@ -227,7 +262,11 @@ def _kind(cells: list[Any], place: _Place) -> IdKind:
     if all(issubclass(t, str) for t in types):
         return IdKind.TEXT
     names = " and ".join(sorted(t.__name__ for t in types))
-    raise place.error(f"ids are of type {names}", "read the id column as integers, or as text")
+    raise _of_types(names, place)
+
+
+def _of_types(names: str, place: _Place) -> DataError:
+    return place.error(f"ids are of type {names}", "read the id column as integers, or as text")
 
 
 def _canonical(text: str) -> str:

@@ -69,6 +69,9 @@ SIZE = 32
 PIECE = 1024
 """Points per piece of work, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
 
+ROWS = 1 << 16
+"""Positions that are turned into rows at once."""
+
 AHEAD = 64
 """Pieces of work that wait or are being computed at once."""
 
@@ -211,9 +214,23 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
                 f"party {self.party!r}: no id is common to all parties; check that all id columns mean the same "
                 "and are written alike (case, leading zeros, prefixes)"
             )
-        if positions.min() < 0 or positions.max() >= self._order.size or np.unique(positions).size < positions.size:
-            raise FederationError(f"party {self.party!r} was sent positions that are not in its set, or one twice")
-        return self._order[positions]
+        rows, seen = (
+            scratch(positions.shape, np.int64, self._folder),
+            scratch(self._order.shape, np.bool_, self._folder),
+        )
+        seen[:] = False
+        for start in range(0, len(positions), ROWS):
+            piece = positions[start : start + ROWS]
+            if (
+                piece.min() < 0
+                or piece.max() >= self._order.size
+                or seen[piece].any()
+                or np.unique(piece).size < piece.size
+            ):
+                raise FederationError(f"party {self.party!r} was sent positions that are not in its set, or one twice")
+            seen[piece] = True
+            rows[start : start + len(piece)] = self._order[piece]
+        return rows
 
     def close(self) -> None:
         """End the processes; the next call starts them again."""
@@ -358,15 +375,17 @@ def bucketed(points: Points, owner: str) -> Buckets:
 def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
-    Needs the memory of a few buckets, about 1/64 of the sets, and of the positions.
+    Needs the memory of a few buckets, about 1/64 of the sets; the positions of large sets are on disk, too.
     """
-    found: dict[str, list[Integers]] = {party: [] for party in sets}
+    most, count = min(map(len, sets.values())), 0
+    found = {party: scratch((most,), np.int64) for party in sets}
     for parts in zip(*sets.values(), strict=True):
         bucket = dict(zip(sets, parts, strict=True))
         common = _intersect({party: points for party, (points, _) in bucket.items()})
+        before, count = count, count + len(next(iter(common.values())))
         for party, (_, positions) in bucket.items():
-            found[party].append(positions[common[party]])
-    return {party: np.concatenate(own) for party, own in found.items()}
+            found[party][before:count] = positions[common[party]]
+    return {party: own[:count] for party, own in found.items()}
 
 
 def _intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:

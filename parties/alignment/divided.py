@@ -1,0 +1,158 @@
+"""Ids of a party whose rows are in shards: each shard's process holds the ids of one range of the source's rows.
+
+The party's main process asks for ids in pieces, so it holds O(n/S) of them. Ids travel only between processes of their owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from parties.sources.ranges import rows_of
+from parties.sources.sparse import SparseSource
+from vfl.security.identifiers import PIECE, Gathered, IdKind, check_one_kind, normalised, repeats
+from vfl.shards import Each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from parties.sources.base import Source
+    from vfl.job.task import PartyTask
+    from vfl.shards import Group, Shard
+    from vfl.types import Integers
+
+    Hashes = npt.NDArray[np.uint64]
+
+
+class IdRange:
+    """Ids of the rows of one range, in the process of its shard.
+
+    opened : the source, with its id column (parties.alignment.reading.open_with_ids).
+
+    Raises DataError as vfl.security.identifiers.normalised.
+    """
+
+    def __init__(self, task: PartyTask, opened: Source | SparseSource, shard: Shard) -> None:
+        source = opened.ids if isinstance(opened, SparseSource) else opened
+        own, column = rows_of(source, shard.start, shard.stop), str(task.id)
+        self._ids, self.kind = normalised(
+            lambda: (batch.column(0) for batch in own.batches([column])),
+            party=task.party,
+            column=column,
+            kind=task.id_kind,
+        )
+
+    def at(self, rows: Integers) -> tuple[bytes, Integers]:
+        """Return the ids of some rows of the range one after another, and where each ends."""
+        found = [self._ids[row] for row in rows.tolist()]
+        return b"".join(found), np.cumsum([len(identifier) for identifier in found], dtype=np.int64)
+
+    def hashes(self, part: int, parts: int) -> Hashes:
+        """Return the 64-bit hashes of the ids whose hash lies in one of `parts` equal ranges, sorted."""
+        own = self._hashed()
+        ranges = (own >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)
+        return np.sort(own[ranges == part])
+
+    def rows_of(self, hashes: Hashes) -> Integers:
+        """Return the rows of the range whose ids have one of these hashes."""
+        return np.flatnonzero(np.isin(self._hashed(), hashes))
+
+    def _hashed(self) -> Hashes:
+        hashed = (int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()) for own in self._ids)
+        return np.fromiter(hashed, np.uint64, len(self._ids))
+
+
+class DividedIds(Gathered):
+    """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
+
+    shards : group of objects with the methods of `IdRange`, prefixed with `id_`. cut : the range of each.
+    """
+
+    def __init__(self, shards: Group, cut: Sequence[Shard]) -> None:
+        self._shards = shards
+        self._ends = np.array([shard.stop for shard in cut])
+        self._starts = np.array([shard.start for shard in cut])
+        self._piece: tuple[int, list[bytes]] = (0, [])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self), PIECE):
+            yield from self.at(np.arange(start, min(start + PIECE, len(self))))
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if not isinstance(at, slice):
+            return self.at(np.array([range(len(self))[at]]))[0]
+        start, stop, step = at.indices(len(self))
+        if step != 1 or stop - start <= 1 or stop - start > PIECE:
+            return self.at(np.arange(start, stop, step))
+        first, held = self._piece
+        if not first <= start <= stop <= first + len(held):
+            first, held = self._piece = start, self.at(np.arange(start, min(start + PIECE, len(self))))
+        return held[start - first : stop - first]
+
+    def at(self, rows: Integers) -> list[bytes]:
+        """Return the ids of these rows, in the order of `rows`."""
+        rows = np.asarray(rows, np.int64)
+        holder = np.searchsorted(self._ends, rows, side="right")
+        places = [np.flatnonzero(holder == k) for k in range(len(self._ends))]
+        found: list[bytes] = [b""] * len(rows)
+        asked = Each(rows[own] - self._starts[k] for k, own in enumerate(places))
+        for own, (text, ends) in zip(places, self._shards.ask("id_at", asked), strict=True):
+            start = 0
+            for place, stop in zip(own.tolist(), ends.tolist(), strict=True):
+                found[place] = text[start:stop]
+                start = stop
+        return found
+
+    def repeated_rows(self) -> Integers:
+        """Return the rows whose id occurs more than once, in order; needs the memory of 16 n/S bytes."""
+        parts, suspects = len(self._ends), []
+        for part in range(parts):
+            hashes = np.sort(np.concatenate(self._shards.ask("id_hashes", part, parts)))
+            suspects.append(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]))
+        twice = np.concatenate(suspects)
+        if not len(twice):
+            return np.zeros(0, np.int64)
+        local = self._shards.ask("id_rows_of", twice)
+        rows = np.concatenate([own + start for own, start in zip(local, self._starts, strict=True)])
+        rows_by_id: dict[bytes, list[int]] = {}
+        for row, identifier in zip(rows.tolist(), self.at(rows), strict=True):
+            rows_by_id.setdefault(identifier, []).append(row)
+        return np.array(sorted(row for own in rows_by_id.values() if len(own) > 1 for row in own), np.int64)
+
+
+def read_divided(
+    task: PartyTask, opened: Source | SparseSource, cut: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
+) -> tuple[DividedIds, IdKind]:
+    """Return the ids of all rows and their kind, once every shard has read its own; DataError as `read_ids`.
+
+    load : makes every shard read its ids, and returns the kind of each shard's ids.
+    """
+    column = str(task.id)
+    kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)
+    ids = DividedIds(shards, cut)
+    twice = ids.repeated_rows()
+    if len(twice):
+        raise repeats(_cells_at(opened, column, twice), party=task.party, column=column)
+    return ids, kind
+
+
+def _cells_at(opened: Source | SparseSource, column: str, rows: Integers) -> list[object]:
+    """Return the cells of some rows, which increase, as the source holds them."""
+    found: list[object] = []
+    count = 0
+    for batch in opened.batches([column]):
+        first, last = np.searchsorted(rows, [count, count + batch.num_rows])
+        found += batch.column(0).take(rows[first:last] - count).to_pylist()
+        count += batch.num_rows
+    return found
