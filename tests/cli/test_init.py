@@ -53,7 +53,9 @@ def answered(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
 
 
 def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-    rest = answered(monkeypatch, "bank.bought", "nein, ja", "y", "0", "100 0", "zero 9", "[0, 100]", "-1", "2")
+    rest = answered(
+        monkeypatch, "bank.bought", "nein, ja", "y", "0", "100 0", "zero 9", "[0, 100]", "some", "y", "-1", "2"
+    )
     said = call("init", "bank.csv", "--output", "job.toml")
     assert rest == []
     assert "job.toml: the label is bank.bought\n" in said.out
@@ -62,8 +64,13 @@ def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monke
         "age: the records hold [0, 3.9], NOT PRIVATE unless publicly known. y: it is public; Enter: leave it open"
         in said.err
     )
-    assert said.err.count("cannot be read") == 4
+    assert said.err.count("cannot be read") == 5
+    assert (
+        "the records decided the kinds of the columns and the formats of files: certificates say NOT PRIVATE"
+        in said.err
+    )
     job, _ = jobfile.read(folder / "job.toml")
+    assert job.read_from_data is None
     assert (job.classes, job.privacy.epsilon) == (("nein", "ja"), 2.0)
     assert dict(job.bounds) == {"nr": [0, 39], "age": [0, 100]}
 
@@ -71,8 +78,11 @@ def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monke
 def test_enter_leaves_a_declaration_open(
     folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert answered(monkeypatch, "", "", "", "", "") == [""] * 5
+    assert answered(monkeypatch, "", "", "", "", "", "") == [""] * 6
     said = call("init", "bank.csv", "--output", "job.toml")
+    assert (
+        "job.toml: the records decided the kinds of the columns and the formats of files: certificates say" in said.out
+    )
     assert "NO LABEL was found" in said.out
     assert "3 declarations are left to you" in said.out
 
@@ -82,7 +92,7 @@ def test_several_classes_can_be_answered(
 ) -> None:
     rows = "".join(f"{k / 40};{'abcd'[k % 4]}\n" for k in range(40))
     (folder / "grades.csv").write_text(f"x;grade\n{rows}", encoding="utf-8")
-    answered(monkeypatch, "d", "a, b, c, d", "0 1", "")
+    answered(monkeypatch, "d", "a, b, c, d", "0 1", "y", "")
     said = call("init", "grades.csv", "--label", "grade", "--output", "job.toml")
     assert "'d' cannot be read: expected two classes or more, such as no, yes\n" in said.err
     assert 'job.toml: loss = "multinomial": check that it fits the label\n' in said.out
@@ -99,7 +109,7 @@ def test_at_a_real_terminal(folder: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "vfl", "init", "bank.csv", "--label", "bought", "--output", "job.toml"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as process:
-        os.write(ours, b"y\ny\n18 100\n\n")
+        os.write(ours, b"y\ny\n18 100\ny\n\n")
         out = process.communicate(timeout=120)[0].decode()
     os.close(theirs)
     os.close(ours)
@@ -148,6 +158,7 @@ def test_a_purchase_without_a_ledger_says_so_and_half_a_ledger_is_refused(
     said = call("init", "telco.parquet", "--buy-bounds", "2", "--output", "own.toml")
     assert tomllib.loads((two_files / "own.toml").read_text(encoding="utf-8"))["bounds"]["calls"][1] == 2048
     assert "NO LEDGER counts it: add it to the ε of every run" in said.out
+    assert "which columns are numeric was read from the records, not bought" in said.out
     assert "give both --ledger and --dataset" in call("init", "telco.csv", "--buy-bounds", "2", "--ledger", "b").err
     assert "give --buy-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import vfl
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
+from vfl.job.flags import flags_of
 from vfl.launch.drafting.draft import MANY, Found, Question, _range, draft
 
 if TYPE_CHECKING:
@@ -72,6 +74,47 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     assert (job.id, job.id_kind, job.partition.label) == ("customer_id", "integer", ("bank", "default"))
     assert job.schema["calls and texts"].limits == (0.0, 79.0)
     assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
+
+
+def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path], tmp_path: Path) -> None:
+    """One cell decides the kind of `x`: it is a number in one file, and a category in its neighbour."""
+    kinds = []
+    for cell in ("2", "two"):
+        cells = ["1", cell, "3", "1"]
+        (tmp_path / "d.csv").write_text("x,y\n" + "".join(f"{cell},{k % 2}\n" for k, cell in enumerate(cells)))
+        (tmp_path / "job.toml").write_text(declared(draft({"a": tmp_path / "d.csv"}, folder=tmp_path)))
+        job, environment = jobfile.read(tmp_path / "job.toml", ["privacy.epsilon=3"])
+        kinds.append(type(job.schema["x"]))
+        (flag,) = flags_of(job)
+        assert (
+            "NOT PRIVATE as a whole: the job rests on the kinds of the columns, the loss and the formats of files"
+            in flag
+        )
+    assert kinds[0] != kinds[1]
+    result = vfl.train(job, dict(environment.data), engine="inprocess", cores=1)
+    assert result.certificate.flags == (flag,)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "the kinds of the columns, the loss and the formats of files"),
+        ({"label": "telco.city"}, "the kinds of the columns, the loss and the formats of files"),
+        ({"ask": lambda q: '["a", "b"]' if q.about == "classes" else None, "label": "telco.city"},
+         "the kinds of the columns and the formats of files"),
+        ({"ask": lambda q: '"the loss"' if q.about == "read" else None}, "the loss"),
+        ({"ask": lambda q: '""' if q.about == "read" else None}, None),
+    ],
+)  # fmt: skip
+def test_a_draft_lists_what_the_records_decided(
+    files: dict[str, Path], given: dict[str, Any], said: str | None
+) -> None:
+    assert tomllib.loads(draft(files, **given)).get("read_from_data") == said
+
+
+def test_declared_formats_are_not_read_from_the_records(files: dict[str, Path]) -> None:
+    text = draft({**files, "telco": vfl.Csv(str(files["telco"]))}, label="income", ids="customer_id")
+    assert tomllib.loads(text)["read_from_data"] == "the kinds of the columns and the loss"
 
 
 def test_missing_declarations_are_listed_until_they_are_made(files: dict[str, Path], tmp_path: Path) -> None:

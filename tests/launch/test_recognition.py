@@ -145,6 +145,7 @@ def test_a_draft_states_what_was_recognised(files: dict[str, Path], tmp_path: Pa
 
 def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> None:
     answers = {"bounds": "[0, 1e5]", "fill": "1", "classes": '[["gut", "mittel"], "schlecht"]', "epsilon": "4.0"}
+    answers["read"] = '""'
     asked: list[Question] = []
 
     def ask(question: Question) -> str | None:
@@ -159,6 +160,7 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
         ("bounds", "Kinder"),
         ("bounds", "Anrufe"),
         ("fill", "Kinder"),
+        ("read", ""),
         ("epsilon", "epsilon"),
     ]
     assert text.count(MARK) == 1
@@ -168,6 +170,7 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
     assert environment.data["telco"] == vfl.Csv(str(files["telco"]), delimiter=";", decimal=",")
     result = vfl.train(job, dict(environment.data), engine="inprocess", cores=1)
     assert result.certificate.n_records == 60
+    assert result.certificate.flags == ()
 
 
 def test_weights_and_exposures_are_declared_and_no_features(tmp_path: Path) -> None:

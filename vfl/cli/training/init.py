@@ -63,6 +63,9 @@ def command(
     asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values instead. Label and
     id are found by column name, ids also by the cells that the files share, and the format of text files by their beginning.
 
+    The records decide the kinds of the columns, and may decide the loss, the ids and the formats. The draft lists these as
+    read_from_data, and certificates say NOT PRIVATE, until you confirm that they are publicly known.
+
     With --buy-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
     public afterwards. Use it on records of your own, at their owner.
     """
@@ -140,6 +143,11 @@ def _said(text: str) -> list[str]:
     said.append(f'loss = "{plain["loss"]}": check that it fits the label')
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("id = ")]
     said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("[data.") and "  #" in line]
+    if "read_from_data" in plain:
+        said.append(
+            f"the records decided {plain['read_from_data']}: certificates say NOT PRIVATE until you have checked these "
+            "against public knowledge and deleted read_from_data"
+        )
     return said
 
 
@@ -154,6 +162,7 @@ _PROMPTS = {
     "categories": "public categories, separated by commas",
     "missing": "a missing cell: 'indicator' adds a coordinate for it",
     "classes": "public classes, separated by commas; of two, the negative one first",
+    "read": "y: all of it is publicly known",
     "epsilon": "ε of the job",
 }
 _EXPECTED = {
@@ -162,6 +171,7 @@ _EXPECTED = {
     "categories": "two categories or more, such as red, green, blue",
     "missing": "indicator",
     "classes": "two classes or more, such as no, yes",
+    "read": "y, or Enter",
     "epsilon": "a number above 0, such as 1.0",
 }
 _NOT_PRIVATE = ("bounds", "categories", "classes")
@@ -174,6 +184,9 @@ def _ask(question: Question) -> str | None:
         shown = (
             f"{question.column}: the records hold {question.shown}, NOT PRIVATE unless publicly known. y: it is public"
         )
+    elif question.about == "read":
+        shown = f"the records decided {json.loads(question.shown)}: certificates say NOT PRIVATE unless that is public"
+        open_ = "Enter: declare it as read_from_data"
     elif question.about == "label":
         shown = f"no column has a usual name of a label; there are {question.shown}"
     else:
@@ -186,7 +199,7 @@ def _ask(question: Question) -> str | None:
         if question.about == "label":
             return str(answer)
         if answer.lower() in ("y", "yes"):
-            return question.shown
+            return '""' if question.about == "read" else question.shown
         read = _read(question.about, answer)
         if read is not None:
             return read
@@ -204,6 +217,8 @@ def _read(about: str, answer: str) -> str | None:
         return (
             json.dumps(numbers[0]) if len(numbers) == len(values) == 1 and (about == "fill" or numbers[0] > 0) else None
         )
+    if about == "read":
+        return None
     if about == "missing":
         return '"indicator"' if answer.strip("\"'") == "indicator" else None
     return (

@@ -56,6 +56,9 @@ class Bought:
         cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
         counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
         said = [f"bounds of {len(self.bounds)} columns bought for {cost}, {counted}"]
+        said.append(
+            "NOT PRIVATE unless publicly known: which columns are numeric was read from the records, not bought"
+        )
         if self.unknown:
             said.append(f"no bounds were found for {', '.join(self.unknown)}: too few records share a magnitude")
         return tuple(said)
@@ -85,7 +88,8 @@ def buy_bounds(
 
     Each of k parties with open bounds pays ε/k, and δ/k of δ = 1/n², in a release of its own (`vfl.private_bounds`), so that
     the costs add up to at most ε even for a record that all have. Missing cells count as 0. The number of rows of each
-    file becomes public. The guarantee takes the draft as public: it found in the cells which columns are numeric.
+    file becomes public. The guarantee takes the draft as public: it found in the cells which columns are numeric, as the
+    outcome's `lines` state.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
     ledger, dataset : where the purchases are charged; the data set has a cap there. Both None: nothing counts the cost.

@@ -3,9 +3,9 @@
 The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
 questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
 guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
-text files by their beginning, and the loss by the label's cells. The draft declares these and the kind of each column,
-and asks the owner to check them: a single cell may decide them, and no guarantee covers that. The draft shows cells: only the
-owner of the files should see it.
+text files by their beginning, and the loss by the label's cells. The draft declares these and the kind of each column. A single
+cell may decide them, so the draft names them in `read_from_data`, and certificates say NOT PRIVATE, until the owner confirms
+that they are publicly known. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vfl.job.environment import path_of
 from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
 from vfl.launch.drafting.overlap import by_overlap, distinct_cells, overlap
-from vfl.launch.drafting.recognition import recognise
+from vfl.launch.drafting.recognition import is_recognised, recognise
 from vfl.schema import canonical_category
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ MANY = 50
 """A text column with more distinct values is taken for free text, and dropped."""
 FEW = 10
 """A label of more different numbers is taken for a number, and not for classes."""
+NAME = 'name = "draft"'
+OVERLAP = "found by overlap, check it"
 DIGITS = 6
 """Significant digits of a drafted range; longer numbers are rounded outwards."""
 
@@ -62,8 +64,9 @@ IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient"
 class Question:
     """A declaration that only a person can make.
 
-    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes' or 'epsilon'. column : its name.
+    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : its name.
     shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label: all columns.
+        For 'read': the declarations that the records decided, in words. The answer is what remains of them, '""' for none.
     """
 
     about: str
@@ -211,6 +214,8 @@ def draft(
     dataset : name of the data set in a ledger, for the job. ledger : its file.
     ask : answers questions (`Question`); None leaves comments instead.
 
+    The job declares as `read_from_data` all that the records decided, unless `ask` confirms that it is publicly known.
+
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
     ask = ask or _open
@@ -225,16 +230,15 @@ def draft(
     labelled = found[owner][target] if target else None
     class_lines = _class_lines(target, labelled, ask)
     loss = _loss(labelled, class_lines)
+    decided = _decided(sources, class_lines, labelled, by_cells=id_how.startswith(OVERLAP))
     lines = [
         f"# Drafted by vfl init from {', '.join(_name(source) for source in opened.values())}.",
         "# Keep it to yourself: it shows cells.",
         f'# Comments that end in "{MARK}"',
         "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
         "# then the job is refused.",
-        "# Check the loss, the kinds of the columns, the ids and the formats of files: they were found in the records too,",
-        "# where one cell may decide them, and the guarantee does not cover that.",
         f"format = {FORMAT}",
-        'name = "draft"',
+        NAME,
         f'loss = "{loss}"  # {_LOSSES[loss]}',
         *([] if dataset is None else [f"dataset = {_text(dataset)}"]),
         "# holdout = 0.2  # share of the records to measure the model on; they are missing from its training",
@@ -255,6 +259,7 @@ def draft(
         {named[owner, c]: found[owner][c] for c in beside},
         ask,
     )
+    lines[lines.index(NAME) + 1 : lines.index(NAME) + 1] = _read_lines(decided, ask)
     lines += [
         "",
         "[penalty]",
@@ -276,6 +281,39 @@ def draft(
         if isinstance(source, Csv):
             lines += _format_lines(party, source, recognised[party].said, folder)
     return "\n".join(lines) + "\n"
+
+
+def _decided(
+    sources: Mapping[str, str | Path | Csv],
+    class_lines: Sequence[str],
+    label: Found | None,
+    *,
+    by_cells: bool,
+) -> str:
+    """Return the declarations of a draft that its records decided, in words. by_cells : whether shared cells chose the ids.
+
+    Classes that were declared decide the loss in place of the cells. A plain text file was recognised as such, too.
+    """
+    decided = ["the kinds of the columns"]
+    if label is not None and not any(line.startswith("classes = ") for line in class_lines):
+        decided.append("the loss")
+    if by_cells:
+        decided.append("the ids")
+    if any(is_recognised(source) for source in sources.values()):
+        decided.append("the formats of files")
+    return " and ".join(filter(None, (", ".join(decided[:-1]), decided[-1])))
+
+
+def _read_lines(decided: str, ask: Ask) -> list[str]:
+    """Return the declaration of all that the records decided, with its explanation; [] if it is confirmed as public."""
+    answer = ask(Question("read", "", _text(decided)))
+    if answer == '""':
+        return []
+    return [
+        "# One cell may have decided these, and no guarantee covers that: the certificate says NOT PRIVATE. Take out what you",
+        "# have checked against public knowledge, and delete the line when nothing is left.",
+        f"read_from_data = {_text(decided) if answer is None else answer}",
+    ]
 
 
 def _open(question: Question) -> str | None:
@@ -341,7 +379,7 @@ def _ids_with_reason(
     shared = by_overlap({party: distinct_cells(party, sources[party], columns) for party, columns in kept.items()})
     if not shared:
         return {}, ""
-    return {party: column for party, (column, _) in shared.items()}, "found by overlap, check it; " + _said_overlap(
+    return {party: column for party, (column, _) in shared.items()}, f"{OVERLAP}; " + _said_overlap(
         {party: cells for party, (_, cells) in shared.items()}
     )
 

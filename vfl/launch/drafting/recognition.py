@@ -65,16 +65,21 @@ def recognise(source: str | Path | Csv) -> Recognised:
 
     A file that cannot be read is returned as it is: opening it reports the error.
     """
-    if isinstance(source, Csv) or ADDRESS in str(source):
-        return Recognised(source if isinstance(source, Csv) else str(source))
+    if isinstance(source, Csv):
+        return Recognised(source)
     path = str(source)
-    name = path.lower()
-    if name.endswith(TYPED) or Path(path).is_dir():
+    if not is_recognised(source):
         return Recognised(path)
     try:
-        return _recognised(path, plain=name.endswith(CSV))
+        return _recognised(path, plain=path.lower().endswith(CSV))
     except Exception:  # noqa: BLE001 - readers of damaged files raise anything
         return Recognised(path)
+
+
+def is_recognised(source: str | Path | Csv) -> bool:
+    """Return True if the content of a source decides its format: a text file without a declared format."""
+    path = str(source)
+    return not (isinstance(source, Csv) or ADDRESS in path or path.lower().endswith(TYPED) or Path(path).is_dir())
 
 
 def _recognised(path: str, *, plain: bool) -> Recognised:
