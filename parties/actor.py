@@ -157,15 +157,15 @@ class RowsActor(Serving):
         return self._ids.kind.value
 
     def id_at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return ids of the range; see parties.alignment.divided.IdRange, here and below. Only the party's actor may ask."""
+        """Return ids of the range, as IdRange.at (parties.alignment.divided). For the party's own actor only."""
         return self._own_ids.at(rows)
 
     def id_hashes(self, part: int, parts: int) -> Hashes:
-        """Return hashes of ids of the range."""
+        """Return hashes of ids of the range, as IdRange.hashes. For the party's own actor only."""
         return self._own_ids.hashes(part, parts)
 
     def id_rows_of(self, hashes: Hashes) -> Integers:
-        """Return the rows of the range whose ids have these hashes."""
+        """Return the rows of the range whose ids have these hashes, as IdRange.rows_of. For the party's own actor only."""
         return self._own_ids.rows_of(hashes)
 
     @property
@@ -358,7 +358,7 @@ class PartyActor(Serving):
         )
 
     def _reads_ids(self, task: PartyTask, spec: Any, source: Any) -> ReadIds | None:
-        """Return a function that has the shards read the ids; None without shards. spec : the source, opened here."""
+        """Return a function that makes the shards read the ids; None without shards. spec : the source, opened here."""
         return (lambda opened: ids_of_shards(task, spec, opened, self._group(), source)) if self._shards else None
 
     def load(self, source: Any) -> None:

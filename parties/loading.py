@@ -343,9 +343,9 @@ class Divided:
 def ids_of_shards(
     task: PartyTask, source: Any, opened: Source | SparseSource, rows: Group, handed: Any
 ) -> tuple[DividedIds, IdKind]:
-    """Return the ids of all rows, of which each process reads one range and keeps it, and their kind.
+    """Make each shard read and keep the ids of one range of rows; return the ids of all rows, and their kind.
 
-    Guarantee. Each id is read once: DataError if two shards found different rows, as `Unchanged` says.
+    Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
     rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `digests()`, and
         those of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.

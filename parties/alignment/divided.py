@@ -1,6 +1,6 @@
-"""Ids of a party whose rows are in shards: each shard's process holds the ids of one range of the source's rows.
+"""Ids of a party with row shards. The process of each shard holds the ids of one range of the source's rows.
 
-The party's main process asks for ids in pieces, so it holds O(n/S) of them. Ids travel only between processes of their owner.
+Ids travel only between processes of their owner. The main process reads them in pieces, so it holds O(n/S) of them at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class IdRange:
         )
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return the ids of some rows of the range one after another, and where each ends."""
+        """Return the ids of these rows of the range as one string of bytes, and the end of each id in it."""
         found = [self._ids[row] for row in rows.tolist()]
         return b"".join(found), np.cumsum([len(identifier) for identifier in found], dtype=np.int64)
 
@@ -69,7 +69,7 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : group of objects with the methods of `IdRange`, prefixed with `id_`. cut : the range of each.
+    shards : objects with the methods of `IdRange`, whose names begin with `id_` here. cut : the range of each shard.
     """
 
     def __init__(self, shards: Group, cut: Sequence[Shard]) -> None:
@@ -115,7 +115,7 @@ class DividedIds(Gathered):
         return found
 
     def repeated_rows(self) -> Integers:
-        """Return the rows whose id occurs more than once, in order; needs the memory of 16 n/S bytes."""
+        """Return the rows whose id occurs more than once, in ascending order. Needs 16 n/S bytes of memory."""
         parts, suspects = len(self._ends), []
         for part in range(parts):
             hashes = np.sort(np.concatenate(self._shards.ask("id_hashes", part, parts)))
@@ -134,9 +134,9 @@ class DividedIds(Gathered):
 def read_divided(
     task: PartyTask, opened: Source | SparseSource, cut: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
 ) -> tuple[DividedIds, IdKind]:
-    """Return the ids of all rows and their kind, once every shard has read its own; DataError as `read_ids`.
+    """Make every shard read its ids; return the ids of all rows, and their kind. Raises DataError as `read_ids` does.
 
-    load : makes every shard read its ids, and returns the kind of each shard's ids.
+    load : makes every shard read its ids, and returns the kind of the ids of each shard.
     """
     column = str(task.id)
     kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)
@@ -148,7 +148,7 @@ def read_divided(
 
 
 def _cells_at(opened: Source | SparseSource, column: str, rows: Integers) -> list[object]:
-    """Return the cells of some rows, which increase, as the source holds them."""
+    """Return the cells of these rows as the source holds them. rows : in ascending order."""
     found: list[object] = []
     count = 0
     for batch in opened.batches([column]):

@@ -108,7 +108,7 @@ class Index:
 
 
 def _mapped(file: BinaryIO) -> Integers | None:
-    """Return the rows from here to the end of the file, mapped so that they take no memory; None if the file is cut short.
+    """Map the rows from here to the end of the file, so that they take no memory; None if the file is cut short.
 
     The mapping outlives a removal or a replacement of the file.
     """

@@ -92,7 +92,7 @@ def releases_of(went_by: list[Round]) -> list[np.ndarray]:
 
 @pytest.fixture
 def on_ray(parties_on_ray: SharedParties) -> Any:
-    """Make a transport to actors that have loaded the table anew: parties remember what the charges of a run have paid for."""
+    """Make a transport to actors that have just loaded the table, because parties remember what a run has paid for."""
     return parties_on_ray.transport(job(), table())
 
 

@@ -1,4 +1,4 @@
-"""Ids and positions in shards: the same alignment to the bit for every number of shards."""
+"""Ids and positions in shards: the alignment is the same to the bit for every number of shards."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def aligned(sources: dict[str, Any], shards: int, keeping: dict[str, Keeping]) -
 
 
 def held(actor: PartyActor) -> list[bytes]:
-    """Return the columns of the party's records, by shard one after another."""
+    """Return the columns of the party's records, with the shards one after another."""
     members = [own._rows for own in actor._group().members] if actor._shards else [actor._party.rows]
     return [np.concatenate([rows.columns.column(j) for rows in members]).tobytes() for j in range(len(TASK.canonical))]
 
@@ -133,7 +133,7 @@ def held(actor: PartyActor) -> list[bytes]:
 def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids are blinded, ordered and hashed alike; a resumed run finds the index that the shards' ids are checked against."""
+    """Ids are blinded, ordered and hashed alike. A resumed run checks the ids of the shards against the index it finds."""
     monkeypatch.setattr(psi.Blinder, "_secret", lambda blinder: (blinder.party.encode() * 8)[:32])
     sources = {"bank": columns("bank", IDS), "telco": columns("telco", [*IDS[20:][::-1], "nobody"])}
     expected: tuple[Integers, str, list[bytes]] | None = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 PIECE = 1 << 16
-"""Identifiers that `in_order` picks at once."""
+"""Identifiers that `in_order` reads at once."""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 """4,000 digits stay below Python's limit for the conversion of text to integers."""
 
@@ -96,7 +96,7 @@ class Gathered(Sequence[bytes], ABC):
 
     @abstractmethod
     def repeated_rows(self) -> Integers:
-        """Return the rows whose identifier occurs more than once, in order."""
+        """Return the rows whose identifier occurs more than once, in ascending order."""
 
 
 def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
@@ -107,7 +107,7 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
 
 
 def repeated(ids: Sequence[bytes]) -> bool:
-    """Return True if an identifier occurs twice; needs the memory of 16 bytes per identifier of this process."""
+    """Return True if an identifier occurs twice. Needs 16 bytes of memory per identifier that this process holds."""
     if isinstance(ids, Gathered):
         return len(ids.repeated_rows()) > 0
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))

@@ -375,7 +375,7 @@ def bucketed(points: Points, owner: str) -> Buckets:
 def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
-    Needs the memory of a few buckets, about 1/64 of the sets; the positions of large sets are on disk, too.
+    Needs the memory of a few buckets, each about 1/64 of the sets. The positions of large sets are on disk, too.
     """
     most, count = min(map(len, sets.values())), 0
     found = {party: scratch((most,), np.int64) for party in sets}

@@ -1,4 +1,4 @@
-"""Choice of SkGD's record cap during a run, from releases that are made once, after the early passes.
+"""Choice of SkGD's record cap during a run, from releases made once after the early passes.
 
 The releases are those of `vfl.solvers.bought.residuals` and `vfl.solvers.bought.excess`, and `Shares` plans their events. The
 choice is post-processing. The cap changes only between two passes, each of which is charged for its own cap.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def choose_cap(solver: SkGD, walk: Walk, number: int, present: Presence, w: Vector) -> Generator[Query, Released, None]:
-    """Choose the record cap by releases that are made once, before the first pass after the early ones.
+    """Choose the record cap by releases made once, between the early passes and the others.
 
     w : as in `Presence.put`.
     """
@@ -58,9 +58,9 @@ def _by_residuals(solver: SkGD, walk: Walk) -> Generator[Query, Released, None]:
 
 
 def _by_excess(solver: SkGD, walk: Walk, present: Presence, w: Vector) -> Generator[Query, Released, None]:
-    """Widen the cap if sums of what it cuts show a bias above the noise of a wider one; not after the loss of a party.
+    """Widen the cap if sums of what it cuts show a bias above the noise of a wider cap. Keep it after the loss of a party.
 
-    The sums are taken at the average of the last early passes, because the noise of a single iterate would decide them.
+    The sums are taken at the average of the last early passes, because they would follow the noise of a single iterate.
     """
     events, cap = Shares(solver, walk.problem).excess_events, walk.cap()
     if not events or cap is None or not present.mask.all():

@@ -154,7 +154,8 @@ def _nearly_all(problem: Problem) -> float:
 def _balance_share(problem: Problem, clear: float, noise: float) -> float:
     """Return 1 %, or as much as keeps the noise at a share of the records, at most half; 0.9 where steps learn nothing.
 
-    For the hinges, whose best constant model jumps at a share of one half, the noise is kept at a thirtieth.
+    The noise is kept at a thirtieth for multinomial loss and for the hinges. The best constant model of the hinges jumps at a
+    share of one half.
     """
     noise = noise if problem.loss.name == "logistic" else 1.0 / 30.0
     return _nearly_all(problem) or min(0.5, max(0.01, (1.0 / (noise * clear)) ** 2))
