@@ -260,3 +260,8 @@ class GroupLasso:
 PENALTIES: dict[str, type[Penalty]] = {
     penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet, Box, GroupLasso)
 }
+
+
+def declares_sparse(penalty: Penalty) -> bool:
+    """Return True if the penalty has an L1 part, which declares that few coordinates matter."""
+    return isinstance(penalty, L1) or (isinstance(penalty, ElasticNet) and penalty.l1_ratio > 0.0)

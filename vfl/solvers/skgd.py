@@ -22,6 +22,7 @@ from vfl.solvers.bought.labels import constant, mean, spread
 from vfl.solvers.bought.smoothness import Curvature, asks_moments, curvature
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
+from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver
@@ -145,6 +146,7 @@ class SkGD(Solver):
             w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
         else:
             w = θ = known.centred(problem.start, problem.intercept)
+        shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
         yield from present.norms(walk.cap(), w)
         try:
             for t, draws in enumerate(walk.outer()):
@@ -162,6 +164,7 @@ class SkGD(Solver):
                     moving = sum(query.sizes()) // problem.layout.width
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
+                        shrinkage.saw(step, u)
                         Δ = step.rule(θ[S], u)
                         θ[S] += Δ
                         trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
@@ -173,7 +176,7 @@ class SkGD(Solver):
                 w = trail.outer(θ)
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
             w = trail.outer(θ)
-        return known.uncentred(trail.final(w) * present.mask, problem.intercept)
+        return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return private moments and labels, if any, and the passes; or T·K draws, where each block is charged by itself."""
@@ -202,7 +205,7 @@ class SkGD(Solver):
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that a rule decided."""
-        still = (record_defaults.standing_still(problem),) if self.by_pass else ()
+        still = (record_defaults.standing_still(problem), record_defaults.shrinking(problem)) if self.by_pass else ()
         return (
             *filter(None, still),
             *defaults.explain(problem, self, counted=counts.has_counts(problem)),

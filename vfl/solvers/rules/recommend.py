@@ -41,13 +41,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl import markup
-from vfl.penalties import L1, ElasticNet
+from vfl.penalties import declares_sparse
 from vfl.solvers.rules.defaults import off_centre, signal_to_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vfl.penalties import Penalty
     from vfl.problem import Problem
 
 BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
@@ -166,7 +165,7 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
         greedy = 1.0 / (1.0 + (nμ / (scale * math.log(p))) ** power)
         yield _candidate(
             "GCD",
-            greedy if ρ < ENOUGH and _declares_sparse(problem.penalty) else max(greedy, descent),
+            greedy if ρ < ENOUGH and declares_sparse(problem.penalty) else max(greedy, descent),
             f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does",
             RANGES["greedy"],
         )
@@ -189,10 +188,6 @@ def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, fl
     c = min(1.5, max(0.3, 0.065 * ρ**0.4)) if bounded else min(2.5, max(0.12, 0.07 * ρ**0.4))
     # A run stops early where noise would outweigh what is learnt, so that noise alone leaves no more than everything.
     return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
-
-
-def _declares_sparse(penalty: Penalty) -> bool:
-    return isinstance(penalty, L1) or (isinstance(penalty, ElasticNet) and penalty.l1_ratio > 0.0)
 
 
 def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vfl.penalties import declares_sparse
 from vfl.solvers.bought import counts
 from vfl.solvers.rules.defaults import BUYS_LABELS, has_spread, nearly_parallel, off_centre, typical_spread
 
@@ -31,6 +32,8 @@ PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
 """ρ from which squared loss without an intercept has a clip per coordinate: with nearly parallel columns, and with others."""
 STILL = 0.3
 """Time below which a run stays near its start."""
+SHRINKS = 1.5
+"""Time below which the moves of a run under an L1 part of the penalty are shrunk."""
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
 WIDENS = 300.0
@@ -229,6 +232,25 @@ def time(problem: Problem) -> float:
         return float(min(30.0, 0.5 * ρ, 0.3 * ρ**2, 0.3 * ρ**3))
     most = 200.0 if ρ >= (100.0 if parallel else 150.0) else 100.0
     return float(min(most, 0.5 * ρ**1.4, 0.3 * ρ**2))
+
+
+def shrinks(problem: Problem) -> bool:
+    """Return True if the run is so short that its moves are shrunk by what noise explains (vfl.solvers.iterates.shrinkage).
+
+    Only under an L1 part of the penalty: other penalties charge little for small moves in all coordinates.
+    """
+    short = problem.private and not counts.has_counts(problem) and time(problem) < SHRINKS
+    return short and declares_sparse(problem.penalty)
+
+
+def shrinking(problem: Problem) -> str:
+    """Return a sentence if the moves of the run are shrunk; '' elsewhere."""
+    if not shrinks(problem):
+        return ""
+    return (
+        f"at μn/p = {signal_to_noise(problem):.2g} the run ends after a soft threshold that released gradients choose, at the "
+        "constant model unless they show more than noise."
+    )
 
 
 def passes(problem: Problem, step: float | None = None) -> int:
