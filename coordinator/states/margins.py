@@ -97,11 +97,14 @@ class Margins:
     @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
-        if query.side is Side.TRAINING:
-            return query.statistic(self._margins, self._labels)
         statistic: Any = query.statistic
+        sums: Integers | Vector
+        if query.side is Side.TRAINING:
+            own = (self._weights,) if getattr(statistic, "weighed", False) else ()
+            sums = statistic(self._margins, self._labels, *own)
+            return sums
         kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
-        sums: Integers | Vector = statistic(kept[0], self._held_labels, *kept[1:])
+        sums = statistic(kept[0], self._held_labels, *kept[1:])
         return sums
 
     def _of_held_out(self, name: str) -> Vector:

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import GammaRegressor, PoissonRegressor, TweedieRegressor
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_sparse_data, parametrize_with_checks
 
 import vfl
 from tests.estimators.test_estimators import OF_WEIGHTS
@@ -39,13 +39,18 @@ def table():
 )
 @parametrize_with_checks(
     [
-        vfl.VerticalPoissonRegressor(epsilon=None, max_iter=20_000),
+        vfl.VerticalPoissonRegressor(epsilon=None),
         *(kind(noise=vfl.SeededNoise(0)) for kind in KINDS[:2]),
     ],
     expected_failed_checks=lambda made: {} if made.epsilon is None else OF_WEIGHTS,
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_weights_repeat_records_in_sparse_columns(kind):
+    check_sample_weight_equivalence_on_sparse_data(kind.__name__, kind(epsilon=None))
 
 
 @pytest.mark.parametrize("kind", KINDS)

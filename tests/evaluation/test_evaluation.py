@@ -36,6 +36,7 @@ from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import SOLVERS
 from vfl.solvers.bought.labels import ClassCounts
+from vfl.targets import Targets
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -473,6 +474,14 @@ class TestCharged:
         with pytest.raises(PrivacyError, match="without noise"):
             execute(Unnoised(Losses(loss_of("logistic")), None))
         assert made == []
+
+    def test_losses_of_training_records_are_weighed(self) -> None:
+        """The objective that a run without noise asks for is the one that it descends: a record of weight 0 is not in it."""
+        given = np.concatenate([[1.0, -1.0, 1.0], [1.0, 0.5, 0.0]])
+        margins = Margins(given, targets=Targets(weights=True))
+        margins.absorb("add", [np.array([2.0, 3.0, np.inf])])
+        (total,) = margins.tally(Tally(Losses(loss_of("squared")), None))
+        assert total == 0.5 * (2.0 - 1.0) ** 2 + 0.5 * 0.5 * (3.0 + 1.0) ** 2
 
     def test_a_smaller_share_for_the_evaluation_changes_only_its_noise(self) -> None:
         whole, less = (make_plan(job(evaluation=vfl.Evaluation(epsilon=e)), N) for e in (None, 0.5))

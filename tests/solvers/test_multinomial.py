@@ -454,8 +454,6 @@ def test_estimators_fit_more_than_two_classes() -> None:
     assert (found.predict(X) == expected.predict(X)).all()
     declared = vfl.VerticalLogisticRegression(epsilon=8.0, classes=(0, 1, 2), bounds=(-1, 1), noise=vfl.SeededNoise(0))
     assert declared.fit(X, SPECIES).score(X, SPECIES) > 0.7
-    with pytest.raises(SpecificationError, match="class_weight weighs two classes"):
-        vfl.VerticalLogisticRegression(epsilon=None, class_weight={0: 2.0}).fit(X, SPECIES)
 
 
 # Refusals, before any data.

@@ -26,7 +26,8 @@ class VerticalLinearRegression(VerticalRegressor):
 
     The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
     to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs. Without privacy
-    and without bounds it is that of X and y as they are.
+    and without bounds it is that of X and y as they are. Of several best models, as with more columns than records, a fit
+    ends at one that depends on the means of the columns. Weights and repeated records may then lead to different ones.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
     zeros; their bounds must contain 0.

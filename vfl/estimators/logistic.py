@@ -12,8 +12,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from parties.sources.sparse import is_sparse
+from vfl.arguments import require_number
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import VerticalModel
+from vfl.estimators.vertical import Given, VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning
 from vfl.losses import ClassWeighted
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.penalties import Penalty
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
 
 CLASSES_READ = "the names of the two classes"
 ALL_CLASSES_READ = "the names and the number of the classes"
@@ -52,7 +53,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
     class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss counts as often as its
         label's weight, and under ε its contribution is capped after weighting, so that the guarantee is the same. 'balanced'
-        counts the labels, which only a fit without privacy may do; publicly known shares give 1/(2·share).
+        counts the labels by `sample_weight`, which only a fit without privacy may do; publicly known shares give 1/(K·share)
+        for K classes. With K > 2 the weights multiply `sample_weight`, whose public limit becomes hi times the largest.
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
         so. Without privacy None is fine.
@@ -115,14 +117,14 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         labels = np.array([canonical_category(name) for name in names])[codes]
         if is_sparse(X):  # a sparse matrix holds its label among its numbers
             names, labels = tuple(range(len(names))), codes
-        if several and self.class_weight is not None:
-            raise SpecificationError("class_weight weighs two classes: leave it out of a fit of more")
         factors = self._weights(sample_weight, X)
+        if several:
+            factors = self._with_class_weights(factors, codes)
         read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
         coef, intercept = self._train(
             X,
             labels,
-            loss="multinomial" if several else self._loss(codes == 1),
+            loss="multinomial" if several else self._loss(codes, factors),
             penalty=self._penalty(*self._counted(len(y), factors)),
             classes=names,
             read_from_data=read,
@@ -132,30 +134,54 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         self.intercept_ = np.atleast_1d(intercept)
         return self
 
-    def _loss(self, positive: Any) -> str | ClassWeighted:
-        """Return the loss for the declared weights. positive : (n,) whether a label is classes_[1]."""
+    def _loss(self, codes: Integers, factors: Mapping[str, Given]) -> str | ClassWeighted:
+        """Return the loss of two classes for the declared weights."""
+        weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
+        return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
+
+    def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
+        """Return the weights of records times those of their classes, within public limits: a record counts at most once.
+
+        The product lies between 0 and the limit of the weights of records times the largest weight of a class.
+        """
+        weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
+        if weights is None:
+            return factors
+        s, (low, high) = factors.get("weight", Given(np.ones(len(codes)), (0.0, 1.0)))
+        product = np.clip(s, low, high) * weights[codes]
+        return {**factors, "weight": Given(product, (0.0, high * float(weights.max())))}
+
+    def _class_weights(self, codes: Integers, s: Vector | None) -> Vector | None:
+        """Return the weight of each class, (K,), as declared; None if all are 1.
+
+        'balanced' counts the labels, codes (n,), by the weights s of their records, and is refused for a private fit.
+        """
         if self.class_weight is None:
-            return "logistic"
+            return None
         if isinstance(self.class_weight, str):
             if self.class_weight != "balanced":
                 raise SpecificationError(
                     f"class_weight is {{label: weight}}, 'balanced' without privacy, or None, not {self.class_weight!r}"
                 )
             if self.epsilon is not None:
-                return ClassWeighted(positive="balanced")  # type: ignore[arg-type]  # refused, with the reason
-            share = float(positive.mean())
-            return ClassWeighted(negative=0.5 / (1.0 - share), positive=0.5 / share)
+                ClassWeighted(positive="balanced")  # type: ignore[arg-type]  # refused, with the reason
+            counts = np.bincount(codes, s, minlength=len(self.classes_))
+            balanced: Vector = counts.sum() / (len(counts) * np.where(counts > 0.0, counts, 1.0))
+            return balanced
         if not isinstance(self.class_weight, Mapping):
             raise SpecificationError(
                 f"class_weight is {{label: weight}}, 'balanced' without privacy, or None, not {self.class_weight!r}"
             )
         names = [canonical_category(label) for label in self.classes_]
         given = {canonical_category(label): weight for label, weight in self.class_weight.items()}
-        for label in given:
+        for label, weight in given.items():
             if label not in names:
                 raise SpecificationError(f"class_weight names {label!r}, which is not one of the classes {names}")
-        negative, positive_ = (given.get(name, 1.0) for name in names)
-        return "logistic" if negative == positive_ == 1.0 else ClassWeighted(negative=negative, positive=positive_)
+            require_number(f"class_weight of {label!r}", weight)
+            if not 0.0 < weight < np.inf:
+                raise SpecificationError(f"class_weight of {label!r} must be positive, not {weight!r}")
+        weights = np.array([float(given.get(name, 1.0)) for name in names])
+        return None if (weights == 1.0).all() else weights
 
     def _penalty(self, count: float, share: float) -> Penalty:
         del share

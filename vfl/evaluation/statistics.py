@@ -14,6 +14,7 @@ import numpy as np
 
 from vfl.losses import power_of, unit_deviance
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
+from vfl.targets import weighed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -264,17 +265,21 @@ class LabelMean:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Sum of unclamped losses. One record can move it without limit, so no charge can cover it."""
+    """Sum of unclamped losses. One record can move it without limit, so no charge can cover it.
+
+    weighed : over training records each loss is multiplied by the record's weight, as in the objective that is descended.
+    """
 
     loss: Loss
 
     grid: ClassVar[float] = 1.0
     dimension: ClassVar[int] = 1
     sensitivity: ClassVar[float] = math.inf
+    weighed: ClassVar[bool] = True
 
-    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+    def __call__(self, margins: Vector, labels: Vector, weights: Vector | None = None) -> Vector:
         """Return the sum."""
-        return np.array([float(self.loss.value(margins, labels).sum())])
+        return np.array([float(weighed(self.loss.value(margins, labels), weights).sum())])
 
 
 def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
