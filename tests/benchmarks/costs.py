@@ -18,14 +18,16 @@ whose messages are those of Ray; a vector that stays the same is counted once, a
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
 import threading
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,19 +38,30 @@ from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from coordinator.traffic import Traffic
+from parties.joined import serve
 from parties.loading import load
 from tests.benchmarks.shards import descendants
+from tests.coordinator.organisations import federation
+from vfl.federation.file import identity_for, read_federation
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import plan
-from vfl.planning.cost import INPROCESS, RAY, cost_of, sizes_of
+from vfl.planning.cost import FEDERATION, INPROCESS, RAY, cost_of, sizes_of
 from vfl.planning.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from vfl.planning.cost import Cost
 
 FOLDER = Path(tempfile.gettempdir()) / "vfl-costs"
 HELD = {party: [f"{party}{j}" for j in range(10)] for party in ("a", "b")}
 PASSES = 4
 EVERY_SECONDS = 0.1
+SHARDS = 2
+SHARDED = f"ray, {SHARDS} shards"
+ARMS = (INPROCESS, RAY, SHARDED, FEDERATION)
 
 
 def job() -> vfl.Job:
@@ -98,11 +111,6 @@ def bytes_moved(n: int) -> int:
     return (transport.traffic.n_bytes + 8 * few) * n // few
 
 
-def _workers() -> dict[int, str]:
-    found = {pid: "worker" for pid, command in descendants().items() if command.startswith(b"ray::")}
-    return found | {os.getpid(): "driver"}
-
-
 def _processor(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -113,65 +121,122 @@ def _set_size(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024.0
 
 
-def _sum(of: Any, *, driver: bool) -> float:
+def _sum(of: Any, pids: Iterable[int]) -> float:
     total = 0.0
-    for pid, kind in _workers().items():
-        if driver or kind == "worker":
-            try:
-                total += of(pid)
-            except (OSError, StopIteration):  # it has ended
-                continue
+    for pid in pids:
+        with contextlib.suppress(OSError, StopIteration):  # it has ended
+            total += of(pid)
     return total
 
 
-def measured(n: int, engine: str) -> dict[str, float]:
-    """Return seconds, processor seconds and memory of one run."""
-    most, watched, done, here = 0.0, 0.0, threading.Event(), engine == INPROCESS
+def join(folder: str, party: str, source: str, policy: str) -> None:
+    """Serve a party of a federation in this process until it is ended."""
+    read = read_federation(Path(folder) / "credit.toml")
+    own = identity_for(read, Path(folder) / "credit.toml", party)
+    serve(own, read, {"": source}, Path(policy), lambda _: None, threading.Event(), cores=1)
 
-    def watch() -> None:
-        nonlocal most, watched
-        while True:
-            most = max(most, _sum(_set_size, driver=here))
-            watched = time.thread_time()
-            if done.wait(EVERY_SECONDS):
-                return
 
-    def processor() -> float:
-        return time.process_time() - watched if here else _sum(_processor, driver=False)
+@contextlib.contextmanager
+def started(n: int, arm: str) -> Iterator[tuple[Iterator[Any], Callable[[], set[int]]]]:
+    """Yield the events of a run, and a function of the ids of all its processes but this one."""
+    sources = {name: str(path) for name, path in files(n).items()}
+    if arm == FEDERATION:
+        spawned = multiprocessing.get_context("spawn")
+        with tempfile.TemporaryDirectory() as folder, federation(Path(folder), tuple(HELD)) as joined:
+            parties = [
+                spawned.Process(target=join, args=(folder, name, source, str(joined.policy(name))), daemon=True)
+                for name, source in sources.items()
+            ]
+            for party in parties:
+                party.start()
+            try:
+                yield stream(job(), federation=joined.place), lambda: {int(party.pid or 0) for party in parties}
+            finally:
+                for party in parties:
+                    party.terminate()
+                    party.join()
+        return
+    shards = SHARDS if arm == SHARDED else 1
+    engine = INPROCESS if arm == INPROCESS else RAY
+    yield (
+        stream(job(), sources, engine=engine, cores=1, placement=vfl.Placement(shards=shards)),
+        lambda: {pid for pid, command in descendants().items() if command.startswith(b"ray::")},
+    )
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+
+def measured(n: int, arm: str) -> dict[str, float]:
+    """Return seconds and processor seconds of the rounds of one run, and the memory of another, whose readings take time."""
+    return times(n, arm) | {"memory": memory(n, arm)}
+
+
+def times(n: int, arm: str) -> dict[str, float]:
+    """Return seconds and processor seconds of the rounds of a run."""
     begun = ended = wall = 0.0
-    start = time.perf_counter()
-    first = 0.0
-    try:
-        for event in stream(job(), {name: str(path) for name, path in files(n).items()}, engine=engine, cores=1):
+    known: set[int] = set()
+    with started(n, arm) as (events, others):
+        for event in events:
+            if not isinstance(event, Reserved | Round):
+                continue
+            pids = others() | ({os.getpid()} if arm in (INPROCESS, FEDERATION) else set())
+            ended = _sum(_processor, pids)
             if isinstance(event, Reserved):
-                begun, first = processor(), time.perf_counter() - start
-            elif isinstance(event, Round):
-                ended, wall = processor(), wall + event.seconds
-    finally:
-        done.set()
-        watching.join()
-    return {"seconds": wall, "processor": ended - begun, "memory": most, "start": first}
+                begun = ended
+            elif not event.number:  # the shards of the margins have started since the reservation
+                begun += _sum(_processor, pids - known)
+            known = pids
+            wall += getattr(event, "seconds", 0.0)
+    return {"seconds": wall, "processor": ended - begun}
 
 
-def ratios(n: int, runs: int) -> dict[str, list[float]]:
+def memory(n: int, arm: str) -> float:
+    """Return the largest sum of the memory of all processes of a run."""
+    most, done = 0.0, threading.Event()
+    with started(n, arm) as (events, others):
+
+        def watch() -> None:
+            nonlocal most
+            while not done.wait(EVERY_SECONDS):
+                most = max(
+                    most, _sum(_set_size, others() | ({os.getpid()} if arm in (INPROCESS, FEDERATION) else set()))
+                )
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            for _ in events:
+                pass
+        finally:
+            done.set()
+            watching.join()
+    return most
+
+
+def predicted(n: int, arm: str) -> Cost:
+    """Return the predicted cost of a run whose kernels use one thread."""
+    sizes, machine = sizes_of(plan(job(), n)), Machine.here()
+    if arm == SHARDED:
+        return cost_of(sizes, machine, RAY, shards=SHARDS)
+    return cost_of(sizes, machine, arm)
+
+
+def ratios(n: int, runs: int, arms: Sequence[str]) -> dict[str, list[float]]:
     """Return {measure: predicted / measured of each run}."""
     found: dict[str, list[float]] = {}
-    sizes, machine = sizes_of(plan(job(), n)), Machine.here()
     moved = bytes_moved(n)
-    for _ in range(runs):
-        for engine in (INPROCESS, RAY):
-            cost, taken = cost_of(sizes, machine, engine), measured(n, engine)
-            predicted = {"seconds": cost.seconds, "processor": cost.seconds, "memory": cost.memory}
-            for name, value in predicted.items():
-                found.setdefault(f"{engine}: {name}", []).append(value / taken[name])
-            if engine == RAY:
-                centre = cost.nodes[-1]
-                found.setdefault(f"{engine}: bytes", []).append((centre.received + centre.sent) / moved)
-            found.setdefault(f"{engine}: measured s", []).append(taken["processor"])
-            found.setdefault(f"{engine}: measured MB", []).append(taken["memory"] / 1e6)
+    for _, arm in itertools.product(range(runs), arms):
+        cost, taken = predicted(n, arm), measured(n, arm)
+        expected = {
+            "seconds": cost.seconds,
+            "processor": cost.seconds,
+            "memory": sum(node.count * node.memory for node in cost.nodes),
+        }
+        for name, value in expected.items():
+            found.setdefault(f"{arm}: {name}", []).append(value / taken[name])
+        if arm != INPROCESS:
+            centre = cost.nodes[-1]
+            found.setdefault(f"{arm}: bytes", []).append((centre.received + centre.sent) * centre.count / moved)
+        found.setdefault(f"{arm}: measured s", []).append(taken["processor"])
+        found.setdefault(f"{arm}: measured MB", []).append(taken["memory"] / 1e6)
     return found
 
 
@@ -180,9 +245,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, nargs="+", default=[100_000, 1_000_000, 5_000_000])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {n: ratios(n, arguments.runs) for n in arguments.records}
+    found = {n: ratios(n, arguments.runs, arguments.arms) for n in arguments.records}
     if arguments.json:
         print(json.dumps(found))
         return

@@ -559,7 +559,7 @@ class TestDoctor:
         assert "inprocess: " in planned
         assert "memory     the job needs" in planned
         found = json.loads(call("plan", "breast_cancer", "--json").out)
-        assert set(found["nodes"]) == {"inprocess", "ray", "cluster"}
+        assert set(found["nodes"]) == {"inprocess", "ray", "cluster", "federation"}
         assert found["nodes"]["ray"]["parts"]["messages"] == 2.0 * found["round_trips"]
         assert found["placement"]
 

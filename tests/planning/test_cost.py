@@ -21,7 +21,21 @@ from vfl.launch.measuring import Echo, measure
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
 from vfl.planning import plan
-from vfl.planning.cost import CLUSTER, INPROCESS, RAY, Sizes, advice, cost_of, duration, size, sizes_of, table
+from vfl.planning.cost import (
+    CLUSTER,
+    FEDERATION,
+    INPROCESS,
+    MESSAGE_WARMUP,
+    RAY,
+    VISIT_CALLS,
+    Sizes,
+    advice,
+    cost_of,
+    duration,
+    size,
+    sizes_of,
+    table,
+)
 from vfl.planning.machine import Machine, stored_at
 from vfl.shards.lending import Borrower, Lender
 
@@ -127,8 +141,9 @@ def test_costs_add_up() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"transport": "pigeon"}, "transport must be one of inprocess, ray, cluster, not 'pigeon'"),
-        ({"shards": 2}, "shards spread over machines"),
+        ({"transport": "pigeon"}, "transport must be one of inprocess, ray, cluster, federation, not 'pigeon'"),
+        ({"shards": 2}, "only Ray has shards"),
+        ({"transport": FEDERATION, "shards": 2}, "only Ray has shards"),
         ({"transport": CLUSTER, "shards": 0}, "shards must be a whole number of at least 1"),
         ({"threads": 1.5}, "threads must be a whole number of at least 1"),
     ],
@@ -162,7 +177,7 @@ def test_a_billion_records_on_a_hundred_machines() -> None:
     assert cost.nodes[0].memory == pytest.approx(48.2e9, rel=0.01)
     assert cost.parts["kernels"] == pytest.approx(100 * 1000 * 1e8 * 2e-9 / 16)
     assert cost.parts["vectors"] == pytest.approx(100 * 10 * 16e8 / 0.62e9)
-    assert cost.seconds == pytest.approx(4250, rel=0.01)
+    assert cost.seconds == pytest.approx(4396, rel=0.01)
 
 
 def test_constants_are_stored_on_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +210,36 @@ def test_the_first_reading_and_the_warmup_count_once() -> None:
     assert first == pytest.approx(2 * sum(sizes.widths.values()) * 10_000 * Machine().update_seconds)
     assert cost_of(more, Machine()).parts["first"] == first
     assert cost_of(more, Machine()).parts["warmup"] == Machine().warmup_seconds
-    assert cost_of(more, Machine(), RAY).parts["warmup"] == 3 * Machine().warmup_seconds
-    assert cost_of(more, Machine(), RAY, processes=1).parts["warmup"] == 2 * Machine().warmup_seconds
+    each = MESSAGE_WARMUP * Machine().warmup_seconds
+    assert cost_of(more, Machine(), RAY).parts["warmup"] == pytest.approx(3 * each)
+    assert cost_of(more, Machine(), RAY, processes=1).parts["warmup"] == pytest.approx(2 * each)
+    assert cost_of(more, Machine(), RAY, shards=2).parts["warmup"] == pytest.approx(9 * each)
     assert cost_of(sizes, Machine(), RAY, threads=4).parts["first"] == pytest.approx(first / 4)
+
+
+def test_shards_of_one_machine_share_it() -> None:
+    """Their records add up to those of one shard; each of the processes has its own memory, and calls go to all of them."""
+    sizes, machine = sizes_of(plan(job(), 10**6)), Machine()
+    one, two = cost_of(sizes, machine, RAY), cost_of(sizes, machine, RAY, shards=2)
+    assert {node.name: node.count for node in two.nodes} == {
+        "bank, each of 2 shards": 2,
+        "telco, each of 2 shards": 2,
+        "main actors": 3,
+        "coordinator, each of 2 shards": 2,
+    }
+    assert two.memory == pytest.approx(one.memory + 6 * machine.worker_bytes)
+    assert {name for name in one.parts if one.parts[name] != two.parts[name]} == {"warmup", "calls"}
+    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.visits) * machine.call_seconds
+    parallel = cost_of(sizes, machine, RAY, shards=2, threads=2).parts
+    assert all(parallel[part] == one.parts[part] / 2 for part in ("kernels", "vectors", "margins"))
+
+
+def test_organisations_need_a_machine_each_and_exchange_vectors_over_tls() -> None:
+    sizes, machine = sizes_of(plan(job(), 10**6)), Machine()
+    cost = cost_of(sizes, machine, FEDERATION)
+    assert cost.memory == max(node.memory for node in cost.nodes)
+    assert cost.parts["vectors"] == sizes.visits * 16e6 / machine.organisation_bytes_a_second
+    assert cost.parts["messages"] == sizes.visits * machine.organisation_trip_seconds
 
 
 def test_the_rate_of_vectors_is_that_of_memory_that_processes_share() -> None:

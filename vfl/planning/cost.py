@@ -28,8 +28,14 @@ FIRST_READING = 2.0
 """Cost of norms and bounds, which the first visit to a column computes, in coordinate updates of the column."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray ends processes beyond 0.95, and other programs need some."""
-INPROCESS, RAY, CLUSTER = "inprocess", "ray", "cluster"
-TRANSPORTS = (INPROCESS, RAY, CLUSTER)
+MESSAGE_WARMUP = 3.0
+"""Cost of the first queries to a process that is asked by messages, in warm-ups of its kernels: it also loads the messages."""
+VISIT_CALLS = 4
+"""Calls to each shard in a visit beyond those of its steps: to the margins before and after it, to begin it and to end it."""
+INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
+TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
+APART = (CLUSTER, FEDERATION)
+"""Transports with a machine per participant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +56,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : of computing."""
+    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : of computing.
+
+    count : number of nodes that have this cost each.
+    """
 
     name: str
     memory: float
     received: float
     sent: float
     seconds: float
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,9 @@ class Cost:
     @property
     def memory(self) -> float:
         """Return the bytes that the largest machine needs: those of all processes on one machine, or of the largest node."""
-        each = [node.memory for node in self.nodes]
-        return max(each) if self.transport == CLUSTER else sum(each)
+        if self.transport in APART:
+            return max(node.memory for node in self.nodes)
+        return sum(node.count * node.memory for node in self.nodes)
 
 
 def cost_of(
@@ -96,16 +107,19 @@ def cost_of(
     """Return the cost of a run.
 
     The time of a run is the sum of
-        warmup    processes · warmup_seconds, once
+        warmup    processes · MESSAGE_WARMUP · warmup_seconds, once; in one process warmup_seconds
         first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
         vectors   visits · 16 n/S bytes: margins to the party, X_S Δ back
         margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
         messages  visits · trip_seconds
+        calls     (releases + VISIT_CALLS · visits) · S · call_seconds, or · trip_seconds between machines, with shards
         releases  releases · release_seconds
+    On one machine the shards share its threads: read n/S as n, and divide vectors and margins by the smaller of S and threads.
 
-    transport : 'inprocess'; 'ray', all processes on this machine; or 'cluster', a machine per party and shard.
-    shards : S, the number of row ranges of every party's columns and of the margins, each on a separate machine.
+    transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
+        machine per organisation, which exchange vectors over gRPC and TLS.
+    shards : S, the number of row ranges of every party's columns and of the margins, on a cluster each on a separate machine.
     threads : number that compute at a time, for one party or for several. processes : number that the parties share on one
         machine; None means one per party.
     """
@@ -114,22 +128,30 @@ def cost_of(
     for name, value in (("shards", shards), ("threads", threads), ("processes", processes or 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise SpecificationError(f"{name} must be a whole number of at least 1, not {value!r}")
-    if shards > 1 and transport != CLUSTER:
-        raise SpecificationError("shards spread over machines: give transport='cluster'")
+    if shards > 1 and transport not in (RAY, CLUSTER):
+        raise SpecificationError("only Ray has shards: give transport='ray' or 'cluster'")
     n, parties = sizes.n_records / shards, len(sizes.widths)
     vector, total = DOUBLE * n, sum(sizes.widths.values())
     trip, rate = machine.trip_seconds, machine.vector_bytes_a_second
     if transport == CLUSTER:
         trip, rate = machine.link_trip_seconds, machine.link_bytes_a_second
+    elif transport == FEDERATION:
+        trip, rate = machine.organisation_trip_seconds, machine.organisation_bytes_a_second
     apart = transport != INPROCESS
     workers = processes or parties
+    # On one machine, shards share its threads.
+    together = shards if transport == RAY else 1
+    started = workers + 1 if together == 1 else (parties + 1) * (together + 1)
+    each = together / min(together, threads)
+    calls = sizes.releases + VISIT_CALLS * sizes.visits if shards > 1 else 0
     parts = {
-        "warmup": (workers + 1 if apart else 1) * machine.warmup_seconds,
-        "first": FIRST_READING * total * n * machine.update_seconds / threads,
-        "kernels": sizes.updates * n * machine.update_seconds / threads,
-        "vectors": sizes.visits * 2.0 * vector / rate if apart else 0.0,
-        "margins": sizes.visits * 3.0 * vector / machine.copy_bytes_a_second,
+        "warmup": (started * MESSAGE_WARMUP if apart else 1.0) * machine.warmup_seconds,
+        "first": FIRST_READING * total * n * together * machine.update_seconds / threads,
+        "kernels": sizes.updates * n * together * machine.update_seconds / threads,
+        "vectors": sizes.visits * 2.0 * vector * each / rate if apart else 0.0,
+        "margins": sizes.visits * 3.0 * vector * each / machine.copy_bytes_a_second,
         "messages": sizes.visits * trip if apart else 0.0,
+        "calls": calls * (machine.link_trip_seconds if transport == CLUSTER else shards * machine.call_seconds),
         "releases": sizes.releases * machine.release_seconds,
     }
     if not apart:
@@ -139,16 +161,18 @@ def cost_of(
     visits = sizes.visits / parties
     for party, width in sizes.widths.items():
         own = n * width * sizes.itemsize + PARTY_VECTORS * vector
-        base = machine.worker_bytes if transport == CLUSTER else machine.worker_bytes * workers / parties
+        base = machine.worker_bytes * (1.0 if transport in APART or shards > 1 else workers / parties)
         store = STORE_VECTORS * vector if transport == CLUSTER else 0.0
         computing = sum(parts[name] for name in ("first", "kernels", "releases")) * width / max(total, 1)
         name = party if shards == 1 else f"{party}, each of {shards} shards"
-        nodes.append(NodeCost(name, base + own + store, (visits + 2.0) * vector, visits * vector, computing))
-    kept = machine.worker_bytes + (MARGIN_VECTORS + STORE_VECTORS) * vector
+        nodes.append(NodeCost(name, base + own + store, (visits + 2.0) * vector, visits * vector, computing, together))
+    if together > 1:
+        nodes.append(NodeCost("main actors", machine.worker_bytes, 0.0, 0.0, 0.0, parties + 1))
+    kept = machine.worker_bytes + (MARGIN_VECTORS + (0 if transport == FEDERATION else STORE_VECTORS)) * vector
     named = "coordinator" if shards == 1 else f"coordinator, each of {shards} shards"
     moved = sizes.visits * vector
-    nodes.append(NodeCost(named, kept, moved + vector, moved + 2.0 * parties * vector, parts["margins"]))
-    alone = machine.start_seconds + machine.worker_seconds * math.ceil((workers + 1) / machine.cores)
+    nodes.append(NodeCost(named, kept, moved + vector, moved + 2.0 * parties * vector, parts["margins"], together))
+    alone = machine.start_seconds + machine.worker_seconds * math.ceil(started / machine.cores)
     start = alone if transport == RAY else machine.worker_seconds
     return Cost(transport, tuple(nodes), parts, start)
 

@@ -27,6 +27,9 @@ class Machine:
     trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
         memory that processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
+    organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS; processor time
+        of both ends on one machine. A slow network between them takes longer.
+    call_seconds : processor time of a call to a shard on the same machine, of both ends.
     worker_bytes : memory of a worker process that holds a few records.
     worker_seconds : processor time of a worker process until it has loaded its records.
     start_seconds : time to start Ray.
@@ -43,6 +46,9 @@ class Machine:
     vector_bytes_a_second: float = 4e9
     link_trip_seconds: float = 1.4e-3
     link_bytes_a_second: float = 0.62e9
+    organisation_trip_seconds: float = 3e-3
+    organisation_bytes_a_second: float = 0.2e9
+    call_seconds: float = 0.3e-3
     worker_bytes: float = 0.2e9
     worker_seconds: float = 1.9
     start_seconds: float = 3.0

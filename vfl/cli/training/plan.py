@@ -147,7 +147,7 @@ def _members(job: Job, federation: Federation) -> str:
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
     """Return the cost of the run by transport."""
     from vfl.launch.engines.arrangement import usable_cores
-    from vfl.planning.cost import CLUSTER, TRANSPORTS, cost_of, sizes_of
+    from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, cost_of, sizes_of
     from vfl.planning.machine import Machine
 
     placement, job = environment.placement, planned.job
@@ -159,10 +159,10 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
             sizes_of(planned),
             Machine.here(),
             transport,
-            shards=placement.shards if transport == CLUSTER else 1,
+            shards=placement.shards if transport in (RAY, CLUSTER) else 1,
             # On this machine the parties of a sweep compute one after another, on all cores, and others share the cores.
-            threads=max(1, int(placement.party_cpus)) if transport == CLUSTER else usable_cores(),
-            processes=len(here.processes(job.partition.parties)) if transport == "ray" else None,
+            threads=max(1, int(placement.party_cpus)) if transport in APART else usable_cores(),
+            processes=len(here.processes(job.partition.parties)) if transport == RAY else None,
         )
         for transport in TRANSPORTS
     }
