@@ -143,6 +143,38 @@ def single_coordinates(n: int = 45_312, p: int = 9) -> None:
     show(f"single-coordinate pass, {n} × {p}", times, "bare")
 
 
+@numba.njit(error_model="numpy", fastmath=True)
+def five_vectors(previous, delta, v, x, bounds):
+    """Read and write what a step in a single column does, with two multiplications per record and no sigmoid."""
+    total = 0.0
+    for i in range(v.size):
+        v[i] += delta * previous[i]
+        total += min(v[i], bounds[i]) * x[i]
+    return total
+
+
+def single_columns(n: int, p: int = 4, repeats: int = 25) -> dict[str, float]:
+    """Time a step in a single column, of columns that take turns, against one that only moves its 40 bytes per record."""
+    rng = np.random.default_rng(0)
+    X = np.asfortranarray(rng.normal(size=(n, p)))
+    v, bounds, one, delta = rng.normal(size=n), np.full(n, 2.0), np.ones(1), np.full(1, 1e-9)
+    at, turns = Geometry(np.zeros(1), one, 2.0, GRID), [(j, (j + 1) % p) for j in range(p)]
+
+    def steps(loss: int) -> None:
+        for j, k in turns:
+            kernels.capped_step(X[:, j : j + 1], delta, 0.0, v, loss, X[:, k : k + 1], at, bounds)
+
+    times = best(
+        repeats,
+        sum=lambda: [X[:, k].sum() for _, k in turns],
+        five_vectors=lambda: [five_vectors(X[:, j], 1e-9, v, X[:, k], bounds) for j, k in turns],
+        residuals=lambda: steps(kernels.WEIGHTS),
+        logistic=lambda: steps(kernels.LOGISTIC),
+    )
+    show(f"a step in a single column of {n} records", {name: took / p for name, took in times.items()}, "sum")
+    return times
+
+
 def calls() -> None:
     """Time the overhead of a call without any work."""
     X, v, c, one = np.ones((1, 1), order="F"), np.ones(1), np.zeros(1), np.ones(1)
@@ -163,4 +195,6 @@ if __name__ == "__main__":
     large(100_000, 10, np.float64)
     large(100_000, 100, np.float64)
     single_coordinates()
+    single_columns(1_000_000)
+    single_columns(100_000)
     calls()

@@ -70,7 +70,9 @@ def resident() -> float:
 
 
 def measure(*, ray: bool = True) -> Machine:
-    """Return this machine's constants. Those between nodes stay presets, since one machine cannot measure them.
+    """Return this machine's constants.
+
+    Those between nodes stay presets, since one machine cannot measure them, and so do those of organisations and of shards.
 
     ray : start a local Ray too, which takes some seconds; without it, its constants are the presets.
     """
