@@ -111,16 +111,62 @@ def _encoded(argument: Any) -> Any:
     return to_plain(argument) if isinstance(argument, Query) else argument
 
 
-class RowsActor(Serving):
+class IdsActor:
+    """Base of actors that hold one shard of a party's rows, and before that the ids of one range of its source's rows.
+
+    task : says which ids are read.
+    """
+
+    def __init__(self, task: PartyTask) -> None:
+        self._ids_task = task
+        self._ids: IdRange | None = None
+        self._id_digests: dict[int, str] = {}
+
+    def read_ids(self, source: Any, shard: Shard, content: str) -> str:
+        """Read the ids of one range of the source's rows, keep them until `load`, and return their kind.
+
+        content : as for parties.loading.require_content.
+        """
+        self._ids = None
+        opened = open_with_ids(self._ids_task, _opened(source))
+        require_content(self._ids_task, opened, content, ids=True)
+        self._ids = IdRange(self._ids_task, opened, shard)
+        self._id_digests = digests_of(opened)
+        return self._ids.kind.value
+
+    def id_at(self, rows: Integers) -> tuple[bytes, Integers]:
+        """Return ids of the range, as IdRange.at (parties.alignment.divided). For the party's own actor only."""
+        return self._own_ids.at(rows)
+
+    def id_hashes(self, part: int, parts: int) -> Hashes:
+        """Return hashes of ids of the range, as IdRange.hashes. For the party's own actor only."""
+        return self._own_ids.hashes(part, parts)
+
+    def id_rows_of(self, hashes: Hashes) -> Integers:
+        """Return the rows of the range whose ids have these hashes, as IdRange.rows_of. For the party's own actor only."""
+        return self._own_ids.rows_of(hashes)
+
+    @property
+    def _own_ids(self) -> IdRange:
+        if self._ids is None:
+            raise PartyLost(f"a shard of party {self._ids_task.party!r} was restarted", self._ids_task.party)
+        return self._ids
+
+    def id_digests(self) -> dict[int, str]:
+        """Return {block: digest} of the blocks whose ids were read; see parties.loading.digests_of."""
+        return self._id_digests
+
+
+class RowsActor(Serving, IdsActor):
     """Actor that holds one shard of a party's rows. Only the party's actor starts it and calls it.
 
     After Ray restarts this actor, it has no rows; the party's actor then makes it load them again.
     """
 
     def __init__(self, task: PartyTask, threads: int) -> None:
+        super().__init__(task)
         self._task, self._threads = task, threads
         self._loaded: Rows | None = None
-        self._ids: IdRange | None = None
         self._digests: dict[int, str] = {}
         self._constants = Constants()
         self._reader, self._lender = Reader(), Lender()
@@ -143,36 +189,6 @@ class RowsActor(Serving):
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
             self._digests = digests_of(opened)
         return self._loaded.facts()
-
-    def read_ids(self, source: Any, shard: Shard, content: str) -> str:
-        """Read the ids of one range of the source's rows, keep them until `load`, and return their kind.
-
-        content : as for parties.loading.require_content.
-        """
-        self._ids = None
-        opened = open_with_ids(self._task, _opened(source))
-        require_content(self._task, opened, content, ids=True)
-        self._ids = IdRange(self._task, opened, shard)
-        self._digests = digests_of(opened)
-        return self._ids.kind.value
-
-    def id_at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return ids of the range, as IdRange.at (parties.alignment.divided). For the party's own actor only."""
-        return self._own_ids.at(rows)
-
-    def id_hashes(self, part: int, parts: int) -> Hashes:
-        """Return hashes of ids of the range, as IdRange.hashes. For the party's own actor only."""
-        return self._own_ids.hashes(part, parts)
-
-    def id_rows_of(self, hashes: Hashes) -> Integers:
-        """Return the rows of the range whose ids have these hashes, as IdRange.rows_of. For the party's own actor only."""
-        return self._own_ids.rows_of(hashes)
-
-    @property
-    def _own_ids(self) -> IdRange:
-        if self._ids is None:
-            raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
-        return self._ids
 
     def digests(self) -> dict[int, str]:
         """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
@@ -250,14 +266,16 @@ def _cut_off(party: str) -> PartyLost:
     return PartyLost(f"{party!r} was cut off: the memory that the coordinator lent cannot be read", party)
 
 
-class NewRowsActor:
+class NewRowsActor(IdsActor):
     """Actor that holds one shard of a party's new records. Only the party's actor starts it and calls it."""
 
     def __init__(self, part: ModelPart, *, labelled: bool) -> None:
+        super().__init__(part.job.for_party(part.party).features)
         self._rows = NewRows(part, labelled=labelled)
 
     def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
         """Read the records, apply the part, and return their number; arguments as for `RowsActor.load`."""
+        self._ids = None
         return self._rows.load(_opened(source), shard, chosen, content=content)
 
     def digests(self) -> dict[int, str]:
@@ -361,6 +379,20 @@ class PartyActor(Serving):
         """Return a function that makes the shards read the ids; None without shards. spec : the source, opened here."""
         return (lambda opened: ids_of_shards(task, spec, opened, self._group(), source)) if self._shards else None
 
+    def _reads_new_ids(self) -> ReadIds | None:
+        """Return a function that makes the shards of the new records read their ids; None without shards."""
+        if not self._shards:
+            return None
+        task, source = self._prediction.part.job.for_party(self._name).features, self._new_records
+        return lambda opened: ids_of_shards(task, _opened(source), opened, self._new_group(), source)
+
+    def _new_group(self) -> Remote:
+        """Return the shards of the new records; their actors start with the first call."""
+        if not self._started:
+            made, own = ray.remote(NewRowsActor), {"labelled": self._prediction.labelled}
+            self._started = [made.options(**options).remote(self._prediction.part, **own) for options in self._shards]
+        return Remote(self._started, self._of_shard)
+
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
 
@@ -453,20 +485,17 @@ class PartyActor(Serving):
 
     def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:
         """Read the ids of the new records for their alignment."""
-        self._alignment = self._prediction.alignment(salt, cores, keeping)
+        self._alignment = self._prediction.alignment(salt, cores, keeping, self._reads_new_ids())
 
     def margins(self) -> Vector | list[Any]:
         """Return the party's part of the margins, (n,) or (n, K), or references to its pieces by shard."""
         prediction, source = self._prediction, self._new_records
         if self._alignment is not None:
             prediction.align(self._alignment.settled())
-        own: dict[str, Any] = {"labelled": prediction.labelled}
         if self._shards:
-            made = ray.remote(NewRowsActor)
-            self._started = [made.options(**options).remote(prediction.part, **own) for options in self._shards]
-            prediction.load(Remote(self._started, self._of_shard), source)
+            prediction.load(self._new_group(), source, self._reads_new_ids())
         else:
-            prediction.load(Here([NewRows(prediction.part, **own)]), _opened(source))
+            prediction.load(Here([NewRows(prediction.part, labelled=prediction.labelled)]), _opened(source))
         return self._sent(prediction.margins())
 
     def receive(self, *parts: Vector | list[Any]) -> tuple[list[Any] | None, Vector | list[Any]]:

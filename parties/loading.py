@@ -347,9 +347,11 @@ def ids_of_shards(
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
-    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `digests()`, and
+    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`, and
         those of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.
     """
+    if rows.size > 1:
+        require_rereadable(source, party=task.party)
     unchanged = Unchanged(source, opened)
     shards = cut(count_records(opened), rows.size)
     content = unchanged.content_for(task, opened, ids=True)
@@ -357,7 +359,7 @@ def ids_of_shards(
 
     def load() -> list[str]:
         kinds = rows.ask("read_ids", sources, Each(shards), content)
-        unchanged.require(rows.ask("digests") if unchanged.in_blocks else ())
+        unchanged.require(rows.ask("id_digests") if unchanged.in_blocks else ())
         return kinds
 
     return read_divided(task, opened, shards, rows, load)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen
+    from parties.alignment.reading import Chosen, ReadIds
     from parties.permission import Permission
     from parties.storage.base import Storage
     from vfl.alignment import Keeping
@@ -297,18 +297,18 @@ class Prediction:
         ids = bool(part.job.ids) and holds_ids(self._task, self._source)
         return PartGreeting(__version__, part.model, part.job, ids)
 
-    def alignment(self, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
-        """Return the party's side of the alignment of the new records."""
-        return Alignment(self._task, self._source, salt=salt, cores=cores, keeping=keeping)
+    def alignment(self, salt: bytes, cores: int, keeping: Keeping, read: ReadIds | None = None) -> Alignment:
+        """Return the party's side of the alignment of the new records. read : as for `Alignment`."""
+        return Alignment(self._task, self._source, salt=salt, cores=cores, keeping=keeping, read=read)
 
     def align(self, index: Index) -> None:
         """Take the outcome of the alignment."""
         self._index = index
 
-    def load(self, rows: Group, source: Any) -> None:
+    def load(self, rows: Group, source: Any, read: ReadIds | None = None) -> None:
         """Make each shard read its records and apply the part. All are counted before a margin leaves the party.
 
-        rows : one object per shard with the methods of `NewRows`. source : as these objects open it.
+        rows : one object per shard with the methods of `NewRows`. source : as these objects open it. read : as for `Divided`.
         """
         task = _task_of(self.part, labelled=self.labelled)
         if isinstance(rows, Here):
@@ -317,7 +317,7 @@ class Prediction:
             if rows.size > 1:
                 unchanged.require()
         else:
-            counts = Divided(task, self._source, self._index, rows.size).load(rows, source)
+            counts = Divided(task, self._source, self._index, rows.size, read).load(rows, source)
         self._permission.count(sum(counts))
         self._rows = rows
 
