@@ -50,6 +50,23 @@ def test_false_alarms_keep_their_level() -> None:
     assert alarms <= 0.2 * 300
 
 
+@pytest.mark.parametrize(("runs", "releases"), [(10, 1), (15, 1), (12, 4)])
+def test_false_alarms_keep_their_level_for_few_runs_on_a_coarse_grid(runs: int, releases: int) -> None:
+    """σ = 2 steps of the grid: roundings of short vectors are often parallel. Of 200 audits at .05, at most 20 alarm."""
+    draws, alarms = np.random.default_rng(4), 0
+    for _ in range(200):
+        coarse = np.rint(EVENT.sigma * draws.normal(size=(runs, releases, 3))) / EVENT.sigma
+        alarms += any(not check.passed for check in checks_of(runs_of(coarse), size=1, paid=9.0, level=0.05))
+    assert alarms <= 20
+
+
+def test_repeated_noise_on_a_coarse_grid_fails(noise: np.ndarray) -> None:
+    coarse = np.rint(EVENT.sigma * noise) / EVENT.sigma
+    assert failed(runs_of(coarse)) == set()
+    coarse[:, 1] = coarse[:, 4]
+    assert "repeats" in failed(runs_of(coarse))
+
+
 def test_little_and_much_noise_fail(noise: np.ndarray) -> None:
     for factor in (0.5**0.5, 2.0**0.5):
         assert "noise" in failed(runs_of(factor * noise))

@@ -1,8 +1,10 @@
 """White-box checks of one job's runs: noise of the stated size, never repeated, and no release that moves too far.
 
 The residual of a Gaussian release is (u − s)/σ: released value less the exact sum, in units of the noise that was charged.
-In a correct run residuals are independent standard normal variables, whatever the solver does. Every p-value here bounds the
-probability of a false alarm for any number of releases.
+Noise is a normal variable rounded to the grid g of the release. A residual is therefore drawn anew from the normal
+distribution within its rounding interval, (u − s ± g/2)/σ. In a correct run residuals are then independent standard normal
+variables, exactly, whatever the solver does and however coarse the grid is. Every p-value here bounds the probability of a
+false alarm for any number of runs and releases.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ ROUNDING = 1e-9
 """Relative error of doubles in a shift."""
 MOST_COLUMNS = 1500
 """Largest number of residuals of a run that are compared with each other."""
+FINE = 2.0**-40
+"""Grids below this share of σ are left as they are."""
 TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 
 
@@ -88,16 +92,49 @@ def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
     return Check("shifts", 0.0 if not fits else 1.0, fits, said)
 
 
-def _residuals(release: Release) -> Vector | None:
+def _differences(release: Release) -> Vector | None:
+    """Return u − s, (s,); None for a release without Gaussian noise."""
     if release.selection or not isinstance(release.event, Gaussian | PoissonSubsampledGaussian):
         return None
-    residual: Vector = (release.value - release.true) / release.event.sigma
-    return residual
+    difference: Vector = release.value - release.true
+    return difference
 
 
 def _rows(runs: Sequence[Transcript]) -> list[list[tuple[str, Vector]]]:
-    """Return the residuals of every run, [(name of the release, residuals)]."""
-    return [[(release.name, e) for release in run.releases if (e := _residuals(release)) is not None] for run in runs]
+    """Return the residuals of every run, [(name of the release, residuals)]; repeatable, since a fixed seed draws them.
+
+    The grid of a release is a power of two, found as the largest that divides its differences in all runs.
+    """
+    made = [[(r, d) for r in run.releases if (d := _differences(r)) is not None] for run in runs]
+    finest: dict[int, float] = {}
+    for row in made:
+        for place, (_, difference) in enumerate(row):
+            finest[place] = min(finest.get(place, math.inf), _grid(difference))
+    rng = np.random.default_rng(0)
+    return [
+        [(r.name, _unrounded(d / (σ := r.event.sigma), finest[place] / σ, rng)) for place, (r, d) in enumerate(row)]  # type: ignore[union-attr]
+        for row in made
+    ]
+
+
+def _grid(difference: Vector) -> float:
+    """Return the largest power of two that divides all differences; inf if all are 0, as without noise."""
+    mantissa, exponent = np.frexp(difference[difference != 0.0])
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    return float(np.ldexp((whole & -whole).astype(np.float64), exponent - 53).min(initial=math.inf))
+
+
+def _unrounded(rounded: Vector, grid: float, rng: np.random.Generator) -> Vector:
+    """Return standard normal variables given their roundings to a grid, (s,). Without noise, 0."""
+    from scipy.special import ndtr, ndtri
+
+    if not FINE < grid < math.inf:
+        return rounded
+    near, far = -abs(rounded) + grid / 2, -abs(rounded) - grid / 2  # of the lower tail, which is precise
+    low, high = ndtr(far), ndtr(near)
+    q = low + (high - low) * rng.random(rounded.size)
+    found = np.where(q > 0.0, ndtri(np.maximum(q, 5e-324)), -abs(rounded))
+    return np.where(rounded > 0, -found, found)
 
 
 def _variance(runs: Sequence[Transcript]) -> Made | None:
