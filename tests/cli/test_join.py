@@ -234,6 +234,26 @@ class TestScreen:
             "stopped; nothing is in flight",
         ]
 
+    @pytest.mark.parametrize("as_json", [False, True])
+    def test_the_cost_of_a_run_is_printed_on_change_and_once_a_minute(
+        self, as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=as_json)
+        now = [0.0]
+        monkeypatch.setattr("vfl.cli.administration.join.time.monotonic", lambda: now[0])
+        printed = []
+        for second, reserved in ((0, 1.0), (1, 1.0), (59, 1.0), (60, 1.0), (61, 2.0), (62, 2.0), (121, 2.0)):
+            now[0] = float(second)
+            screen(Released(run=RUN, releases=second, epsilon=0.1, reserved=reserved))
+            if capsys.readouterr().out:
+                printed.append(second)
+        assert printed == [0, 60, 61, 121]
+        screen(Released(run="f" * 32, releases=1, epsilon=0.1, reserved=2.0))
+        assert capsys.readouterr().out  # of another run
+        screen(REQUEST)
+        screen.end()
+        assert as_json or "121 noised sums, ε = 0.1 so far" in " ".join(capsys.readouterr().out.split())
+
     def test_what_is_in_flight_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
         for event in COURSE[:4]:

@@ -92,6 +92,10 @@ def test_the_command_writes_json(run: Path, tmp_path: Path, call: Callable[..., 
     said = call("export", str(run), "--tracking", "--output", str(tmp_path / "run.json"))
     assert said.code == 0
     assert json.loads((tmp_path / "run.json").read_text()) == tracked(vfl.Result.load(run)).to_dict()
+    assert json.loads(call("export", str(run), "--tracking").out) == tracked(vfl.Result.load(run)).to_dict()
+    missing = call("export", str(run), "--scorecard")
+    assert missing.code == 2
+    assert "Missing option '--output'" in missing.err
     assert call("export", str(run), "--tracking", "--output", str(tmp_path / "run.json")).code == OutputError.exit_code
     said = call("export", str(run), "--tracking", "--scorecard", "--output", str(tmp_path / "other"))
     assert said.code == SpecificationError.exit_code

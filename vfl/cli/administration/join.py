@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import threading
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 DIGITS = 12
 """Of digests and ids of runs, as other commands print them."""
 LONGEST_LINE = 4000
+HEARTBEAT = 60.0
+"""Seconds between two lines on the cost of one run while what is set aside for it stays the same."""
 
 
 @click.command("join")
@@ -162,13 +165,17 @@ GAUGES = {
 
 
 class Screen:
-    """The owner's screen: one line per event, on standard output. It is called from the thread of the connection."""
+    """The owner's screen: one line per event, on standard output. It is called from the thread of the connection.
+
+    The cost of a run is printed at its first release, when the ε set aside for it changes, and once per `HEARTBEAT`.
+    """
 
     def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
         self._joining = joining
         self._as_json = as_json
         self._open: dict[str, Requested] = {}
         self._released: dict[str, Released] = {}
+        self._shown: dict[str, tuple[float, float | None]] = {}  # {run: time of the last line on its cost, ε set aside}
         self._lock = threading.Lock()
         self.metrics: Metrics | None = None
         self.party, self.federation = joining.identity.name, joining.federation.name
@@ -211,13 +218,24 @@ class Screen:
                 self._released[event.run] = event
             if self.metrics is not None:
                 _measure(event, self.metrics)
+            if isinstance(event, Released) and not self._due(event):
+                return
             if self._as_json:
                 self._print(plain_of(event))
             else:
                 click.echo(f"{time.strftime('%H:%M:%S')}  {_printable(self._said(event))}")
             if isinstance(event, Ended | Refused):
-                self._open.pop(event.run, None)
-                self._released.pop(event.run, None)
+                for known in (self._open, self._released, self._shown):
+                    known.pop(event.run, None)
+
+    def _due(self, event: Released) -> bool:
+        """Return True if the cost of a run is to be printed, and note it."""
+        now = time.monotonic()
+        at, reserved = self._shown.get(event.run, (-math.inf, None))
+        if event.reserved == reserved and now - at < HEARTBEAT:
+            return False
+        self._shown[event.run] = now, event.reserved
+        return True
 
     def end(self) -> None:
         """Print the requests in flight."""

@@ -28,16 +28,15 @@ import click
     "--tracking",
     "tracker",
     is_flag=True,
-    help="Write parameters, metrics and tags as JSON, for experiment trackers.",
+    help="Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="PATH",
     help="New file; without any of the above a new folder for the parts of all parties.",
 )
-def command(run: Path, party: str | None, output: Path, *, plain: bool, points: bool, tracker: bool) -> None:
+def command(run: Path, party: str | None, output: Path | None, *, plain: bool, points: bool, tracker: bool) -> None:
     """Write the model in the folder RUN for others to apply: split by party, for scikit-learn, or as a scorecard.
 
     A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns; it fills,
@@ -55,7 +54,12 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool, points: 
         raise SpecificationError("a party's part is not a scikit-learn model: give --party or --sklearn")
     if points and (plain or party is not None):
         raise SpecificationError("a scorecard is of the whole model: give --scorecard without --party and --sklearn")
+    if output is None and not tracker:
+        raise click.MissingParameter(param_hint="'--output'", param_type="option")
     result = Result.load(run)
+    if output is None:
+        click.echo(json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False))
+        return
     if output.exists() and (plain or points or tracker or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if plain:
