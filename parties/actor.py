@@ -114,7 +114,7 @@ def _encoded(argument: Any) -> Any:
 class IdsActor:
     """Base of actors that hold one shard of a party's rows, and before that the ids of one range of its source's rows.
 
-    task : says which ids are read.
+    task : names the id column.
     """
 
     def __init__(self, task: PartyTask) -> None:

@@ -138,7 +138,7 @@ def join(folder: str, party: str, source: str, policy: str) -> None:
 
 @contextlib.contextmanager
 def started(n: int, arm: str) -> Iterator[tuple[Iterator[Any], Callable[[], set[int]]]]:
-    """Yield the events of a run, and a function of the ids of all its processes but this one."""
+    """Yield the events of a run, and a function that returns the ids of its processes without this one."""
     sources = {name: str(path) for name, path in files(n).items()}
     if arm == FEDERATION:
         spawned = multiprocessing.get_context("spawn")
@@ -165,7 +165,10 @@ def started(n: int, arm: str) -> Iterator[tuple[Iterator[Any], Callable[[], set[
 
 
 def measured(n: int, arm: str) -> dict[str, float]:
-    """Return seconds and processor seconds of the rounds of one run, and the memory of another, whose readings take time."""
+    """Return the seconds and processor seconds of the rounds of one run, and the memory of another run.
+
+    The runs are separate because readings of memory take time.
+    """
     return times(n, arm) | {"memory": memory(n, arm)}
 
 

@@ -145,7 +145,7 @@ def single_coordinates(n: int = 45_312, p: int = 9) -> None:
 
 @numba.njit(error_model="numpy", fastmath=True)
 def five_vectors(previous, delta, v, x, bounds):
-    """Read and write what a step in a single column does, with two multiplications per record and no sigmoid."""
+    """Read and write the same bytes as a step in a single column, with two multiplications per record and no sigmoid."""
     total = 0.0
     for i in range(v.size):
         v[i] += delta * previous[i]
@@ -154,7 +154,7 @@ def five_vectors(previous, delta, v, x, bounds):
 
 
 def single_columns(n: int, p: int = 4, repeats: int = 25) -> dict[str, float]:
-    """Time a step in a single column, of columns that take turns, against one that only moves its 40 bytes per record."""
+    """Time steps in single columns, alternately, and a loop that only moves their 40 bytes per record."""
     rng = np.random.default_rng(0)
     X = np.asfortranarray(rng.normal(size=(n, p)))
     v, bounds, one, delta = rng.normal(size=n), np.full(n, 2.0), np.ones(1), np.full(1, 1e-9)

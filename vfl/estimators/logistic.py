@@ -140,7 +140,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
     def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
-        """Return the weights of records times those of their classes, within public limits: a record counts at most once.
+        """Multiply the weights of records by those of their classes, within public limits: a record counts at most once.
 
         The product lies between 0 and the limit of the weights of records times the largest weight of a class.
         """
