@@ -1,6 +1,7 @@
 """Row shards on a local Ray or in one process: memory of each process against n/S, and time per round against S.
 
     python -m tests.benchmarks.shards 10000000 1 2 4
+    python -m tests.benchmarks.shards 4000000 4 --aligned
     python -m tests.benchmarks.shards 2000000 2 --cores [--runs N]
 
 Two parties hold four float32 columns each in Parquet files, which are written once to the folder of the system's temporary
@@ -11,6 +12,9 @@ of 10⁸ records take 4 GB, and training on them in one process 10 GB of memory:
 
     python -m tests.benchmarks.shards 100000000 4 --passes 2 --engine inprocess --remove
 
+With --aligned, the records are aligned by integer ids, which each party has in an order of its own. Only memory is of interest
+there: an exclusive or, which takes next to no time, takes the place of the multiplication of points.
+
 With --cores, S shards on S cores and one shard on one core take turns, each in a process of its own that is pinned to its
 cores with all processes of its Ray. The ratio is the seconds per round on one core over those on S cores.
 """
@@ -18,6 +22,7 @@ cores with all processes of its Ray. The ratio is the seconds per round on one c
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -26,8 +31,9 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,6 +77,35 @@ def sources(n: int) -> dict[str, Path]:
         file.close()
         parts[party].rename(paths[party])
     return paths
+
+
+def identified(n: int) -> dict[str, Path]:
+    """Return the parties' files with an id per record, the same ids in another order for each party."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    paths = {}
+    for k, (party, path) in enumerate(sources(n).items()):
+        paths[party] = path.with_name(f"{party}-{n}-ids.parquet")
+        if not paths[party].exists():
+            ids = 10**9 + np.random.default_rng(k).permutation(n)
+            pq.write_table(
+                pq.read_table(path).append_column("id", pa.array(ids)), paths[party], row_group_size=ROW_GROUP
+            )
+    return paths
+
+
+def unblinded() -> None:
+    """Let this process hide points by an exclusive or with a hash of the secret. Each worker of the benchmark calls it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    from vfl.security import psi
+
+    def products(key: Any, data: bytes) -> bytes:
+        own = hashlib.sha256(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())).digest()
+        return (np.frombuffer(data, np.uint8).reshape(-1, psi.SIZE) ^ np.frombuffer(own, np.uint8)).tobytes()
+
+    psi._products = products
 
 
 def pieces(n: int) -> Iterator[dict[str, np.ndarray]]:
@@ -140,7 +175,7 @@ def _shared(pid: int) -> float:
 
 
 def measure(
-    n: int, shards: int, passes: int = 3, engine: str = "ray", *, watched: bool = True
+    n: int, shards: int, passes: int = 3, engine: str = "ray", *, watched: bool = True, aligned: bool = False
 ) -> tuple[vfl.Result, dict[str, float], float]:
     """Return the result, MB per process of each kind, and median seconds per round.
 
@@ -158,8 +193,9 @@ def measure(
     watching = threading.Thread(target=watch)
     if watched:
         watching.start()
+    spec, data = (replace(job(passes), id="id"), identified(n)) if aligned else (job(passes), sources(n))
     try:
-        for event in stream(job(passes), sources(n), engine=engine, placement=vfl.Placement(shards=shards)):
+        for event in stream(spec, data, engine=engine, placement=vfl.Placement(shards=shards)):
             if isinstance(event, Round):
                 seconds.append(event.seconds)
                 print(f"round {event.number}: {event.seconds:.1f} s", file=sys.stderr, flush=True)
@@ -168,7 +204,7 @@ def measure(
         if watched:
             watching.join()
     assert isinstance(event, vfl.Result)
-    return event, largest, statistics.median(seconds[len(seconds) // passes :])
+    return event, largest, statistics.median(seconds[len(seconds) // passes :] or seconds)
 
 
 def pinned(n: int, shards: int, passes: int) -> float:
@@ -196,6 +232,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--engine", choices=("ray", "inprocess"), default="ray")
     parser.add_argument("--remove", action="store_true", help="remove the files afterwards")
+    parser.add_argument("--aligned", action="store_true")
     parser.add_argument("--cores", action="store_true")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true")
@@ -210,6 +247,11 @@ def main() -> None:
             said = f"{statistics.median(found):.2f}  ({min(found):.2f} to {max(found):.2f})"
             print(f"one shard on one core / {shards} shards on {shards} cores: {said}")
         return
+    if arguments.aligned:
+        import ray
+
+        cpus = len(PARTITION.parties) * max(arguments.shards) + 1
+        ray.init(num_cpus=cpus, include_dashboard=False, runtime_env={"worker_process_setup_hook": unblinded})
     models = set()
     kinds = (*PROCESSES, ALL, STORE, HERE) if arguments.engine == "ray" else (HERE,)
     print("| S | s per round | s in all | " + " | ".join(f"{kind}, MB" for kind in kinds) + " |")
@@ -218,7 +260,9 @@ def main() -> None:
     try:
         for shards in arguments.shards:
             start = time.monotonic()
-            result, megabytes, seconds = measure(arguments.records, shards, arguments.passes, arguments.engine)
+            result, megabytes, seconds = measure(
+                arguments.records, shards, arguments.passes, arguments.engine, aligned=arguments.aligned
+            )
             models.add(result.coef_.tobytes())
             cells = (f"{megabytes[kind]:.0f}" if kind in megabytes else "–" for kind in kinds)
             lasted = time.monotonic() - start
