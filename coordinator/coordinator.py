@@ -141,7 +141,8 @@ class Coordinator:
 
     expand : send every Descend as its parts.
     faults : policy on lost parties.
-    margins : makes the margins from labels, split, n, the number of margins per record, and the vectors with the labels.
+    margins : makes the margins from labels, split, n, the number of margins per record, the vectors with the labels, and the
+        type of the margins in sweeps.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Coordinator:
         *,
         expand: bool = False,
         faults: Faults | None = None,
-        margins: Callable[[Any, Split | None, int, int, Targets], State] = whole,
+        margins: Callable[[Any, Split | None, int, int, Targets, str], State] = whole,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -231,7 +232,8 @@ class Coordinator:
         if plan.sharing is None:
             labels = self._transport.labels(label)
             job = plan.job
-            return self._transport, self._margins(labels, job.split, plan.n_records, job.n_margins, job.targets)
+            made = self._margins(labels, job.split, plan.n_records, job.n_margins, job.targets, job.margins)
+            return self._transport, made
         if not isinstance(self._transport, Legs):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"

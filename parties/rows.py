@@ -55,8 +55,8 @@ class RowFacts:
 class _Visit:
     """Visit in progress: the present margins, and the block whose update X_S Δ is not yet added to them.
 
-    entered : (n,) margins before the visit. v : (n,) present margins. bounds : of residuals, under a record cap.
-    pending : the block.
+    entered : (n,) margins before the visit. v : (n,) present margins, float64. bounds : of residuals, under a record cap.
+    pending : the block. kind : type of the margins that were given, and of their change.
     """
 
     query: Descend
@@ -67,6 +67,7 @@ class _Visit:
     weights: Vector | None
     bounds: Vector | None
     pending: Any
+    kind: npt.DTypeLike
 
 
 class Rows:
@@ -172,12 +173,13 @@ class Rows:
         """
         match query:
             case Descend():
-                v = self._zeros() if not query.sweep else self._entered(query, records).copy()
+                v = self._zeros() if not query.sweep else np.array(self._entered(query, records), np.float64)
                 for step, delta in zip(query.steps[self._party], deltas, strict=True):
                     self._kernels.forward(self._block(step.block), delta, v, step.shift(delta), threads=self._threads)
-                if query.sweep:
-                    v -= self._entered(query, records)
-                return v
+                if not query.sweep:
+                    return v
+                v -= self._entered(query, records)
+                return v.astype(_required(records.margins).dtype, copy=False)
             case Forward(side=Side.HELD_OUT, coordinates={self._party: (block, w)}):
                 rows = self._apart_block(block)
                 zeros = np.zeros(self._apart().n_records * self._n_margins)
@@ -206,7 +208,8 @@ class Rows:
             bounds = self._bounds.of(query.capped, _required(records.limits), given, code)
         nothing = self.columns.block(0, 0)
         steps = query.steps[self._party]
-        self._visit = _Visit(query, steps, entered, entered.copy(), y, weights, bounds, nothing)
+        v, kind = np.array(entered, np.float64), _required(records.margins).dtype
+        self._visit = _Visit(query, steps, entered, v, y, weights, bounds, nothing, kind)
         return self.step(0, np.zeros(0), 0.0)
 
     @np.errstate(all="ignore")
@@ -223,12 +226,15 @@ class Rows:
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
         """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins.
 
-        room : returns memory, (size,), for the change; None computes it in place.
+        The change has the type of the margins that the visit was given.
+
+        room : returns memory, (size,), for a change in float64; None computes it in place.
         """
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
-        out = room(visit.v.size)
-        return np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
+        out = room(visit.v.size) if visit.kind == np.float64 else None
+        change = np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
+        return change.astype(visit.kind, copy=False)
 
     def _visiting(self) -> _Visit:
         if self._visit is None:

@@ -72,8 +72,8 @@ ADJACENCY = choice(Adjacency)
 
 
 def _records(plain: Any) -> Any:
-    if not isinstance(plain, np.ndarray) or plain.dtype != np.float64 or plain.ndim != 1:
-        raise PrivacyError("a vector of float64, one entry per record, is needed")
+    if not isinstance(plain, np.ndarray) or plain.dtype not in (np.float64, np.float32) or plain.ndim != 1:
+        raise PrivacyError("a vector of float64 or float32, one entry per record, is needed")
     return plain
 
 

@@ -186,13 +186,15 @@ class CoordinatorActor:
         n_records: int,
         n_margins: int = 1,
         targets: Targets | None = None,
+        kind: str = "float64",
     ) -> MarginShards:
         """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
         group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
+        self._transport.kind = kind
         meet = partial(self._transport.introduce, group)
-        return MarginShards(group, labels, split, n_records, n_margins, targets, loaded=meet)
+        return MarginShards(group, labels, split, n_records, n_margins, targets, kind, loaded=meet)
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:

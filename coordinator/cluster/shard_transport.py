@@ -15,7 +15,7 @@ from coordinator.cluster.seat import Seat
 from coordinator.states.state import StateLost
 from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
-from vfl.messages import Need, Reply
+from vfl.messages import Descend, Need, Reply
 from vfl.shards import Each
 from vfl.shards.ray_transport import answer_of
 from vfl.shards.serving import Caller, written
@@ -32,8 +32,11 @@ class ShardTransport(RayTransport):
     """Transport to the main actor of each party whose rows are in shards. It carries handles; shards exchange the vectors.
 
     Queries to main actors of this machine travel over lines (vfl.shards.serving).
+
+    kind : type of the margins in sweeps, as for `Margins`.
     """
 
+    kind: str = "float64"
     _margins: Served | None = None
     _callers: Mapping[str, Caller] = MappingProxyType({})
 
@@ -73,7 +76,9 @@ class ShardTransport(RayTransport):
             reply = from_plain(plain, Reply)
             vector: Any = None if pieces is None else Each(pieces)
             replies[name] = replace(reply, vector=vector)
-            self.traffic.n_bytes += 8 * n_trained * ((shares[name].need is not Need.NOTHING) + (pieces is not None))
+            share = shares[name]
+            entry = np.dtype(self.kind).itemsize if isinstance(share, Descend) and share.sweep else 8
+            self.traffic.n_bytes += entry * n_trained * ((share.need is not Need.NOTHING) + (pieces is not None))
         self.traffic.wait(replies)
         return replies
 

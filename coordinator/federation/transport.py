@@ -55,7 +55,7 @@ class FederationTransport:
 
     parts : returns the numbers of records to train on and held out, given their sum.
     offer : offers this run to a party that has connected again.
-    n_margins : margins per record, K with multinomial loss.
+    n_margins : margins per record, K with multinomial loss. kind : their type in a sweep, as for `Margins`.
     targets : the vectors that the label's owner sends with the labels.
     dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
         the parties have. widest : largest number of columns of a party.
@@ -73,12 +73,13 @@ class FederationTransport:
         timeout: float,
         load_seconds: float,
         n_margins: int = 1,
+        kind: str = "float64",
         dealer: Any = None,
         widest: int = 0,
         targets: Targets | None = None,
     ) -> None:
         self._gathering, self._names, self._offer, self._parts = gathering, parties, offer, parts
-        self._timeout, self._load_seconds, self._n_margins = timeout, load_seconds, n_margins
+        self._timeout, self._load_seconds, self._n_margins, self._kind = timeout, load_seconds, n_margins, kind
         self._dealer, self._widest = dealer, widest
         self._targets = targets or Targets()
         self._offered_to = {member: link.process for member, link in gathering.connected().items()}
@@ -220,7 +221,7 @@ class FederationTransport:
             raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
         if not isinstance(share, WITH_VECTOR):
             return reply
-        vector = sized(vectors, "vector", self._due(share, party), party)
+        vector = sized(vectors, "vector", self._due(share, party), party, self._kind_of(share))
         return Reply(reply.released, vector, reply.selected, reply.seconds)
 
     def _addressed(self, share: Query, party: str, coordinate: int) -> bool:
@@ -231,7 +232,12 @@ class FederationTransport:
         """Return the size of the vector that answers a share, in bytes."""
         n_trained, n_held = self._parts(self._n_records[party])
         per_record = self._n_margins if isinstance(share, OF_MARGINS) else 1
-        return 8 * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)
+        entry = np.dtype(self._kind_of(share)).itemsize
+        return entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)
+
+    def _kind_of(self, share: Query) -> str:
+        """Return the type of the vector that answers a share."""
+        return self._kind if isinstance(share, Descend) and share.sweep else "float64"
 
     def _constant(self, name: str, vector: Vector) -> Constant:
         known = self._constants.get(name)

@@ -55,6 +55,8 @@ class Margins:
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
         memory that other processes read.
     room : returns memory, (size,), for the next Xw + o; None lets numpy allocate it.
+    kind : type of the margins that a party sees in a sweep. 'float32' rounds them, and parties answer with changes in float32.
+        The margins themselves stay float64. A record cap holds for any margins, so rounding costs no privacy.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Margins:
         share: Callable[[str, Vector], Vector] = _own,
         targets: Targets | None = None,
         room: Room = no_room,
+        kind: str = "float64",
     ) -> None:
-        self._share, self._room = share, room
+        self._kind = np.dtype(kind)
+        self._share, self._room = share, room if self._kind == np.float64 else no_room
         given = (targets or Targets()).parts(labels)
         kept = slice(None) if held_out is None else ~held_out
         apart = slice(0) if held_out is None else held_out
@@ -147,7 +151,8 @@ class Margins:
     def in_sweep(self, cap: float | None) -> Records:
         """Return the per-record vectors that a party sees in a visit of a sweep under this record cap, if any."""
         limits = None if cap is None else self._limits(cap)
-        return Records(margins=self._margins, labels=self._shown, limits=limits)
+        margins = self._margins.astype(self._kind, copy=False)
+        return Records(margins=margins, labels=self._shown, limits=limits)
 
     def vectors(self) -> Iterator[Vector]:
         """Yield the vectors that queries replace and that `restore` may need."""

@@ -57,11 +57,12 @@ class ShardMargins:
         place: Place,
         n_margins: int = 1,
         targets: Targets | None = None,
+        kind: str = "float64",
     ) -> None:
-        """Take the labels of the shard's records, (n,), including held-out records. n_margins, targets : as for `Margins`."""
+        """Take the labels of the shard's records, (n,), including held-out records; others as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
-        self._loaded = Margins(self._read(labels), held_out, place, n_margins, self._share, targets, self._room)
+        self._loaded = Margins(self._read(labels), held_out, place, n_margins, self._share, targets, self._room, kind)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         """Return the copy of a vector that is kept; see `Margins`."""
@@ -141,6 +142,7 @@ class MarginShards:
         n_records: int,
         n_margins: int = 1,
         targets: Targets | None = None,
+        kind: str = "float64",
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._shards, self._loaded = shards, loaded
@@ -150,7 +152,7 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._given = split, Each(ranges), Each(places), n_margins, targets
+        self._given = split, Each(ranges), Each(places), n_margins, targets, kind
         self._marked = True
         self._visit: float | Literal[False] | None = False
         self._ahead: Each | None = None
@@ -269,8 +271,13 @@ def _visit_of(query: Query) -> float | Literal[False] | None:
 
 
 def whole(
-    labels: Any, split: Split | None, n_records: int, n_margins: int = 1, targets: Targets | None = None
+    labels: Any,
+    split: Split | None,
+    n_records: int,
+    n_margins: int = 1,
+    targets: Targets | None = None,
+    kind: str = "float64",
 ) -> Margins:
     """Return the margins of all records, in this process."""
     held_out = None if split is None else split.held_out(n_records)
-    return Margins(labels, held_out, n_margins=n_margins, targets=targets)
+    return Margins(labels, held_out, n_margins=n_margins, targets=targets, kind=kind)

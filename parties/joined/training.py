@@ -66,7 +66,7 @@ class Training(Work):
             largest = sealed_size(8 * (self._n_trained + SPARES) * max(columns, 2 * MOST_TERMS))
             return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
         if self._party is not None:
-            return Limits(body, {name: 8 * self._length(name) for name in RECORDS})
+            return Limits(body, {name: np.dtype(self._kind(name)).itemsize * self._length(name) for name in RECORDS})
         return Limits(body, self._aligning.limits)
 
     def hear(self, notice: Notice) -> BookHeads:
@@ -172,8 +172,11 @@ class Training(Work):
             return self._n_trained * job.n_margins
         return self._n_trained * (1 + (name == "labels" and job.targets.weights))
 
+    def _kind(self, name: str) -> str:
+        return self._task.job.margins if name == "margins" else "float64"
+
     def _of_records(self, name: str, raw: Any) -> Any:
-        vector = as_vector(raw)
+        vector = as_vector(raw, self._kind(name))
         if len(vector) != self._length(name):
             raise PrivacyError(
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"

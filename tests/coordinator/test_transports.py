@@ -40,6 +40,7 @@ SOLVERS = {
     "record cap, visits of blocks of two": {"sweep": "visit", "block_size": 2, "spares": 1},
     "record cap, both parties at once": {"parallel": 2, "block_size": 2},
     "sweep by visit, blocks of two": {"sweep": "visit", "block_size": 2, "sampling": "importance"},
+    "sweep by party, float32 margins": {"margins": "float32"},
     "one block a message": {"sweep": "block", "block_size": 3},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
     "full": {"sampling": "full", "block_size": 2},
@@ -65,8 +66,11 @@ def table(n: int = N) -> dict[str, np.ndarray]:
     return columns | {"y": (X[:, 0] - X[:, 3] + rng.logistic(size=n) > 0).astype(int)}
 
 
-def job(*, loss: str = "logistic", private: bool = True, seed: int = 11, **solver: Any) -> vfl.Job:
+def job(
+    *, loss: str = "logistic", private: bool = True, seed: int = 11, margins: str = "float64", **solver: Any
+) -> vfl.Job:
     return vfl.Job(
+        margins=margins,
         partition=PARTITION,
         loss=loss,
         penalty=vfl.ElasticNet(1e-3),

@@ -234,6 +234,35 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         PrivacyError,
         "smoothness_share must lie strictly between 0 and 1, not 1.0",
     ),
+    "margins of an unknown type": (
+        lambda: job(margins="float16"),
+        SpecificationError,
+        "unknown margins 'float16'; give one of: float64, float32",
+    ),
+    "float32 margins without sweeps": (
+        lambda: job(margins="float32", solver=vfl.GD()),
+        SpecificationError,
+        (
+            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and GD with these "
+            "options sends none: leave margins out"
+        ),
+    ),
+    "float32 margins with one block a message": (
+        lambda: job(margins="float32", solver=vfl.SkGD(sweep="block")),
+        SpecificationError,
+        (
+            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and SkGD with these "
+            "options sends none: leave margins out"
+        ),
+    ),
+    "float32 margins on shares": (
+        lambda: job(margins="float32", trust="secure", privacy=vfl.Privacy(epsilon=1.0)),
+        SpecificationError,
+        (
+            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and "
+            "trust='secure' sends none: leave margins out"
+        ),
+    ),
     "clip = 0": (lambda: vfl.SkGD(clip=0.0), SpecificationError, "SkGD: clip must be positive, not 0.0"),
     "clip < 0": (lambda: vfl.SkGD(clip=-1.0), SpecificationError, "SkGD: clip must be positive, not -1.0"),
     "clip = NaN": (lambda: vfl.SkGD(clip=float("nan")), SpecificationError, "SkGD: clip must be positive, not nan"),
@@ -1009,6 +1038,7 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
             smoothness_share=st.floats(0.01, 0.9),
         )
     )
+    trained_by = draw(solvers)
     return vfl.Job(
         partition=vfl.FeaturePartition(
             {"a": owned["label party"], "b.2": owned["b.2"]},
@@ -1018,11 +1048,12 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
         privacy=privacy,
         loss=loss,
         penalty=draw(penalties),
-        solver=draw(solvers),
+        solver=trained_by,
         bounds=bounds,
         fill=fill,
         columns=declared,
         classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if not regression else None,
+        margins=draw(st.sampled_from(["float64", "float32"])) if trained_by.sweeps else "float64",
         storage=draw(st.sampled_from(["float64", "float32"])),
         intercept=draw(st.booleans()),
         scaling=draw(st.sampled_from(["bounds", "none"])),

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import tracemalloc
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
+import vfl
 from parties.record_cap import OwnBounds
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from vfl.kernels import dense, geometry
 from vfl.kernels.dense import LOGISTIC
-from vfl.messages import Block, RecordCap
+from vfl.losses import Logistic, Squared
+from vfl.messages import Block, Descend, RecordCap, Records, Step
+from vfl.privacy.geometry import Clip
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.protocol import Derivative
 
 N = 3 * geometry.PIECE + 5
 
@@ -65,3 +72,30 @@ def test_signs_take_one_byte_and_come_back_as_they_were(labels: list[float], siz
     assert rows.labels().tobytes() == rows.afresh().labels().tobytes() == np.array(labels).tobytes()
     assert rows._labels is not None
     assert rows._labels.itemsize == size
+
+
+EXTREMES = np.array([0.0, 1e-45, 0.3, -36.5, 3e38, -3e38, np.inf, -np.inf, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()], ids=["logistic", "squared"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_visit_from_float32_margins_keeps_the_cap_and_answers_in_float32(loss: Any) -> None:
+    """One record at a time, with residuals of any size: its sums over both columns stay within the cap, in exact integers."""
+    X, cap = np.asfortranarray([[3.0, -4.0]]), 0.75
+    blocks = [Block(j, "bank", j, j + 1, 0) for j in range(2)]
+    whole = Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2)
+    clip = Clip(cap, 2)
+    rule = ProxStep(np.ones(1), np.zeros(1), vfl.NoPenalty())
+    steps = tuple(Step(block, np.zeros(1), np.ones(1), clip, rule, None) for block in blocks)
+    query = Descend(Derivative(loss), {"bank": steps}, {"bank": np.zeros(2)}, capped=RecordCap(cap, {"bank": whole}))
+    for margin in EXTREMES:
+        given = Records(margins=np.array([margin]), labels=np.ones(1), limits=np.array([np.inf]))
+        rows = Rows("bank", Columns(X, ("a", "b")))
+        first = rows.enter(query, given)
+        second = rows.step(1, np.array([0.1]), 0.0)
+        left = rows.leave(np.array([-0.2]), 0.0)
+        assert int(first[0]) ** 2 + int(second[0]) ** 2 <= (Fraction(cap) / Fraction(clip.grid)) ** 2
+        assert left.dtype == np.float32
+        again = rows.vector(query, given, [np.array([0.1]), np.array([-0.2])])
+        assert again.dtype == np.float32
+        assert again.tobytes() == left.tobytes()

@@ -89,6 +89,24 @@ def test_bytes_are_within_a_factor_of_2(private: bool) -> None:
         assert 0.5 < node.sent / transport.sent[node.name] < 2.0
 
 
+def test_float32_margins_take_half_the_bytes() -> None:
+    n, made = 400, {}
+    for kind in ("float64", "float32"):
+        spec = job(margins=kind)
+        transport = Counting(
+            {name: load(spec.for_party(name), own) for name, own in sources_of(spec, records(n)).items()}
+        )
+        list(Coordinator(transport).stream(spec))
+        made[kind] = transport.received["bank"], transport.sent["bank"], sizes_of(plan(spec, n))
+    (received, sent, whole), (less, back, half) = made["float64"], made["float32"]
+    visits = (received - less) / (4 * n)  # labels and a rebuild of the margins stay float64
+    assert visits == 4
+    assert sent - back == visits * 4 * n
+    predicted = [cost_of(sizes, Machine(), RAY).nodes[0] for sizes in (whole, half)]
+    assert predicted[0].sent == 2.0 * predicted[1].sent
+    assert cost_of(half, Machine(), RAY).parts["vectors"] == 0.5 * cost_of(whole, Machine(), RAY).parts["vectors"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [3_000, 300_000])
 def test_the_time_of_a_pass_is_within_a_factor_of_2(n: int) -> None:

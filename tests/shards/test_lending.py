@@ -39,6 +39,21 @@ def test_another_process_reads_the_vector_and_cannot_write_it() -> None:
     assert done.stdout.split() == [vector.tobytes().hex(), "False"]
 
 
+def test_a_vector_of_float32_takes_half_the_memory() -> None:
+    lender, borrower = Lender(), Borrower()
+    vector = np.array([1.5, -0.0, np.nan, np.inf, 1e-40], np.float32)
+    lent = lent_by(lender, vector)
+    view = borrower.borrow(lent)
+    assert view.dtype == np.float32
+    assert view.tobytes() == vector.tobytes()
+    assert lent.nbytes == vector.nbytes
+    again = lent_by(lender, np.array([2.0, 3.0]))
+    assert again.token == lent.token  # 16 bytes fit in 20
+    assert borrower.borrow(again).tolist() == [2.0, 3.0]
+    with pytest.raises(TypeError, match="vectors of int64 are not lent"):
+        lender.lend(np.arange(3))
+
+
 def test_the_next_vector_takes_the_memory_of_the_last() -> None:
     lender, borrower = Lender(), Borrower()
     first = borrower.borrow(lent_by(lender, np.ones(5)))

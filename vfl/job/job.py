@@ -74,6 +74,9 @@ class Job:
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
         zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
+    margins : 'float64', or 'float32' for half the bytes of a visit. Sweeps of SkGD and CD then round margins, and the changes
+        that parties send back; the sum of the changes stays float64. The guarantee is the same, because clips and caps hold
+        for any margins.
     trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
         residual or another party's column (docs/secure.md). The certificate states who sees what.
     secure : Secure(...), who deals and how many parties may collude; None with trust='secure' is Secure().
@@ -109,6 +112,7 @@ class Job:
     scaling: str = "bounds"
     sparse: Sequence[str] = ()
     storage: str = "float64"
+    margins: str = "float64"
     trust: str = "trusted"
     secure: Secure | None = None
     dataset: str | None = None
@@ -138,7 +142,7 @@ class Job:
             object.__setattr__(self, "loss", loss.name)
         object.__setattr__(self, "schema", self._declared())
         self._check_sparse()
-        for option, known in (("trust", TRUSTS), ("storage", STORAGES)):
+        for option, known in (("trust", TRUSTS), ("storage", STORAGES), ("margins", STORAGES)):
             if getattr(self, option) not in known:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
@@ -261,6 +265,12 @@ class Job:
         if self.trust != "secure" and self.secure is not None:
             raise SpecificationError("secure describes training on shares: set trust='secure', or leave secure out")
         require_offered(self)
+        if self.margins != STORAGES[0] and (self.trust != TRUSTS[0] or not self.solver.sweeps):
+            why = f"trust={self.trust!r}" if self.trust != TRUSTS[0] else f"{self.solver.name} with these options"
+            raise SpecificationError(
+                f"margins={self.margins!r} rounds the margins that parties see in sweeps of SkGD and CD, and {why} sends none: "
+                "leave margins out"
+            )
 
     def _check_types(self) -> None:
         """Refuse options of a wrong type, and name the right one."""

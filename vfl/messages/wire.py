@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Per-record vectors that a query works on, (n,) float64 each. Data: never logged, never kept by a party.
+    """Per-record vectors that a query works on, (n,) each. Data: never logged, never kept by a party.
+
+    They are float64; margins are float32 if the job has margins='float32'.
 
     weights : r, when the party may see residuals only.
     margins, labels : Xw and y, when it may see both. Where records have weights, labels are (2n,), y and then s.
@@ -41,7 +43,7 @@ class Reply:
     """Reply of a party.
 
     released : one vector per release; noised, so it may leave the federation.
-    vector : (n,) for margins only.
+    vector : (n,) for margins only; of the type of the margins that the query was sent with.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
         scores and losing coordinates.
     seconds : computing time of the party.

@@ -44,6 +44,7 @@ class Sizes:
 
     n_records : n. widths : {party: number of its columns}. itemsize : bytes of a stored value.
     updates, releases : coordinate updates and releases of the whole run. visits : messages that wait for a party.
+    entry : bytes of a margin in a message.
     """
 
     n_records: int
@@ -52,6 +53,7 @@ class Sizes:
     releases: int
     visits: int
     itemsize: int = DOUBLE
+    entry: int = DOUBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def cost_of(
         warmup    processes · MESSAGE_WARMUP · warmup_seconds, once; in one process warmup_seconds
         first     FIRST_READING · columns · n/S · update_seconds / threads: norms and bounds, once
         kernels   updates · n/S · update_seconds / threads
-        vectors   visits · 16 n/S bytes: margins to the party, X_S Δ back
+        vectors   visits · 16 n/S bytes (8 with margins = "float32"): margins to the party, X_S Δ back
         margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
         messages  visits · trip_seconds
         calls     (releases + VISIT_CALLS · visits) · S · call_seconds, or · trip_seconds between machines, with shards
@@ -131,7 +133,7 @@ def cost_of(
     if shards > 1 and transport not in (RAY, CLUSTER):
         raise SpecificationError("only Ray has shards: give transport='ray' or 'cluster'")
     n, parties = sizes.n_records / shards, len(sizes.widths)
-    vector, total = DOUBLE * n, sum(sizes.widths.values())
+    vector, moved, total = DOUBLE * n, sizes.entry * n, sum(sizes.widths.values())
     trip, rate = machine.trip_seconds, machine.vector_bytes_a_second
     if transport == CLUSTER:
         trip, rate = machine.link_trip_seconds, machine.link_bytes_a_second
@@ -148,7 +150,7 @@ def cost_of(
         "warmup": (started * MESSAGE_WARMUP if apart else 1.0) * machine.warmup_seconds,
         "first": FIRST_READING * total * n * together * machine.update_seconds / threads,
         "kernels": sizes.updates * n * together * machine.update_seconds / threads,
-        "vectors": sizes.visits * 2.0 * vector * each / rate if apart else 0.0,
+        "vectors": sizes.visits * 2.0 * moved * each / rate if apart else 0.0,
         "margins": sizes.visits * 3.0 * vector * each / machine.copy_bytes_a_second,
         "messages": sizes.visits * trip if apart else 0.0,
         "calls": calls * (machine.link_trip_seconds if transport == CLUSTER else shards * machine.call_seconds),
@@ -165,13 +167,17 @@ def cost_of(
         store = STORE_VECTORS * vector if transport == CLUSTER else 0.0
         computing = sum(parts[name] for name in ("first", "kernels", "releases")) * width / max(total, 1)
         name = party if shards == 1 else f"{party}, each of {shards} shards"
-        nodes.append(NodeCost(name, base + own + store, (visits + 2.0) * vector, visits * vector, computing, together))
+        nodes.append(
+            NodeCost(name, base + own + store, visits * moved + 2.0 * vector, visits * moved, computing, together)
+        )
     if together > 1:
         nodes.append(NodeCost("main actors", machine.worker_bytes, 0.0, 0.0, 0.0, parties + 1))
     kept = machine.worker_bytes + (MARGIN_VECTORS + (0 if transport == FEDERATION else STORE_VECTORS)) * vector
     named = "coordinator" if shards == 1 else f"coordinator, each of {shards} shards"
-    moved = sizes.visits * vector
-    nodes.append(NodeCost(named, kept, moved + vector, moved + 2.0 * parties * vector, parts["margins"], together))
+    exchanged = sizes.visits * moved
+    nodes.append(
+        NodeCost(named, kept, exchanged + vector, exchanged + 2.0 * parties * vector, parts["margins"], together)
+    )
     alone = machine.start_seconds + machine.worker_seconds * math.ceil(started / machine.cores)
     start = alone if transport == RAY else machine.worker_seconds
     return Cost(transport, tuple(nodes), parts, start)
@@ -198,6 +204,7 @@ def sizes_of(plan: Plan) -> Sizes:
         releases=int(releases),
         visits=plan.round_trips,
         itemsize=itemsize,
+        entry=int(np.dtype(plan.job.margins).itemsize),
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Room: TypeAlias = Callable[[int], Vector | None]
     """Called with the size of the next vector; returns memory for it, (size,) float64, or None to let numpy allocate it."""
 
+KINDS = ("float64", "float32")
 HEAD = 64
 """Bytes before the vector: the token of the memory, padded to a cache line."""
 
@@ -43,6 +44,7 @@ class Lent:
     """Vector in another process: where it is, and how long.
 
     machine : name of the lender's machine and of its space of process ids. token : of this piece of memory.
+    kind : 'float64' or 'float32'.
     """
 
     machine: str
@@ -50,11 +52,12 @@ class Lent:
     descriptor: int
     token: bytes
     length: int
+    kind: str = KINDS[0]
 
     @property
     def nbytes(self) -> int:
         """Return the size of the vector."""
-        return 8 * self.length
+        return np.dtype(self.kind).itemsize * self.length
 
 
 def no_room(size: int) -> Vector | None:
@@ -78,51 +81,59 @@ class Lender:
     def __init__(self) -> None:
         self._machine = this_machine()
         self._memory: tuple[int, mmap.mmap, bytes] | None = None
-        self._room = 0
+        self._size = 0
 
     def room(self, size: int) -> Vector | None:
         """Return writable memory for the next vector, (size,) float64; None if this machine cannot share memory."""
-        if not self._machine or not hasattr(os, "memfd_create"):
-            return None
-        if self._memory is None or self._room < size:
-            try:
-                self._grow(size)
-            except OSError:
-                return None
-        return self._view(size)
+        return self._made(size, KINDS[0])
 
     def lend(self, vector: Vector) -> Lent | None:
-        """Lend the vector, float64, copied into the memory unless it is there; None if this machine cannot share memory."""
-        if not (self.holds(vector) and vector.__array_interface__ == self._view(vector.size).__array_interface__):
-            room = self.room(vector.size)
+        """Lend the vector, copied into the memory unless it is there; None if this machine cannot share memory."""
+        kind = vector.dtype.name
+        if kind not in KINDS:
+            raise TypeError(f"vectors of {kind} are not lent")
+        if not (self.holds(vector) and vector.__array_interface__ == self._view(vector.size, kind).__array_interface__):
+            room = self._made(vector.size, kind)
             if room is None:
                 return None
             room[:] = vector
         assert self._memory is not None  # noqa: S101 - it holds the vector
         descriptor, _, token = self._memory
-        return Lent(self._machine, os.getpid(), descriptor, token, vector.size)
+        return Lent(self._machine, os.getpid(), descriptor, token, vector.size, kind)
 
     def holds(self, vector: Vector) -> bool:
         """Return True if the vector shares this memory."""
-        return self._memory is not None and np.may_share_memory(vector, self._view(self._room))
+        return self._memory is not None and np.may_share_memory(vector, np.frombuffer(self._memory[1], np.uint8))
 
-    def _view(self, size: int) -> Vector:
+    def _made(self, length: int, kind: str) -> Vector | None:
+        """Return writable memory for a vector, (length,); None if this machine cannot share memory."""
+        if not self._machine or not hasattr(os, "memfd_create"):
+            return None
+        size = np.dtype(kind).itemsize * length
+        if self._memory is None or self._size < size:
+            try:
+                self._grow(size)
+            except OSError:
+                return None
+        return self._view(length, kind)
+
+    def _view(self, length: int, kind: str) -> Vector:
         assert self._memory is not None  # noqa: S101 - made by `_grow`
-        view: Vector = np.frombuffer(self._memory[1], np.float64, size, HEAD)
+        view: Vector = np.frombuffer(self._memory[1], kind, length, HEAD)
         return view
 
     def _grow(self, size: int) -> None:
         self.close()
         descriptor = os.memfd_create("vfl", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, HEAD + 8 * size)  # fails here instead of while a vector is written
-            mapped = mmap.mmap(descriptor, HEAD + 8 * size)
+            os.posix_fallocate(descriptor, 0, HEAD + size)  # fails here instead of while a vector is written
+            mapped = mmap.mmap(descriptor, HEAD + size)
         except OSError:
             os.close(descriptor)
             raise
         token = secrets.token_bytes(HEAD)
         mapped[:HEAD] = token
-        self._memory, self._room = (descriptor, mapped, token), size
+        self._memory, self._size = (descriptor, mapped, token), size
 
     def close(self) -> None:
         """Give up the memory. It is freed once no process maps it."""
@@ -173,7 +184,7 @@ class Borrower:
             if mapped is None:
                 return None
             known = self._mapped[where] = lent.token, mapped
-        view: Vector = np.frombuffer(known[1], np.float64, lent.length, HEAD)
+        view: Vector = np.frombuffer(known[1], lent.kind, lent.length, HEAD)
         return view
 
 

@@ -57,6 +57,11 @@ class Solver(Protocol):
         return False
 
     @property
+    def sweeps(self) -> bool:
+        """True if parties take several steps in one message, from margins instead of residuals."""
+        return False
+
+    @property
     def by_pass(self) -> bool:
         """True if a pass over disjoint blocks is charged as one release, with records capped by their whole rows."""
         return False

@@ -123,6 +123,11 @@ class SkGD(Solver):
         """True unless a round moves blocks of several parties."""
         return self.parallel == 1 and self.sampling not in ("nice", "full")
 
+    @property
+    def sweeps(self) -> bool:
+        """True if a party takes several steps in one message, each from the margins after the last one."""
+        return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
+
     def __post_init__(self) -> None:
         require_options(self)
         shares = ("early_share", "residual_share", "excess_share", "label_share")

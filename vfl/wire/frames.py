@@ -31,7 +31,7 @@ PIECE = 1 << 20
 LARGEST_FRAME = (1 << 22) + (1 << 16)
 """Bytes of a frame that a receiver accepts: 4 MiB of content, and the rest of a head."""
 MOST_VECTORS = 16
-DTYPES = {"float64": "<f8", "int64": "<i8", "bytes": "u1"}
+DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 
 Way = TypeVar("Way", FromParty, ToParty)
 

@@ -84,6 +84,7 @@ def run(
             timeout=place.faults.answer_seconds,
             load_seconds=LOAD_SECONDS,
             n_margins=job.n_margins,
+            kind=job.margins,
             dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
             widest=max(len(names) for names in layout_of(job).columns.values()) + 1,
             targets=job.targets,

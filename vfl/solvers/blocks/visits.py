@@ -70,8 +70,7 @@ class Walk:
     @property
     def sweeps(self) -> bool:
         """True if a party takes several steps in one message, each from the margins after the last one."""
-        solver = self.solver
-        return solver.sweep != "block" and solver.sampling not in ("nice", "full") and solver.parallel == 1
+        return self.solver.sweeps
 
     @property
     def draws_a_pass(self) -> int:
