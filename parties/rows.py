@@ -202,6 +202,8 @@ class Rows:
         """
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
+        if query.weighting.kernel == "multinomial":  # its kernels weigh
+            y, weights = given, None
         bounds = None
         if query.capped is not None:
             code = WEIGHTS if weights is not None else WITH_LABELS.get(query.weighting.kernel, WEIGHTS)
@@ -271,7 +273,7 @@ class Rows:
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
         """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.
 
-        Where records have weights, r is capped before it is weighed, as in `Margins.records`.
+        Where records have weights, r is capped before it is weighed, as in `Margins.records`. Kernels of K classes do both.
         """
         kernels, clip, weighting = self._kernels, step.clip, visit.query.weighting
         pending, v, y, bounds = visit.pending, visit.v, visit.y, visit.bounds

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tests.coordinator.shared_parties import SharedParties
 from vfl.solvers.bought.labels import ClassCounts, class_margins
 from vfl.solvers.protocol import Derivative
+from vfl.targets import beside, weighed
 
 IRIS, SPECIES = load_iris(return_X_y=True)
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
@@ -168,6 +169,47 @@ def test_the_fused_kernel_computes_the_capped_derivatives(n: int) -> None:
     np.testing.assert_allclose(sums * 2.0**-20, expected, atol=n * 2.0**-20)
     plain = kernels.plain_gradient(ones, v, y, MULTINOMIAL, at)
     np.testing.assert_allclose(plain, LOSS.derivative(v, y).reshape(K, n).sum(axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 16, 37])
+def test_the_fused_kernel_weighs_the_capped_derivatives(n: int) -> None:
+    """As `Margins.records` does for a visit without the kernel: first the cap, then the weight."""
+    rng, K = np.random.default_rng(3), 5
+    v, y, limits = 3 * rng.normal(size=K * n), rng.integers(0, K, n).astype(float), rng.uniform(0, 2, n)
+    s = rng.choice([0.0, 0.3, 1.0], n)
+    columns = Columns(np.asfortranarray(rng.normal(size=(n, 2))), ("a", "b"))
+    X, at = columns.block(0, 2), Geometry(np.zeros(2 * K), np.ones(2 * K), 2.0, 2.0**-20)
+    r = weighed(capped(LOSS.derivative(v, y), limits, "multinomial"), s).reshape(K, n)
+    both = beside(y, s)
+    bounds = bounds_of(limits, both, MULTINOMIAL)
+    found = []
+    for kernels in (ClassColumns(columns, K).kernels, ClassKernels(dense, K, columns.block(0, 0))):
+        sums = kernels.capped_step(kernels.nothing, np.zeros(0), 0.0, v.copy(), MULTINOMIAL, X, at, bounds)
+        np.testing.assert_allclose(sums.reshape(2, K) * 2.0**-20, X.T @ r.T, atol=n * 2.0**-20)
+        found.append((sums.tobytes(), kernels.gradient(X, v, both, MULTINOMIAL, at).tobytes()))
+        plain = kernels.plain_gradient(X, v, both, MULTINOMIAL, at).reshape(2, K)
+        free = weighed(LOSS.derivative(v, y), s).reshape(K, n)
+        np.testing.assert_allclose(plain, X.T @ free.T, atol=1e-12)
+    assert found[0] == found[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_weights_stay_within_the_cap(data: st.DataObject) -> None:
+    """No weight makes the K residuals of a record exceed its limit, not even one that lies outside [0, 1]."""
+    K, n = data.draw(st.integers(2, 5)), data.draw(st.sampled_from([1, 9, 16]))
+
+    def drawn(of: st.SearchStrategy[float], size: int) -> np.ndarray:
+        return np.array(data.draw(st.lists(of, min_size=size, max_size=size)))
+
+    v, limits = drawn(anything, K * n), drawn(st.floats(0.0, 3.0), n)
+    y = drawn(st.sampled_from([float(k) for k in range(K)]), n)
+    s = drawn(st.floats(0.0, 1.0) | st.sampled_from([1e300, -1e300, math.inf, -math.inf, math.nan, -0.0]), n)
+    rho = np.empty(K * n)
+    class_residuals(v, beside(y, s), limits, K, rho, 0, n)
+    for i in range(n):
+        square = sum(Fraction(float(value)) ** 2 for value in np.nan_to_num(rho.reshape(K, n)[:, i], nan=0.0))
+        assert square <= Fraction(float(limits[i])) ** 2
 
 
 def test_one_pass_for_all_classes_gives_the_integers_of_a_pass_per_class() -> None:

@@ -3,6 +3,9 @@
 A record contributes to the K·s sums of a block as vfl.kernels.dense_loops states for s sums, with ρ_k t_j in place of r t_j:
 the computed products t_j = scale_j·(x_ij − c_j) are the same, and so are the roundings of each contribution.
 
+Labels are (n,), or labels and then weights, (2n,). A weight s_i is held to [0, 1] and multiplies the K capped residuals of
+its record, so that the bounds hold for s_i ρ_i as they do for ρ_i.
+
 Vectors of margins and residuals are (K·n,), one class after another. Sums are (s·K, SUMS), one column after another, each with
 its K classes.
 """
@@ -28,13 +31,14 @@ ABOVE = 1.0 + 2.0**-40
 def _class_residuals(
     v: Vector, y: Vector, limits: Vector, K: int, i: int, r: Vector, n: int, at: int, like: Any
 ) -> None:
-    """Write the K residuals of the record at i to r at `at`, at + n, …: f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖)."""
+    """Write the K residuals of the record at i to r at `at`, at + n, …: s f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖)."""
+    stride = limits.size
     top = entries(v, i, like)
     for k in range(1, K):
-        top = most(top, entries(v, k * y.size + i, like))
+        top = most(top, entries(v, k * stride + i, like))
     total = like
     for k in range(K):
-        N, E = falling_odds(entries(v, k * y.size + i, like) - top)
+        N, E = falling_odds(entries(v, k * stride + i, like) - top)
         share = E / N
         total = total + share
         put(r, k * n + at, share)
@@ -45,6 +49,8 @@ def _class_residuals(
         low = least(low, p)
         put(r, k * n + at, p)
     f = least(entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE), 1.0)
+    if y.size > stride:  # at most 1, and at least 0: rounding is monotone, so no norm grows
+        f = f * least(most(entries(y, stride + i, like), 0.0), 1.0)
     label = entries(y, i, like)
     for k in range(K):
         own = at_least(label, 0.0 + k, at_least(0.0 + k, label, 1.0, 0.0), 0.0)
@@ -56,9 +62,9 @@ def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, sta
     """Write the derivatives of multinomial loss into r, (K·n,), with norms within the limits; rows [start, stop)."""
     whole = stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
-        _class_residuals(v, y, limits, K, i, r, y.size, i, lanes())
+        _class_residuals(v, y, limits, K, i, r, limits.size, i, lanes())
     for i in range(whole, stop):
-        _class_residuals(v, y, limits, K, i, r, y.size, i, 0.0)
+        _class_residuals(v, y, limits, K, i, r, limits.size, i, 0.0)
 
 
 @part

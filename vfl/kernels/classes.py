@@ -9,7 +9,8 @@ for the s·K coordinates of a block: the cap is joint over the classes. All clas
 scale, since the bound needs it; other geometries are refused.
 
 Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,), one column after
-another, each with its K classes.
+another, each with its K classes. Labels of MULTINOMIAL are y, (n,), or y and then weights s in [0, 1], (2n,): residuals are
+capped and then weighed.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ClassKernels:
         """
         self.forward(X_prev, delta, v, shift, threads=threads)
         if loss == MULTINOMIAL:
-            limits, y = bounds.reshape(2, -1)
+            limits, y = self._limits_and_labels(v, bounds)
             r = self.residuals(v, y, limits, threads)
         else:
             require_weights(loss)
@@ -115,7 +116,7 @@ class ClassKernels:
     ) -> Vector:
         """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
         if loss == MULTINOMIAL:
-            v = self.residuals(v, y, np.full(y.size, np.inf), threads)
+            v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
         else:
             require_weights(loss)
         at = self.of_columns(geometry)
@@ -162,14 +163,23 @@ class ClassKernels:
         return weighting(v, y)
 
     def residuals(self, v: Vector, y: Vector, limits: Vector, threads: int) -> Vector:
-        """Return the derivatives of multinomial loss at margins v, (K·n,), with norms within the limits."""
-        n, r = y.size, np.empty(v.size)
+        """Return the derivatives of multinomial loss at margins v, (K·n,), with norms within the limits, times the weights."""
+        n, r = limits.size, np.empty(v.size)
         check_vectors(n * self.classes, v)
         y, limits = (np.ascontiguousarray(given) for given in (y, limits))
-        check_vectors(n, y, limits)
+        check_vectors(n, limits)
+        check_vectors(2 * n if y.size > n else n, y)
         v, y, limits = (read_only(given) for given in (v, y, limits))
         each(lambda start, stop: loops.class_residuals(v, y, limits, self.classes, r, start, stop), n, v.size, threads)
         return r
+
+    def _limits_and_labels(self, v: Vector, bounds: Vector) -> tuple[Vector, Vector]:
+        """Return the limits, (n,), and the labels, (n,), or (2n,) with weights, of `bounds_of` for MULTINOMIAL."""
+        n = v.size // self.classes
+        limits, y = np.ascontiguousarray(bounds[:n]), np.ascontiguousarray(bounds[n:])
+        check_vectors(n, limits)
+        check_vectors(2 * n if y.size > n else n, y)
+        return limits, y
 
     def _by_class(self, v: Vector) -> Vector:
         """Return views of the vectors of the classes, (K, n)."""
@@ -220,7 +230,7 @@ class DenseClassKernels(ClassKernels):
             return total(each(sums, n, K * n * s, threads))
         previous = columns_of(X_prev, n)
         own, moving, shifts = self._moves(delta, shift)
-        limits, y = check_vectors(n, *(np.ascontiguousarray(given) for given in bounds.reshape(2, -1)))
+        limits, y = map(read_only, self._limits_and_labels(v, bounds))
         check_vectors(n * K, v)
         check_writable(v)
 
@@ -240,7 +250,7 @@ class DenseClassKernels(ClassKernels):
         s = len(columns)
         centre, scale = check_vectors(s, at.centre, at.scale)
         if loss == MULTINOMIAL:
-            v = self.residuals(v, y, np.full(y.size, np.inf), threads)
+            v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
         else:
             require_weights(loss)
         (r,) = check_vectors(n * K, v)

@@ -159,7 +159,7 @@ def capped_step(
 def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
     """Return the bounds of residuals that `capped_step` takes, (n,): y·min(limits, 1) for LOGISTIC, else the limits.
 
-    For MULTINOMIAL (2n,): the limits, then the labels.
+    For MULTINOMIAL (2n,): the limits, then the labels; (3n,) if y holds the labels and then weights.
 
     limits : (n,) ≥ 0. y : (n,) labels; ±1 for LOGISTIC.
     """
