@@ -23,7 +23,7 @@ class Traffic:
 
     def __init__(self, inline: int = 0) -> None:
         self._inline = inline
-        self._kept: dict[tuple[str, str], Vector] = {}
+        self._kept: dict[tuple[str, str], Vector | float] = {}
         self.n_bytes = 0
         self.party_seconds = 0.0
 
@@ -47,6 +47,10 @@ class Traffic:
             del self._kept[own]
 
     def _travels(self, party: str, name: str, constant: Vector) -> bool:
-        known = self._kept.get((party, name)) is constant
+        return self.first(party, name, constant) or constant.nbytes <= self._inline
+
+    def first(self, party: str, name: str, constant: Vector | float) -> bool:
+        """Return True unless the party already keeps this value, a vector or the number that it follows from."""
+        known = self._kept.get((party, name))
         self._kept[party, name] = constant
-        return not known or constant.nbytes <= self._inline
+        return not (known is constant or (isinstance(constant, float) and known == constant))

@@ -193,6 +193,8 @@ class CoordinatorActor:
         group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         self._transport.kind = kind
+        self._transport.n_margins = n_margins
+        self._transport.n_labels = 1 + bool(targets and targets.weights)
         meet = partial(self._transport.introduce, group)
         return MarginShards(group, labels, split, n_records, n_margins, targets, kind, loaded=meet)
 

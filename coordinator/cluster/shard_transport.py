@@ -15,7 +15,7 @@ from coordinator.cluster.seat import Seat
 from coordinator.states.state import StateLost
 from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
-from vfl.messages import Descend, Need, Reply
+from vfl.messages import Descend, Forward, Need, Reply
 from vfl.shards import Each
 from vfl.shards.ray_transport import answer_of
 from vfl.shards.serving import Caller, written
@@ -34,9 +34,13 @@ class ShardTransport(RayTransport):
     Queries to main actors of this machine travel over lines (vfl.shards.serving).
 
     kind : type of the margins in sweeps, as for `Margins`.
+    n_margins : margins per record. n_labels : vectors of labels that parties see in sweeps, 2 with weights.
     """
 
     kind: str = "float64"
+    n_margins = 1
+    n_labels = 1
+
     _margins: Served | None = None
     _callers: Mapping[str, Caller] = MappingProxyType({})
 
@@ -76,11 +80,21 @@ class ShardTransport(RayTransport):
             reply = from_plain(plain, Reply)
             vector: Any = None if pieces is None else Each(pieces)
             replies[name] = replace(reply, vector=vector)
-            share = shares[name]
-            entry = np.dtype(self.kind).itemsize if isinstance(share, Descend) and share.sweep else 8
-            self.traffic.n_bytes += entry * n_trained * ((share.need is not Need.NOTHING) + (pieces is not None))
+            self.traffic.n_bytes += n_trained * self.moved(name, shares[name], answered=pieces is not None)
         self.traffic.wait(replies)
         return replies
+
+    def moved(self, party: str, share: Query, *, answered: bool) -> int:
+        """Return the bytes per record that the shards exchange for a share. Labels and limits count once per party."""
+        swept = isinstance(share, Descend) and share.sweep
+        margin = self.n_margins * (np.dtype(self.kind).itemsize if swept else 8)
+        count = margin * (share.need is not Need.NOTHING)
+        count += answered * (margin if isinstance(share, Descend | Forward) else 8)
+        if share.need is Need.MARGINS:
+            count += 8 * self.n_labels * self.traffic.first(party, "labels", 0.0)
+            cap = share.capped if isinstance(share, Descend) else None
+            count += 8 * (cap is not None and self.traffic.first(party, "limits", cap.cap))
+        return count
 
     def _answers(self, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         if not self._callers.keys() >= asked.keys():

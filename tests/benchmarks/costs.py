@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 FOLDER = Path(tempfile.gettempdir()) / "vfl-costs"
 HELD = {party: [f"{party}{j}" for j in range(10)] for party in ("a", "b")}
 PASSES = 4
+MOST_COUNTED = 100_000
 EVERY_SECONDS = 0.1
 SHARDS = 2
 SHARDED = f"ray, {SHARDS} shards"
@@ -102,8 +103,11 @@ class Counting(InProcessTransport):
 
 
 def bytes_moved(n: int) -> int:
-    """Return the bytes of vectors of a run on few records, times n over their number; the labels' own journey included."""
-    few, spec, rng = 1_000, job(), np.random.default_rng(0)
+    """Return the bytes of vectors of a run, the labels' own journey included.
+
+    Beyond MOST_COUNTED records they are those of a run on so many, in proportion. A run on far fewer would buy other releases.
+    """
+    few, spec, rng = min(n, MOST_COUNTED), job(), np.random.default_rng(0)
     table = {name: rng.uniform(-1.0, 1.0, few) for columns in HELD.values() for name in columns}
     sources = sources_of(spec, table | {"y": rng.integers(0, 2, few)})
     transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.traffic import Traffic
 from tests.coordinator.organisations import federation
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
 from vfl.errors import ConsentRefused, SpecificationError
@@ -27,10 +28,15 @@ def joined(tmp_path_factory):
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-def test_across_organisations_and_in_process_agree_to_the_bit(joined, solver: dict[str, Any]) -> None:
-    spec = job(**solver)
+def test_across_organisations_and_in_process_agree_to_the_bit(
+    joined, solver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors between organisations have the bytes that the plan predicts."""
+    spec, traffic = job(**solver), Traffic()
     here = vfl.train(spec, table(N), engine="inprocess")
+    monkeypatch.setattr("coordinator.federation.transport.Traffic", lambda: traffic)
     there = vfl.train(spec, federation=joined.place)
+    assert traffic.n_bytes == pytest.approx(vfl.plan(spec, N).n_bytes, rel=0.1)
     assert here.coef_.tobytes() == there.coef_.tobytes()
     assert here.intercept_ == there.intercept_
     for name in ("bank", "telco"):

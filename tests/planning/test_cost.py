@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
+from coordinator.traffic import Traffic
 from parties.loading import load
 from tests.benchmarks.timing import follow
 from vfl.errors import SpecificationError
@@ -45,13 +47,15 @@ if TYPE_CHECKING:
 PARTIES = {"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1", "b2", "b3", "b4"]}
 
 
+SEEDED = vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1))
+
+
 def job(*, private: bool = True, **options: Any) -> vfl.Job:
     names = [name for columns in PARTIES.values() for name in columns]
     return vfl.Job(
         partition=vfl.FeaturePartition(PARTIES, label=("telco", "y")),
-        bounds=dict.fromkeys(names, (-1.0, 1.0)),
-        privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1)) if private else None,
-        **{"solver": vfl.SkGD(passes=4)} | options,
+        bounds=dict.fromkeys([*names, *["y"] * (options.get("loss") == "squared")], (-1.0, 1.0)),
+        **{"solver": vfl.SkGD(passes=4), "privacy": SEEDED if private else None} | options,
     )
 
 
@@ -62,49 +66,71 @@ def records(n: int) -> dict[str, np.ndarray]:
 
 
 class Counting(InProcessTransport):
-    """Counts the bytes of the vectors that change from query to query, and of the constants once."""
+    """Counts bytes as transports between processes do: without shards, with shards, and those that parties send."""
 
-    def __init__(self, parties: Any) -> None:
+    def __init__(self, parties: Any, spec: vfl.Job) -> None:
         super().__init__(parties)
-        self.received = dict.fromkeys(parties, 0)
-        self.sent = dict.fromkeys(parties, 0)
+        self.traffic = Traffic()
+        self.shards = ShardTransport({}, 1.0)
+        self.shards.n_margins, self.shards.kind = spec.n_margins, spec.margins
+        self.sharded = self.sent = 0
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
         replies = super().ask(shares, records, key)
-        for party in shares:
-            out = [v for v in (records.margins, records.weights) if v is not None]
-            self.received[party] += sum(v.nbytes for v in out)
-            self.sent[party] += 0 if replies[party].vector is None else replies[party].vector.nbytes
+        self.traffic.count(records, replies)
+        for name, reply in replies.items():
+            self.sharded += self.shards.moved(name, shares[name], answered=reply.vector is not None)
+            self.sent += 0 if reply.vector is None else reply.vector.nbytes
         return replies
 
 
-@pytest.mark.parametrize("private", [True, False])
-def test_bytes_are_within_a_factor_of_2(private: bool) -> None:
-    spec, n = job(private=private, solver=vfl.SkGD(passes=4, tol=None if private else 0.0)), 400
+FOUR = {"passes": 4}
+COUNTED: tuple[dict[str, Any], ...] = (
+    {"solver": vfl.SkGD(**FOUR)},
+    {"solver": vfl.SkGD(**FOUR), "margins": "float32"},
+    {"solver": vfl.SkGD(**FOUR, tol=0.0), "private": False},
+    {"solver": vfl.SkGD(**FOUR, sweep="block")},
+    {"solver": vfl.SkGD(**FOUR, parallel=2)},
+    {"solver": vfl.SkGD(passes=10), "loss": "squared", "privacy": replace(SEEDED, epsilon=100.0)},
+    {"solver": vfl.SkGD(**FOUR), "loss": "multinomial", "classes": (0, 1)},
+    {"solver": vfl.SkGD(**FOUR), "holdout": 0.3, "evaluation": vfl.Evaluation()},
+    {"solver": vfl.GD(passes=12)},
+    {"solver": vfl.GCD(rounds=10)},
+)
+
+
+@pytest.mark.parametrize("options", COUNTED)
+def test_bytes_are_within_a_tenth(options: dict[str, Any]) -> None:
+    """The bytes that all parties send, and those that they receive."""
+    spec, n = job(**options), 400
     sources = sources_of(spec, records(n))
-    transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()})
+    transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()}, spec)
     list(Coordinator(transport).stream(spec))
-    for node in cost_of(sizes_of(plan(spec, n)), Machine(), RAY).nodes[:-1]:
-        assert 0.5 < node.received / (transport.received[node.name] + 16 * n) < 2.0
-        assert 0.5 < node.sent / transport.sent[node.name] < 2.0
+    planned = plan(spec, n)
+    received = transport.traffic.n_bytes - transport.sent
+    assert planned.traffic == (pytest.approx(received, rel=0.1), pytest.approx(transport.sent, rel=0.1))
+    if spec.split is None:
+        assert n * transport.sharded == transport.traffic.n_bytes
+    *parties, coordinator = cost_of(sizes_of(planned), Machine(), RAY).nodes
+    assert sum(node.received for node in parties) == coordinator.sent == planned.traffic[0]
+    assert sum(node.sent for node in parties) == coordinator.received - 8 * n == planned.traffic[1]
 
 
 def test_float32_margins_take_half_the_bytes() -> None:
-    n, made = 400, {}
+    """Those of both ways of a visit. Labels, limits, norms and a rebuild of the margins stay float64."""
+    n, made = 400, []
     for kind in ("float64", "float32"):
         spec = job(margins=kind)
-        transport = Counting(
-            {name: load(spec.for_party(name), own) for name, own in sources_of(spec, records(n)).items()}
-        )
+        sources = sources_of(spec, records(n))
+        transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()}, spec)
         list(Coordinator(transport).stream(spec))
-        made[kind] = transport.received["bank"], transport.sent["bank"], sizes_of(plan(spec, n))
-    (received, sent, whole), (less, back, half) = made["float64"], made["float32"]
-    visits = (received - less) / (4 * n)  # labels and a rebuild of the margins stay float64
-    assert visits == 4
-    assert sent - back == visits * 4 * n
-    predicted = [cost_of(sizes, Machine(), RAY).nodes[0] for sizes in (whole, half)]
-    assert predicted[0].sent == 2.0 * predicted[1].sent
-    assert cost_of(half, Machine(), RAY).parts["vectors"] == 0.5 * cost_of(whole, Machine(), RAY).parts["vectors"]
+        made.append((transport.traffic.n_bytes - transport.sent, transport.sent, plan(spec, n)))
+    (received, sent, whole), (less, back, half) = made
+    visits = 4 * len(PARTIES)
+    assert received - less == sent - back == visits * 4 * n
+    assert [a - b for a, b in zip(whole.traffic, half.traffic, strict=True)] == [visits * 4 * n] * 2
+    costs = [cost_of(sizes_of(planned), Machine(), RAY) for planned in (whole, half)]
+    assert costs[1].parts["vectors"] == 0.5 * costs[0].parts["vectors"]
 
 
 @pytest.mark.slow
@@ -247,7 +273,7 @@ def test_shards_of_one_machine_share_it() -> None:
     }
     assert two.memory == pytest.approx(one.memory + 6 * machine.worker_bytes)
     assert {name for name in one.parts if one.parts[name] != two.parts[name]} == {"warmup", "calls"}
-    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.visits) * machine.call_seconds
+    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.waits) * machine.call_seconds
     parallel = cost_of(sizes, machine, RAY, shards=2, threads=2).parts
     assert all(parallel[part] == one.parts[part] / 2 for part in ("kernels", "vectors", "margins"))
 
@@ -257,7 +283,7 @@ def test_organisations_need_a_machine_each_and_exchange_vectors_over_tls() -> No
     cost = cost_of(sizes, machine, FEDERATION)
     assert cost.memory == max(node.memory for node in cost.nodes)
     assert cost.parts["vectors"] == sizes.visits * 16e6 / machine.organisation_bytes_a_second
-    assert cost.parts["messages"] == sizes.visits * machine.organisation_trip_seconds
+    assert cost.parts["messages"] == sizes.waits * machine.organisation_trip_seconds
 
 
 def test_the_rate_of_vectors_is_that_of_memory_that_processes_share() -> None:

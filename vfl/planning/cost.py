@@ -43,17 +43,35 @@ class Sizes:
     """Public sizes of a run.
 
     n_records : n. widths : {party: number of its columns}. itemsize : bytes of a stored value.
-    updates, releases : coordinate updates and releases of the whole run. visits : messages that wait for a party.
-    entry : bytes of a margin in a message.
+    updates, releases : coordinate updates and releases of the whole run. entry : bytes of a margin in a visit.
+    visits : visits to a party, each with a vector there and a vector back. With K margins per record, each counts K times.
+    messages : messages that wait for a party; None means the visits.
+    received, sent : bytes of vectors that all parties receive and send; None means those of the visits, and of labels and
+        limits once.
     """
 
     n_records: int
     widths: Mapping[str, int]
     updates: int
     releases: int
-    visits: int
+    visits: float
     itemsize: int = DOUBLE
     entry: int = DOUBLE
+    messages: int | None = None
+    received: float | None = None
+    sent: float | None = None
+
+    @property
+    def waits(self) -> float:
+        """Return the number of messages that wait for a party."""
+        return self.visits if self.messages is None else self.messages
+
+    @property
+    def traffic(self) -> tuple[float, float]:
+        """Return the bytes of vectors that all parties receive and send."""
+        moved, constants = self.visits * self.entry * self.n_records, 2.0 * len(self.widths) * DOUBLE * self.n_records
+        received = moved + constants if self.received is None else self.received
+        return received, moved if self.sent is None else self.sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +132,8 @@ def cost_of(
         kernels   updates · n/S · update_seconds / threads
         vectors   visits · 16 n/S bytes (8 with margins = "float32"): margins to the party, X_S Δ back
         margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
-        messages  visits · trip_seconds
-        calls     (releases + VISIT_CALLS · visits) · S · call_seconds, or · trip_seconds between machines, with shards
+        messages  messages · trip_seconds
+        calls     (releases + VISIT_CALLS · messages) · S · call_seconds, or · trip_seconds between machines, with shards
         releases  releases · release_seconds
     On one machine the shards share its threads: read n/S as n, and divide vectors and margins by the smaller of S and threads.
 
@@ -145,14 +163,14 @@ def cost_of(
     together = shards if transport == RAY else 1
     started = workers + 1 if together == 1 else (parties + 1) * (together + 1)
     each = together / min(together, threads)
-    calls = sizes.releases + VISIT_CALLS * sizes.visits if shards > 1 else 0
+    calls = sizes.releases + VISIT_CALLS * sizes.waits if shards > 1 else 0
     parts = {
         "warmup": (started * MESSAGE_WARMUP if apart else 1.0) * machine.warmup_seconds,
         "first": FIRST_READING * total * n * together * machine.update_seconds / threads,
         "kernels": sizes.updates * n * together * machine.update_seconds / threads,
         "vectors": sizes.visits * 2.0 * moved * each / rate if apart else 0.0,
         "margins": sizes.visits * 3.0 * vector * each / machine.copy_bytes_a_second,
-        "messages": sizes.visits * trip if apart else 0.0,
+        "messages": sizes.waits * trip if apart else 0.0,
         "calls": calls * (machine.link_trip_seconds if transport == CLUSTER else shards * machine.call_seconds),
         "releases": sizes.releases * machine.release_seconds,
     }
@@ -160,24 +178,19 @@ def cost_of(
         memory = machine.worker_bytes + n * total * sizes.itemsize + (PARTY_VECTORS + MARGIN_VECTORS) * vector
         return Cost(transport, (NodeCost("this process", memory, 0.0, 0.0, sum(parts.values())),), parts, 0.0)
     nodes = []
-    visits = sizes.visits / parties
+    received, sent = (count / shards for count in sizes.traffic)
     for party, width in sizes.widths.items():
         own = n * width * sizes.itemsize + PARTY_VECTORS * vector
         base = machine.worker_bytes * (1.0 if transport in APART or shards > 1 else workers / parties)
         store = STORE_VECTORS * vector if transport == CLUSTER else 0.0
         computing = sum(parts[name] for name in ("first", "kernels", "releases")) * width / max(total, 1)
         name = party if shards == 1 else f"{party}, each of {shards} shards"
-        nodes.append(
-            NodeCost(name, base + own + store, visits * moved + 2.0 * vector, visits * moved, computing, together)
-        )
+        nodes.append(NodeCost(name, base + own + store, received / parties, sent / parties, computing, together))
     if together > 1:
         nodes.append(NodeCost("main actors", machine.worker_bytes, 0.0, 0.0, 0.0, parties + 1))
     kept = machine.worker_bytes + (MARGIN_VECTORS + (0 if transport == FEDERATION else STORE_VECTORS)) * vector
     named = "coordinator" if shards == 1 else f"coordinator, each of {shards} shards"
-    exchanged = sizes.visits * moved
-    nodes.append(
-        NodeCost(named, kept, exchanged + vector, exchanged + 2.0 * parties * vector, parts["margins"], together)
-    )
+    nodes.append(NodeCost(named, kept, sent + vector, received, parts["margins"], together))
     alone = machine.start_seconds + machine.worker_seconds * math.ceil(started / machine.cores)
     start = alone if transport == RAY else machine.worker_seconds
     return Cost(transport, tuple(nodes), parts, start)
@@ -197,14 +210,19 @@ def sizes_of(plan: Plan) -> Sizes:
     itemsize = int(np.dtype(plan.job.storage).itemsize)
     # A pass charged as one release still draws noise for each of its blocks.
     releases = max(sum(count for _, count in counted), updates if problem.private else 0)
+    received, sent = plan.traffic
+    pairs = plan.job.n_margins * (plan.vectors.out + plan.vectors.back) / 2
     return Sizes(
         n_records=plan.n_records,
         widths=widths,
         updates=int(updates),
         releases=int(releases),
-        visits=plan.round_trips,
+        visits=pairs if plan.sharing is None else plan.round_trips,
         itemsize=itemsize,
         entry=int(np.dtype(plan.job.margins).itemsize),
+        messages=plan.round_trips,
+        received=received,
+        sent=sent,
     )
 
 

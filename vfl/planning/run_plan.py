@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from vfl.errors import PartyLost, PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.evaluation.classes import HeldOutClasses
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.secure.sharing import GramSharing, Sharing
-    from vfl.solvers.protocol import Released, Solver
+    from vfl.solvers.protocol import Released, Solver, Vectors
     from vfl.solvers.rules.recommend import Recommendation
     from vfl.types import Vector
 
@@ -202,10 +204,28 @@ class Plan:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of n-vectors that travel between participants: two vectors per message, or the legs of a run on shares."""
+        """Bytes of per-record vectors that travel between participants, or of the legs of a run on shares."""
+        return self.sharing.n_bytes if self.sharing is not None else sum(self.traffic)
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of per-record vectors that parties receive and send in queries, each summed over the parties.
+
+        The one transfer of labels to the coordinator is not included. Without privacy they count all passes up to the limit.
+        """
         if self.sharing is not None:
-            return self.sharing.n_bytes
-        return self.round_trips * self.problem.n_records * 8 * 2
+            return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
+        n, moved = self.problem.n_records, self.vectors
+        held_out = sum(inquiry.side is Side.HELD_OUT for inquiry in self.inquiries) * len(self.problem.layout.whole())
+        saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_margins
+        received = self.job.n_margins * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
+        margins = n * moved.back + (self.n_records - n) * held_out
+        return 8 * n * received - saved, 8 * (self.job.n_margins * margins + n * moved.norms) - saved
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """Per-record vectors that travel in training. Counting them may take a walk through the solver's whole order."""
+        return self.solver.vectors(self.problem)
 
     @property
     def alignment_seconds(self) -> float:

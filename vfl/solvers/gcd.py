@@ -39,7 +39,7 @@ from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.bought.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.iterates.standstill import describe, largest, require_tolerance, tolerance
 from vfl.solvers.options import require_positive, require_whole
-from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
 
@@ -247,9 +247,15 @@ class GCD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: two per round, rebuilds, and one for the moments if needed."""
-        rounds = self.rounds or 0
-        rebuilds = (rounds - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)
-        return asks_moments(problem) + 2 * rounds + rebuilds
+        return asks_moments(problem) + 2 * (self.rounds or 0) + self._rebuilds(problem)
+
+    def _rebuilds(self, problem: Problem) -> int:
+        return ((self.rounds or 0) - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)
+
+    def vectors(self, problem: Problem) -> Vectors:
+        """Return the vectors of a run: per round, residuals to all parties, then to the winner, which answers."""
+        rounds, parties = self.rounds or 0, len(problem.layout.whole())
+        return Vectors((parties + 1) * rounds, rounds + parties * self._rebuilds(problem))
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""

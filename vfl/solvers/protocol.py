@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 from vfl.messages import Query
 from vfl.types import Vector
@@ -21,6 +21,22 @@ Schedule: TypeAlias = Generator[Query, Released, Vector]
 Failures are thrown into it: BudgetExceeded if charges for lost releases used up the plan, and PartyLost if a party is given
 up. A solver that `goes_on_without` a party rebuilds Xw next, and ends with 0 for the party's coordinates.
 """
+
+
+class Vectors(NamedTuple):
+    """Per-record vectors that travel between coordinator and parties in a run, each counted once per party.
+
+    out : margins or residuals sent to a party. back : vectors of margins that a party answers with. swept : number of each that
+        visits of sweeps carry, as float32 where the job says so.
+    labels, limits : labels and limits of residuals, which a party keeps. norms : norms of records that a party answers with.
+    """
+
+    out: int
+    back: int
+    swept: int = 0
+    labels: int = 0
+    limits: int = 0
+    norms: int = 0
 
 
 class Solver(Protocol):
@@ -85,6 +101,14 @@ class Solver(Protocol):
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that the coordinator waits for in a run; `self` is resolved."""
         ...
+
+    def vectors(self, problem: Problem) -> Vectors:
+        """Return the vectors that travel in a run; `self` is resolved.
+
+        By default, all parties receive a vector in every second message, and answer the others with one.
+        """
+        pairs = len(problem.layout.whole()) * (self.round_trips(problem) // 2)
+        return Vectors(pairs, pairs)
 
     def last_pass(self, problem: Problem) -> int | None:
         """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""

@@ -25,7 +25,7 @@ from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
-from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
@@ -193,16 +193,41 @@ class SkGD(Solver):
         Importance sampling draws by the M that is yet to be released; its visits are counted for equal M. For a run
         without privacy the number is an upper bound. Long runs are counted in part, and the rest by proportion.
         """
-        walk = Walk(self, problem, Curvature.flat(problem))
-        rounds = self.outer_rounds or 1
-        counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
-        visits = sum(1 for draws in islice(walk.outer(), counted) for _ in draws)
         before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
         before += bool(self.residual_share) + (len(FACTORS) + 1) * bool(self.excess_share)
-        before += (
-            MESSAGES * (Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW) * accelerated(self, problem)
+        before += MESSAGES * self._extrapolations(problem)
+        return before + (self.outer_rounds or 1) - 1 + self._visits(problem)[0]
+
+    def vectors(self, problem: Problem) -> Vectors:
+        """Return the vectors of a run: two per visited party, one of each party for a rebuild, and in sweeps the constants."""
+        parties, caps = len(problem.layout.whole()), 1 + bool(self.residual_share)
+        visited, sweeps = self._visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
+        rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + 2 * bool(self.excess_share)
+        return Vectors(
+            out=visited + parties * (len(FACTORS) - 1) * bool(self.excess_share),
+            back=visited + parties * (rebuilds + self._extrapolations(problem)),
+            swept=visited * sweeps,
+            labels=parties * sweeps,
+            limits=parties * sweeps * self.by_pass * caps,
+            norms=parties * self.by_pass,
         )
-        return before + rounds - 1 + round(visits * rounds / counted)
+
+    def _visits(self, problem: Problem) -> tuple[int, int]:
+        """Return the number of visits, and the sum of the numbers of parties over them."""
+        walk = Walk(self, problem, Curvature.flat(problem))
+        rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
+        counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
+        visits = visited = 0
+        for draws in islice(walk.outer(), counted):
+            for _, drawn in draws:
+                visits += 1
+                visited += 1 if walk.sweeps else len({owners[b] for draw in drawn for b in draw})
+        return round(visits * rounds / counted), round(visited * rounds / counted)
+
+    def _extrapolations(self, problem: Problem) -> int:
+        if not accelerated(self, problem):
+            return 0
+        return Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW
 
     def last_pass(self, problem: Problem) -> int | None:
         """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""
