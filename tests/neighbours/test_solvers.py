@@ -31,8 +31,8 @@ TRIED: dict[str, Any] = {
     "SVRG-disjoint": vfl.SVRG(sampling="disjoint", **BATCHES),
     "SCD-disjoint": vfl.SCD(sampling="disjoint", **BATCHES),
     "SGD-poisson": vfl.SGD(sampling="poisson", **BATCHES),
-    "OutputPerturbation": vfl.OutputPerturbation(),
-    "NoisyGram": vfl.NoisyGram(),
+    "OutputPerturbation": vfl.OutputPerturbation(constant=False),
+    "NoisyGram": vfl.NoisyGram(constant=False),
 }
 DEAR: dict[str, Any] = {
     "SCD-poisson": vfl.SCD(sampling="poisson", **BATCHES),

@@ -465,7 +465,7 @@ class TestHistory:
         assert not history(make_plan(lost, N), dataclasses.replace(log, left={0: "telco"})).whole
 
     def test_a_sealed_run_shows_the_noise_of_its_one_release(self, tmp_path: Path) -> None:
-        sealed = job(solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1))
+        sealed = job(solver=vfl.OutputPerturbation(constant=False), penalty=vfl.L2(0.1))
         trained(tmp_path / "run", sealed)
         page = Page(write_run(tmp_path / "run")[0])
         sigma = make_plan(sealed, N).releases[0][0].sigma  # type: ignore[attr-defined]

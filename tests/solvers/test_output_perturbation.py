@@ -44,7 +44,12 @@ def table(n: int = N) -> dict[str, np.ndarray]:
 
 
 def job(**options: object) -> vfl.Job:
-    given = {"penalty": vfl.L2(LAMBDA), "privacy": None, "bounds": BOUNDS, "solver": vfl.OutputPerturbation()}
+    given = {
+        "penalty": vfl.L2(LAMBDA),
+        "privacy": None,
+        "bounds": BOUNDS,
+        "solver": vfl.OutputPerturbation(constant=False),
+    }
     return vfl.Job(partition=PARTITION, **(given | options))
 
 
@@ -94,7 +99,7 @@ class TestTheMinimiser:
 class TestTheSensitivity:
     def test_the_sensitivity_is_that_of_the_docstring(self) -> None:
         problem = problem_of(job(privacy=private()), N)
-        solver = vfl.OutputPerturbation(tolerance=0.01).resolve(problem)
+        solver = vfl.OutputPerturbation(tolerance=0.01, constant=False).resolve(problem)
         ((event, count),) = solver.releases(problem)
         Λ = math.sqrt(4.0)  # three columns and the intercept within ±1, slope 1
         exact = 2 * Λ / (LAMBDA * N) * 1.01
@@ -107,7 +112,7 @@ class TestTheSensitivity:
     def test_no_replacement_moves_the_minimiser_further(self) -> None:
         """Adversarial pairs: the last record moves between corners, with either label."""
         problem = problem_of(job(privacy=private()), 20)
-        ((event, _),) = vfl.OutputPerturbation().resolve(problem).releases(problem)
+        ((event, _),) = vfl.OutputPerturbation(constant=False).resolve(problem).releases(problem)
         base = {c: table()[c][:20].copy() for c in (*COLUMNS, "y")}
         found = []
         for x in (-1.0, 1.0):

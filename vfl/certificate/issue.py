@@ -18,6 +18,7 @@ from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
 from vfl.privacy.noise import CryptographicNoise
+from vfl.solvers.bought import alone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,6 +134,8 @@ def planned(plan: Plan) -> dict[str, Any]:
         geometry = WHOLE_ISOTROPIC if isotropic else WHOLE
     else:
         geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    if getattr(solver, "constant", False):
+        geometry = alone.GEOMETRY
     compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
     spread = getattr(solver, "label_share", None) and not problem.loss.classification
     geometry += IN_SPREADS if spread else ""

@@ -29,6 +29,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.schema import categories_of
 from vfl.security import psi
 from vfl.solvers import on_shares
+from vfl.solvers.output_perturbation import bounding
 from vfl.solvers.rules.recommend import recommendation
 
 if TYPE_CHECKING:
@@ -275,7 +276,8 @@ def plan(job: Job, n_records: int) -> Plan:
     n_records : n, the number of aligned records.
     """
     problem = problem_of(job, n_records)
-    solver = job.solver.resolve(problem) if job.secure is None else on_shares.resolved(job.solver, problem)
+    given = bounding(job.solver) if bounds_fairness(job, problem) else job.solver
+    solver = given.resolve(problem) if job.secure is None else on_shares.resolved(given, problem)
     trained = solver.releases(problem)
     inquiries = inquiries_of(job, problem, n_records, solver, trained)
     name = None if job.split is None else job.split.name

@@ -15,6 +15,7 @@ from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
+from vfl.solvers.bought import alone
 from vfl.solvers.bought.smoothness import OVERFLOW
 from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.options import require_clip, require_positive
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 COLUMN = "column"
 OFF_DIAGONAL = math.sqrt(2.0)
 LARGEST_P = 2000
+FAINT = 2.0
+"""μn/p below which the noise of the products outweighs what they can teach."""
+FAINT_MEAN = 20.0
+"""μn below which the labels' mean over their whole declared range is noisier than what shrunk rows say of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +134,13 @@ class NoisyGram(Solver):
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
     label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
+    constant : True: release the constant model alone (`vfl.solvers.bought.alone`), False: never. None: where μn/p is low
+        (`outweighed`), unless `clip` or `label_scale` is given. Never under trust='secure'.
     """
 
     clip: float | None = None
     label_scale: float | None = None
+    constant: bool | None = None
 
     name: ClassVar[str] = "NoisyGram"
     weighs: ClassVar[bool] = False
@@ -140,6 +148,7 @@ class NoisyGram(Solver):
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)
         require_positive(self.name, "label_scale", self.label_scale)
+        alone.require_flag(self.name, self.constant)
         as_floats(self, "clip", "label_scale")
 
     def resolve(self, problem: Problem) -> Self:
@@ -150,6 +159,9 @@ class NoisyGram(Solver):
                 "does not: use SkGD"
             )
         require_clip(self.name, problem, self.clip)
+        exceeded = self.clip is None and self.label_scale is None and outweighed(problem)
+        if alone.decided(self.name, problem, self.constant, outweighed=exceeded):
+            return replace(self, constant=True)
         if problem.layout.n_coordinates > LARGEST_P:
             raise SpecificationError(
                 f"{self.name} releases all p² products of columns, too many beyond p = {LARGEST_P}: use SkGD or GCD"
@@ -160,21 +172,24 @@ class NoisyGram(Solver):
                 "FeaturePartition(..., blocks=...)"
             )
         if not problem.private:
-            return replace(self, clip=self.clip or math.inf, label_scale=self.label_scale or 1.0)
+            return replace(self, clip=self.clip or math.inf, label_scale=self.label_scale or 1.0, constant=False)
         row, label = math.sqrt(joint.squares_bound(problem)), _farthest_label(problem)
         if not math.isfinite(row) or not math.isfinite(label):
             if self.clip is None or self.label_scale is None:
                 raise PrivacyError(
                     f"{self.name} needs bounds for every column and for the label, or both clip and label_scale"
                 )
-            return self
+            return replace(self, constant=False)
         t = self.label_scale or row / max(label, 1e-100)
         # Bias of shrinking against noise: a third while noise is much of what is left, up to half at large n.
         share = min(0.5, max(1.0, signal_to_noise(problem) / 500.0) ** 0.5 / 3.0)
-        return replace(self, clip=self.clip or share * math.hypot(row, t * label), label_scale=t)
+        C = self.clip or share * math.hypot(row, t * label)
+        return replace(self, clip=C, label_scale=t, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one joint event."""
+        """Return the one joint event, or that of the constant model."""
+        if self.constant:
+            return ((alone.event(problem), 1),)
         event = self._event(problem)
         return ((event, 1),) if event is not None else ()
 
@@ -183,6 +198,8 @@ class NoisyGram(Solver):
 
         The label comes first, so that every party sees the pieces in an unbroken order, which its book can check.
         """
+        if self.constant:
+            return (yield from alone.schedule(problem))
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
         event = self._event(problem)
@@ -207,10 +224,14 @@ class NoisyGram(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: one for the norms, two per column, one for the label."""
+        if self.constant:
+            return 1
         return 2 * problem.layout.n_coordinates + 1 + self._geometry(problem).finite
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
+        if self.constant:
+            return alone.explain(self.name, problem, "Fewer columns", outweighed=outweighed(problem))
         d = self._geometry(problem).dimension
         shrunk = f"rows (x, t·y) are shrunk to C = {self.clip:.3g}, t = {self.label_scale:.3g}"
         return (
@@ -246,6 +267,15 @@ class NoisyGram(Solver):
         piece = Piece(number, problem.layout.n_coordinates + 1, ())
         geometry, event = self._geometry(problem), self._event(problem)
         return Backward(weighting, tuple(blocks), zeros, tuple(scales), geometry, event, fold=piece)
+
+
+def outweighed(problem: Problem) -> bool:
+    """Return True if the products' noise is expected to cost more than they can teach: a public fact.
+
+    That is so where μn/p is below FAINT, and below FAINT·(μn/FAINT_MEAN)² where the constant model would be noisy too.
+    """
+    clear = (problem.mu or math.inf) * problem.n_records
+    return signal_to_noise(problem) < FAINT * min(1.0, clear / FAINT_MEAN) ** 2
 
 
 def lifted(G: Vector, floor: float) -> Vector:

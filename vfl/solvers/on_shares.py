@@ -58,8 +58,12 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
     The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which cuts all columns of a row by one factor. The
-    default blocks of SkGD have BLOCK columns, and it buys no sums of what its cap cuts.
+    default blocks of SkGD have BLOCK columns, and it buys no sums of what its cap cuts. NoisyGram always releases products.
     """
+    if isinstance(solver, NoisyGram):
+        if solver.constant:
+            raise SpecificationError("trust='secure' opens no constant model alone: leave constant out of NoisyGram")
+        solver = replace(solver, constant=False)
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:

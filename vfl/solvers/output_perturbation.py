@@ -15,9 +15,11 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
+from vfl.solvers.bought import alone
 from vfl.solvers.bought.smoothness import require_curvature
 from vfl.solvers.options import require_positive
 from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
     from vfl.privacy.events import Event, Gaussian, ReleaseKey
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PRIVATE_TOLERANCE = 1e-3
+GAINED = 0.1
+"""Share of the constant model's loss that a model is expected to gain without a penalty."""
 PUBLIC_DISTANCE = 1e-10
 """Default distance from the minimiser at which a run without privacy stops."""
 
@@ -73,17 +77,25 @@ class OutputPerturbation(Solver):
     most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
     tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
+    constant : True: release the constant model alone (`vfl.solvers.bought.alone`), False: never. None: where noise is expected
+        to raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
     """
 
     tolerance: float | None = None
+    constant: bool | None = None
 
     name: ClassVar[str] = "OutputPerturbation"
-    sealed: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive(self.name, "tolerance", self.tolerance)
+        alone.require_flag(self.name, self.constant)
         as_floats(self, "tolerance")
+
+    @property
+    def sealed(self) -> bool:
+        """True unless the constant model is all that is released."""
+        return not self.constant
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, naming the reason."""
@@ -102,6 +114,9 @@ class OutputPerturbation(Solver):
         joint.require_blocks(self.name, problem)
         if not np.isfinite(problem.reach).all():
             raise PrivacyError(f"{self.name} needs declared bounds for every column: Δ follows from them")
+        exceeded = self.tolerance is None and outweighed(problem)
+        if alone.decided(self.name, problem, self.constant, outweighed=exceeded):
+            return replace(self, constant=True)
         tolerance = self.tolerance
         if tolerance is None:
             exact = PUBLIC_DISTANCE * penalty.convexity * problem.n_records / _lipschitz(problem)
@@ -115,15 +130,19 @@ class OutputPerturbation(Solver):
                     f"{self.name}: tolerance={tolerance!r} is below what double precision can verify for so many records "
                     "under so weak a penalty: raise it, or the penalty's strength"
                 )
-        return replace(self, tolerance=tolerance)
+        return replace(self, tolerance=tolerance, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
+        """Return the one event, of the minimiser or of the constant model."""
+        if self.constant:
+            return ((alone.event(problem), 1),)
         event = self._event(problem)
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
         """Take the public number of steps, verify the subgradient, release."""
+        if self.constant:
+            return (yield from alone.schedule(problem))
         n, p = problem.n_records, problem.layout.n_coordinates
         L, λ = _largest_curvature(problem), problem.penalty.convexity
         query = joint.backward(problem, Derivative(problem.loss), Clip(math.inf, p), None)
@@ -156,7 +175,7 @@ class OutputPerturbation(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and one to verify; the coordinator releases by itself."""
-        return 2 * self.steps(problem) + 1
+        return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:
         """Return a distance that published w and minimiser exceed with at most this probability: public, and free.
@@ -166,6 +185,11 @@ class OutputPerturbation(Solver):
         """
         from scipy.special import chdtri
 
+        if self.constant:
+            raise SpecificationError(
+                f"{self.name}(constant=True) bounds no distance from the model without noise: leave constant out, or set "
+                "the bound of fairness to false"
+            )
         event, geometry, p = self._event(problem), self._geometry(problem), problem.layout.n_coordinates
         solved = self._tau(problem) / problem.penalty.convexity
         if event is None:
@@ -175,6 +199,9 @@ class OutputPerturbation(Solver):
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
+        if self.constant:
+            remedy = "A stronger penalty, fewer columns"
+            return alone.explain(self.name, problem, remedy, outweighed=outweighed(problem))
         Λ, λ = _lipschitz(problem), problem.penalty.convexity
         move = f"Λ = {Λ:.3g} by the declared bounds, λ = {λ:.3g}, 2Λ/(λn) = {2 * Λ / (λ * problem.n_records):.3g}"
         enough = f"enough for any data within the bounds; subgradient verified to {self._tau(problem):.2g}"
@@ -194,6 +221,34 @@ class OutputPerturbation(Solver):
 
     def _event(self, problem: Problem) -> Gaussian | None:
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
+
+
+def bounding(solver: Solver) -> Solver:
+    """Return the solver of a job that bounds fairness: output perturbation then trains, unless told otherwise.
+
+    The bound follows from the noise of the minimiser (`OutputPerturbation.radius`). The constant model gives none.
+    """
+    if isinstance(solver, OutputPerturbation) and solver.constant is None:
+        return replace(solver, constant=False)
+    return solver
+
+
+def outweighed(problem: Problem) -> bool:
+    """Return True if noise is expected to raise F by more than a model can lower it: a public fact.
+
+    Let v be the mean variance of a column, taken as a ninth of B_j². The noise raises F by ½(Lpv + λp)σ², and a model lowers
+    it by GAINED·ℓ, of which the penalty leaves Lv/(Lv + λ). ℓ is the loss at margin 0 of a label 1, or of a number one
+    typical spread away.
+    """
+    if problem.mu is None:
+        return False
+    L, λ, p = problem.loss.curvature, problem.penalty.convexity, problem.layout.n_coordinates
+    σ = 2.0 * _lipschitz(problem) / (λ * problem.n_records * problem.mu)
+    bend = L * joint.squares_bound(problem) / (9.0 * p)
+    label = typical_spread(problem) if math.isfinite(problem.label_range) else problem.loss.slope
+    constant = float(problem.loss.value(np.zeros(1), np.array([1.0 if problem.loss.classification else label])).mean())
+    gained = GAINED * constant * bend / (bend + λ)
+    return 0.5 * p * (bend + λ) * σ**2 > gained
 
 
 def _lipschitz(problem: Problem) -> float:

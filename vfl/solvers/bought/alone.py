@@ -1,0 +1,80 @@
+"""Release of the constant model alone, for solvers whose noise would outweigh all that they can learn.
+
+Guarantee: the run is μ-GDP under replace-one, with the μ of the whole budget.
+
+Proof. The run makes one release, T(y) + N(0, σ²I). T is the statistic of the labels from which the constant model follows: the
+number of positive labels, or the sum of the labels over their declared range. Replacing a record moves T by at most its
+`sensitivity` Δ, and σ ≥ Δ/μ, so the release is a Gaussian mechanism with Δ/σ ≤ μ. The model is post-processing. The decision
+to release it rests on n, p, ε, δ, the loss, the penalty and declared bounds, never on data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.privacy.calibration import noise_multiplier
+from vfl.solvers import joint
+from vfl.solvers.bought import counts
+from vfl.solvers.bought.labels import noised
+from vfl.solvers.bought.start import BoughtStart, statistic_of
+from vfl.solvers.rules import record_defaults
+from vfl.solvers.rules.defaults import signal_to_noise
+
+if TYPE_CHECKING:
+    from vfl.privacy.events import Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+
+GEOMETRY = "change of a statistic of the labels when one record is replaced"
+"""The certificate's words for Δ."""
+
+
+def fits(problem: Problem) -> bool:
+    """Return True if a private run can end at a constant model that one statistic of the labels gives."""
+    known = record_defaults.has_constant(problem) and not counts.has_counts(problem)
+    return problem.private and problem.start is None and known
+
+
+def require_flag(solver: str, given: bool | None) -> None:
+    """Raise SpecificationError for an option `constant` that is not True, False or None."""
+    if given is not None and not isinstance(given, bool):
+        raise SpecificationError(f"{solver}: constant must be True, False or None, not {given!r}")
+
+
+def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
+    """Return True if the run releases the constant model alone: as given, else where noise outweighs what it can learn.
+
+    given : the solver's option `constant`. outweighed : the solver's public rule, False where its other options are given.
+    """
+    if given and not fits(problem):
+        raise SpecificationError(
+            f"{solver}: constant=True releases the best constant model, which needs privacy, an intercept, a loss with such a "
+            "model, and declared bounds for labels that are numbers: leave constant out"
+        )
+    return outweighed and fits(problem) if given is None else given
+
+
+def event(problem: Problem) -> Gaussian:
+    """Return the event of the statistic, with the whole μ."""
+    if problem.mu is None:
+        raise PrivacyError("a run without privacy releases no statistic with noise")
+    return noised(statistic_of(problem), noise_multiplier(problem.mu, 1))
+
+
+def schedule(problem: Problem) -> Schedule:
+    """Release the statistic; return the constant model, (p,), moved by one proximal step if the intercept is penalised."""
+    w, _ = yield from BoughtStart(problem, 1.0).found(((event(problem), 1),))
+    return joint.proximal(problem, w, 1.0 / problem.loss.curvature)
+
+
+def explain(solver: str, problem: Problem, remedy: str, *, outweighed: bool) -> tuple[str, ...]:
+    """Return the sentences that the run releases the constant model alone, and what would change that.
+
+    remedy : words for changes beside more records and a larger ε. outweighed : the solver's public rule.
+    """
+    if not outweighed:
+        return ("the constant model alone, for the whole budget: constant=True.",)
+    why = f"at μn/p = {signal_to_noise(problem):.2g}, the noise of {solver} outweighs what it can learn from these records"
+    remedies = f"{remedy}, more records or a larger ε let it learn; constant=False trains anyway."
+    return (f"the constant model alone, for the whole budget: {why}.", remedies)
