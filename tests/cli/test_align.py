@@ -156,6 +156,8 @@ def test_a_plan_takes_n_from_the_alignment(
     assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
     said = call("plan", "job.toml").out
     assert f"n was found by vfl align: {common(folder)} records are common to all parties" in said
+    assert ", as done by vfl align\n" in said
+    assert "s on one core" not in said
     assert json.loads(call("plan", "job.toml", "--json", "-n", "500").out)["n_records"] == 500
     backwards = JOB + '[data]\ntelco = "telco.csv"\n[data.bank]\npath = "bank.parquet"\n'
     (folder / "backwards.toml").write_text(backwards, encoding="utf-8")

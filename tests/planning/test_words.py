@@ -35,6 +35,14 @@ def test_the_outline_has_no_formula(solver: object, holdout: float | None) -> No
     assert made._repr_html_().count("<tr>") == len(said.splitlines()) - 1
 
 
+def test_a_plan_of_a_run_on_shares_predicts_no_time() -> None:
+    """A run of 98 s was once planned at 3 s: the legs between participants are not in the model of costs."""
+    said = str(plan(replace(JOB, trust="secure", secure=vfl.Secure()), 20_000))
+    (cost,) = [line for line in said.splitlines() if line.startswith("  cost ")]
+    assert "MB between participants; the time is not predicted, since every step on shares waits" in cost
+    assert " s once the parties have loaded" in str(plan(JOB, 20_000))
+
+
 def test_the_outline_names_model_sizes_and_penalty() -> None:
     said = str(plan(JOB, 20_000)).splitlines()
     assert said[0] == "plan of job 'credit': logistic regression, 3 features of 2 parties, 20,000 records"

@@ -37,6 +37,12 @@ MODELS = {
 """Models by the name of their loss."""
 
 
+UNPREDICTED = (
+    "every step on shares waits several times for messages between all participants and for the words of the dealer"
+)
+"""Reason why the time of a run on shares is not predicted."""
+
+
 def text(title: str, lines: Lines) -> str:
     """Return a title and its lines as text."""
     return "\n".join((title, *(f"  {key:<10} {said}" for key, said in lines)))
@@ -196,6 +202,8 @@ def broken_by(collude: int) -> str:
 
 def _cost(plan: Plan) -> tuple[str, str]:
     traffic = f"{plan.round_trips:,} round trips, {plan.n_bytes / 1e6:.3g} MB between participants"
+    if plan.sharing is not None:
+        return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
     return "cost", f"{traffic}, about {plan.seconds:.2g} s once the parties have loaded"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,8 @@ def points(plan: Plan) -> list[Point]:
             continue
         noise, deviation = _noise(other)
         count = sum(count for _, count in other.releases)
-        found.append(Point(epsilon, noise, deviation, count, other.round_trips, other.seconds))
+        seconds = other.seconds if other.sharing is None else math.nan  # not predicted
+        found.append(Point(epsilon, noise, deviation, count, other.round_trips, seconds))
     return found
 
 
@@ -198,13 +200,15 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
 
 
 def _cells(point: Point) -> tuple[str, ...]:
+    seconds = "–" if math.isnan(point.seconds) else f"{point.seconds:.2g}"
     noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
-    return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", f"{point.seconds:.2g}")
+    return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", seconds)
 
 
 def _cost(plan: Plan, *, constant: bool) -> str:
     releases = sum(count for _, count in plan.releases)
-    own = f"{releases:,} releases in {plan.round_trips:,} round trips, about {plan.seconds:.2g} s"
+    time = f"about {plan.seconds:.2g} s" if plan.sharing is None else "of a time that is not predicted"
+    own = f"{releases:,} releases in {plan.round_trips:,} round trips, {time}"
     if constant:
         return f"About the same at every ε: {own}."
     return f"At this job's ε: {own}. Open options of the job are resolved at every ε, so the cost changes with it."

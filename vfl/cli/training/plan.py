@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +106,14 @@ def command(
         write_plan(planned, plot, positives=positives, signal=signal)
     if as_json:
         plain = _to_dict(planned, expected, records, warnings, environment)
+        if noted is not None and plain["alignment"] is not None:
+            plain["alignment"]["seconds_on_one_core"] = 0.0
         click.echo(json.dumps(plain, ensure_ascii=False))
         return
-    click.echo(planned.explain() if explain else planned.outline(expected))
+    said = planned.explain() if explain else planned.outline(expected)
+    if noted is not None:  # the price of the alignment is paid
+        said = re.sub(r"(?m)^(  align +by .*?), about .*$", r"\1, as done by vfl align", said)
+    click.echo(said)
     if across is not None:
         click.echo(_members(spec, across))
     for warning in warnings:
@@ -176,7 +182,11 @@ def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> Non
     machine = Machine.here()
     for sentence in advice(sizes_of(planned), machine):
         click.echo(f"  memory     {sentence}")
-    if nodes:
+    if nodes and planned.sharing is not None:
+        from vfl.planning.words import UNPREDICTED
+
+        click.echo(f"costs of nodes are not predicted for a run on shares: {UNPREDICTED}")
+    elif nodes:
         click.echo("\n".join(table(cost) for cost in _costs(planned, environment).values()))
         if not machine.measured:
             click.echo("costs of a typical server; for those of this machine run vfl doctor --measure")
@@ -208,8 +218,10 @@ def _to_dict(
         ],
         "round_trips": planned.round_trips,
         "bytes": planned.n_bytes,
-        "seconds": planned.seconds,
-        "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()},
+        "seconds": planned.seconds if planned.sharing is None else None,
+        "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()}
+        if planned.sharing is None
+        else None,
         "placement": list(advice(sizes_of(planned), Machine.here())),
         "alignment": {
             "id": dict(job.ids),
