@@ -202,14 +202,15 @@ class Rows:
         """
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
-        if query.weighting.kernel == "multinomial":  # its kernels weigh
+        steps = query.steps[self._party]
+        # The kernels of K classes weigh residuals after their cap; a clip per block is for weighed residuals.
+        if query.weighting.kernel == "multinomial" and (query.capped or not any(step.clip.finite for step in steps)):
             y, weights = given, None
         bounds = None
         if query.capped is not None:
             code = WEIGHTS if weights is not None else WITH_LABELS.get(query.weighting.kernel, WEIGHTS)
             bounds = self._bounds.of(query.capped, _required(records.limits), given, code)
         nothing = self.columns.block(0, 0)
-        steps = query.steps[self._party]
         v, kind = np.array(entered, np.float64), _required(records.margins).dtype
         self._visit = _Visit(query, steps, entered, v, y, weights, bounds, nothing, kind)
         return self.step(0, np.zeros(0), 0.0)
@@ -273,7 +274,7 @@ class Rows:
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
         """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.
 
-        Where records have weights, r is capped before it is weighed, as in `Margins.records`. Kernels of K classes do both.
+        Where records have weights, r is capped before it is weighed, as in `Margins.records`, or by the kernels of K classes.
         """
         kernels, clip, weighting = self._kernels, step.clip, visit.query.weighting
         pending, v, y, bounds = visit.pending, visit.v, visit.y, visit.bounds
