@@ -44,8 +44,8 @@ JOBS: dict[str, vfl.Job] = {
     "SGD, secret batches": job(vfl.SGD(sampling="poisson", batch_size=10, passes=2)),
     "SVRG, secret batches": job(vfl.SVRG(sampling="poisson", batch_size=10, passes=2)),
     "SCD, secret batches": job(vfl.SCD(sampling="poisson", batch_size=10, passes=2), **RIDGE),
-    "OutputPerturbation": job(vfl.OutputPerturbation(), loss=SmoothedHinge(0.5), penalty=vfl.L2(10.0)),
-    "NoisyGram": job(vfl.NoisyGram(), **LABELLED),
+    "OutputPerturbation": job(vfl.OutputPerturbation(constant=False), loss=SmoothedHinge(0.5), penalty=vfl.L2(10.0)),
+    "NoisyGram": job(vfl.NoisyGram(constant=False), **LABELLED),
     "held out": job(vfl.GD(passes=3), holdout=0.4),
     "held out, squared loss": job(vfl.GD(passes=3), holdout=0.4, **LABELLED),
 }

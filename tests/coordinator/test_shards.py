@@ -45,7 +45,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SVRG, public batches": (vfl.SVRG(passes=2, batch_size=100, sampling="disjoint"), {}),
     "SCD, both variables": (vfl.SCD(passes=1, batch_size=100, sampling="disjoint", release="both"), DUAL),
     "output perturbation": (vfl.OutputPerturbation(tolerance=0.1), {"penalty": vfl.L2(1.0)}),
-    "noisy Gram": (vfl.NoisyGram(), {"loss": "squared", "penalty": vfl.L2(1e-2)}),
+    "noisy Gram": (vfl.NoisyGram(constant=False), {"loss": "squared", "penalty": vfl.L2(1e-2)}),
 }
 
 

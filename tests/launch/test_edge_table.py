@@ -38,8 +38,8 @@ SOLVERS: dict[str, Any] = {
     "SGD": vfl.SGD(passes=2, sampling="disjoint"),
     "SVRG": vfl.SVRG(passes=2, sampling="disjoint"),
     "SCD": vfl.SCD(passes=2, sampling="disjoint"),
-    "OutputPerturbation": vfl.OutputPerturbation(),
-    "NoisyGram": vfl.NoisyGram(),
+    "OutputPerturbation": vfl.OutputPerturbation(constant=False),
+    "NoisyGram": vfl.NoisyGram(constant=False),
 }
 OVERFLOW = (DataError, "squares of a column's values overflow: declare bounds")
 INFINITE = (DataError, r"column 'c' holds infinite values.*declare its bounds")

@@ -69,7 +69,7 @@ SOLVERS: dict[str, tuple[Any, str]] = {
     "SCD": (vfl.SCD(passes=1, sampling="disjoint"), "hinge"),
     "SCD, both": (vfl.SCD(passes=1, sampling="disjoint", release="both"), "logistic"),
     "OutputPerturbation": (vfl.OutputPerturbation(tolerance=0.1), "logistic"),
-    "NoisyGram": (vfl.NoisyGram(), "squared"),
+    "NoisyGram": (vfl.NoisyGram(constant=False), "squared"),
 }
 
 

@@ -397,7 +397,7 @@ SOLVERS = {
     "scd": job(solver=vfl.SCD(passes=2, sampling="disjoint", batch_size=20), penalty=vfl.L2(0.1)),
     "svrg": job(solver=vfl.SVRG(passes=2, sampling="disjoint", batch_size=20)),
     "held out": job(holdout=0.25, evaluation=vfl.Evaluation()),
-    "gram": job(solver=vfl.NoisyGram(), loss="squared"),
+    "gram": job(solver=vfl.NoisyGram(constant=False), loss="squared"),
     "plain": job(privacy=None),
 }
 

@@ -73,7 +73,9 @@ SCENES: dict[str, Scene] = {
     "SVRG-disjoint": scene(vfl.SVRG(sampling="disjoint", batch_size=100, **SVRG), across(), penalty=vfl.NoPenalty()),
     "SCD-poisson": scene(vfl.SCD(sampling="poisson", batch_size=2, **DUAL), flipped()),
     "SCD-disjoint": scene(vfl.SCD(sampling="disjoint", batch_size=2, **DUAL), flipped()),
-    "OutputPerturbation": scene(vfl.OutputPerturbation(), flipped(2), SmoothedHinge(0.5), penalty=vfl.L2(10.0)),
+    "OutputPerturbation": scene(
+        vfl.OutputPerturbation(constant=False), flipped(2), SmoothedHinge(0.5), penalty=vfl.L2(10.0)
+    ),
     "NoisyGram": scene(vfl.NoisyGram(clip=1.0, label_scale=1.0), swapped(), "squared"),
 }
 
