@@ -34,7 +34,7 @@ def course(facts: Facts) -> Markup:
         reserved = sum(count for _, count in certificate.reserved)
         rows.append(("releases reserved", f"{reserved:,}"))
         rows.append(("releases charged", f"{certificate.releases:,}"))
-    if facts.plan is not None:
+    if facts.plan is not None and facts.plan.sharing is None:
         rows.append(("expected time of the rounds", f"about {facts.plan.seconds:.2g} s, by the plan"))
     if facts.timing is None:
         said = (
