@@ -248,8 +248,8 @@ def shrinking(problem: Problem) -> str:
     if not shrinks(problem):
         return ""
     return (
-        f"at μn/p = {signal_to_noise(problem):.2g} the run ends after a soft threshold that released gradients choose, at the "
-        "constant model unless they show more than noise."
+        f"at μn/p = {signal_to_noise(problem):.2g} the run ends after a soft threshold that released gradients choose, and at "
+        "its start unless they show more than noise."
     )
 
 
