@@ -148,6 +148,7 @@ class Margins:
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
 
+    @np.errstate(all="ignore")  # a cast to float32 may overflow
     def in_sweep(self, cap: float | None) -> Records:
         """Return the per-record vectors that a party sees in a visit of a sweep under this record cap, if any."""
         limits = None if cap is None else self._limits(cap)
@@ -182,6 +183,8 @@ class Margins:
         """Add the vectors up in order; add the sum to Xw, reset Xw + o to it plus o, or keep it under a name."""
         total: Vector | None = None
         for vector in vectors:
+            if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):
+                raise PrivacyError("margins were sent a vector of float32, where float64 is due")
             total = vector if total is None else total + vector
         if total is None:
             return

@@ -17,12 +17,16 @@ EVENT = Gaussian(ONE, 1.0, 2.0, 3)
 PAID = 5.0**0.5 * 0.5
 
 
-def runs_of(noise: np.ndarray, shift: float = 1.0) -> list[Transcript]:
+def runs_of(noise: np.ndarray, shift: float = 1.0, grid: float | None = None) -> list[Transcript]:
     """Return a run per row of (runs, releases, 3) noise in units of σ; each release moves by `shift` of its Δ."""
     s0, s1 = np.zeros(3), np.array([shift, 0.0, 0.0])
+    steps = None if grid is None else np.full(3, grid)
     return [
         Transcript(
-            tuple(Release(f"release {k}", "bank", EVENT, s0 + EVENT.sigma * e, (s0, s1), s0) for k, e in enumerate(run))
+            tuple(
+                Release(f"release {k}", "bank", EVENT, s0 + EVENT.sigma * e, (s0, s1), s0, grid=steps)
+                for k, e in enumerate(run)
+            )
         )
         for run in noise
     ]
@@ -56,15 +60,33 @@ def test_false_alarms_keep_their_level_for_few_runs_on_a_coarse_grid(runs: int, 
     draws, alarms = np.random.default_rng(4), 0
     for _ in range(200):
         coarse = np.rint(EVENT.sigma * draws.normal(size=(runs, releases, 3))) / EVENT.sigma
-        alarms += any(not check.passed for check in checks_of(runs_of(coarse), size=1, paid=9.0, level=0.05))
+        found = checks_of(runs_of(coarse, grid=1.0), size=1, paid=9.0, level=0.05)
+        alarms += any(not check.passed for check in found)
     assert alarms <= 20
+
+
+@pytest.mark.parametrize("step", [2.0, 8.0])
+def test_noise_that_mostly_rounds_to_nothing_is_no_alarm(step: float) -> None:
+    """The public grid is as large as σ, or four times: most differences are 0."""
+    draws, alarms = np.random.default_rng(5), 0
+    for _ in range(100):
+        coarse = step * np.rint(EVENT.sigma * draws.normal(size=(3, 2, 3)) / step) / EVENT.sigma
+        found = checks_of(runs_of(coarse, grid=step), size=1, paid=9.0, level=0.05)
+        alarms += any(not check.passed for check in found)
+    assert alarms <= 12
+
+
+@pytest.mark.parametrize("step", [4.0, 8.0])
+def test_noise_on_a_coarser_grid_than_the_public_one_fails(noise: np.ndarray, step: float) -> None:
+    coarse = step * np.rint(EVENT.sigma * noise / step) / EVENT.sigma
+    assert "noise" in failed(runs_of(coarse, grid=2.0**-20))
 
 
 def test_repeated_noise_on_a_coarse_grid_fails(noise: np.ndarray) -> None:
     coarse = np.rint(EVENT.sigma * noise) / EVENT.sigma
-    assert failed(runs_of(coarse)) == set()
+    assert failed(runs_of(coarse, grid=1.0)) == set()
     coarse[:, 1] = coarse[:, 4]
-    assert "repeats" in failed(runs_of(coarse))
+    assert "repeats" in failed(runs_of(coarse, grid=1.0))
 
 
 def test_little_and_much_noise_fail(noise: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from parties.record_cap import OwnCap
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Descend, Local, Query, Sample, Select
+from vfl.messages import Descend, Local, Query, Sample, Select, Tally
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.selection import NoisyScore
@@ -51,6 +51,7 @@ class Release:
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
     true : (s,) the same for the data that the run used. Of a sampled release, given the drawn batch.
     absent : (s,) sums without the canary, for a sampled release; None otherwise.
+    grid : (s,) the public grid that sums and noise are multiples of; None where it is unknown.
     selection : True for a selection. paid : True if a charge of the run pays for it.
     """
 
@@ -63,6 +64,7 @@ class Release:
     absent: Vector | None = None
     selection: bool = False
     paid: bool = True
+    grid: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,7 @@ class ShadowParty(Party):
     """A party that repeats given releases and records its exact sums. Only audits of simulated records use it."""
 
     seen: list[Vector]
+    grids: list[float]
     told: list[Vector]
 
     @classmethod
@@ -117,15 +120,17 @@ class ShadowParty(Party):
         shadow: ShadowParty = made  # type: ignore[assignment]
         shadow._unnoised = (Query,)
         shadow._cap = OwnCap(shadow.name, shadow.n_coordinates, repeats=True)
-        shadow.seen, shadow.told = [], []
+        shadow.seen, shadow.grids, shadow.told = [], [], []
         return shadow
 
     def _noised(self, sums: Any, grid: float, event: Any, key: ReleaseKey, sensitivity: float) -> Vector:
         self.seen.append(np.asarray(sums * grid, dtype=np.float64))
+        self.grids.append(grid)
         return self.told.pop(0).copy()
 
     def _select(self, query: Select, w: Vector, sums: Any, key: ReleaseKey) -> NoisyScore:
         self.seen.append(self._scores(query, w, sums))
+        self.grids.append(0.0)
         return NoisyScore(0, 0)
 
 
@@ -136,6 +141,7 @@ class ShadowTransport:
         self._parties = parties
         self.told: list[Vector] = []
         self.seen: list[tuple[str, Vector]] = []
+        self.grids: list[float] = []
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
         """Ask each party for its share, and give it its own releases, in the order of the shares."""
@@ -147,7 +153,8 @@ class ShadowTransport:
                 party.told, self.told = self.told[:count], self.told[count:]
             replies[name] = party.answer(share, records, key)
             self.seen += [(name, sums) for sums in party.seen]
-            party.seen = []
+            self.grids += party.grids
+            party.seen, party.grids = [], []
         return replies
 
 
@@ -162,10 +169,16 @@ class Shadow:
     def exact(self, query: Query, released: Released) -> list[tuple[str, Vector]]:
         """Return [(party, exact values)] for every release of a query, and take the step that follows from `released`."""
         self._transport.seen, self._transport.told = [], [] if isinstance(query, Select) else list(released)
+        self._transport.grids = []
         answered, _ = self._execute(without_noise(query))
         if query.shares():
             return self._transport.seen
         return [("", u) for u in answered]
+
+    def grids(self, query: Query, sizes: Sequence[int]) -> list[Vector]:
+        """Return the grid of every entry of the releases that `exact` saw last, of these sizes; [] where it is unknown."""
+        known = self._transport.grids if query.shares() else [query.statistic.grid] if isinstance(query, Tally) else []
+        return [np.full(size, grid) for size, grid in zip(sizes, known, strict=False)]
 
     def without(self, query: Query, released: Released, canaries: Integers) -> list[tuple[str, Vector]]:
         """Return the same as `exact` for a batch without the canaries; takes no step."""
@@ -321,6 +334,7 @@ class Rehearsal:
             absent = shadows[0].without(query, released, self.canaries)
         on0, on1 = (shadow.exact(own, released) for shadow, own in zip(shadows, queries, strict=True))
         true = truth.exact(query, released) if truth not in shadows else (on0, on1)[side]
+        grids = shadows[side].grids(query, [sums.size for _, sums in (on0, on1)[side]])
         kind = f"{type(query).__name__}, query {number}"
         if isinstance(query, Select):
             return [self._selection(query, kind, released, on0, on1, true)]
@@ -335,13 +349,15 @@ class Rehearsal:
                     (on0[part][1], on1[part][1]),
                     true[part][1],
                     None if absent is None else absent[part][1],
+                    grid=grids[part] if grids else None,
                 )
                 for part, u in enumerate(released)
             ]
         joined = [np.concatenate([sums for _, sums in found]) for found in (on0, on1, true)]
         without = None if absent is None else np.concatenate([sums for _, sums in absent])
         whole = np.concatenate(released)
-        return [Release(kind, "", events[0], whole, (joined[0], joined[1]), joined[2], without)]
+        grid = np.concatenate(grids) if grids else None
+        return [Release(kind, "", events[0], whole, (joined[0], joined[1]), joined[2], without, grid=grid)]
 
     def _selection(self, query: Select, kind: str, released: Released, *found: list[tuple[str, Vector]]) -> Release:
         """Return a selection, with every party's scores times ε/2Δ."""
