@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SPILLS = (
-    "the Ray cluster may spill its object store to disk: per-record vectors may have been written in clear on its nodes; "
+    "the Ray cluster may spill its object store to disk: per-record vectors and ids may have been written in clear on its "
+    "nodes; "
     """start its head with --system-config='{"automatic_object_spilling_enabled": false}'"""
 )
 UNKNOWN = "whether the Ray cluster spills its object store to disk in clear could not be found out"
 STORED = (
-    "the Ray object store of {who} lies on disk: per-record vectors were written there in clear; start Ray there with a "
-    "--object-store-memory that its /dev/shm can hold"
+    "the Ray object store of {who} lies on disk: per-record vectors and ids were written there in clear; start Ray there "
+    "with a --object-store-memory that its /dev/shm can hold"
 )
 UNSEEN = "whether the Ray object store of {who} lies on disk in clear could not be found out"
 MEMORY, DISK, UNCERTAIN = "memory", "disk", "uncertain"
