@@ -14,8 +14,18 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.rounds import Round
 from tests.tuning.setting import CANDIDATES, job, table
-from vfl.errors import BudgetExceeded, DataError, LedgerError, OutputError, PartyLost, SpecificationError
+from vfl.errors import (
+    BudgetExceeded,
+    ConsentRefused,
+    DataError,
+    LedgerError,
+    OutputError,
+    PartyLost,
+    PrivacyError,
+    SpecificationError,
+)
 from vfl.job.faults import Faults
+from vfl.job.flags import NOT_PRIVATE
 from vfl.launch.engines import dispatch
 from vfl.launch.run.verification import verify_run
 from vfl.privacy.accountants import SelectionAccountant, ZCdpAccountant
@@ -24,6 +34,8 @@ from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.privacy.private_selection import epsilon_of
 from vfl.privacy.spending import UNIT_BITS
 from vfl.tuning import run as tuning_run
+from vfl.tuning.candidates import tuning_of
+from vfl.tuning.forecast import TunePlan
 from vfl.tuning.run import Begun, resume, tune
 from vfl.tuning.sealed import Sealed
 
@@ -143,6 +155,45 @@ def test_refusals_charge_nothing(tmp_path):
     assert charges(ledger) == []
     assert {run.status for balance in ledger.show() for run in balance.runs} <= {"refunded"}
     assert head.seq <= ledger.head().seq
+
+
+TAKEN_FROM_DATA = {"privacy": {"smoothness": "data"}, "penalty.strength": 0.2}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("wins", [True, False])
+def test_a_candidate_without_a_guarantee_leaves_every_winner_without_one(tmp_path, monkeypatch, first, wins):
+    # The choice compares the winner with a score that rests on uncharged moments, whether or not that candidate wins.
+    candidates = [TAKEN_FROM_DATA, {}] if first else [{}, TAKEN_FROM_DATA]
+    flagged = 0 if first else 1
+    monkeypatch.setattr(tuning_run, "chosen", lambda scores, inclusion: flagged if wins else 1 - flagged)
+    found = tune(job(), candidates, table(), engine="inprocess", watch=quiet, output=tmp_path / "run")
+    assert not found.certificate.private
+    assert any(flag.startswith(NOT_PRIVATE) and "smoothness" in flag for flag in found.certificate.flags)
+    assert "NOT" in found.certificate.who_sees_what["outsider"]
+    report = verify_run(tmp_path / "run")
+    assert report.ok, report
+    planned = TunePlan(found.tuning, 400)
+    assert planned.to_dict()["flags"]
+    assert NOT_PRIVATE in str(planned)
+
+
+@pytest.mark.parametrize("refused", [TAKEN_FROM_DATA, {}])
+def test_every_candidate_is_checked_before_anything_is_charged(tmp_path, refused):
+    # The ledger refuses a candidate without a guarantee, and an owner's policy one that it does not list.
+    ledger = ledger_of(tmp_path / "budget.db")
+    spec = job(dataset="small")
+    first = tuning_of(spec, [{"penalty.strength": 0.05}, refused]).with_delta(400).trials[0]
+    text = f'format = 1\njobs = ["{first.digest}"]\n[total]\nepsilon = 99\ndelta = 1e-3\n'
+    (tmp_path / "bank.toml").write_text(text)
+    with pytest.raises((PrivacyError, ConsentRefused)):
+        tune(
+            spec, [{"penalty.strength": 0.05}, refused], table(), engine="inprocess", watch=quiet,
+            ledger=tmp_path / "budget.db", policies={"bank": tmp_path / "bank.toml"},
+        )  # fmt: skip
+    assert charges(ledger) == []
+    (balance,) = ledger.show()
+    assert balance.spent == 0.0
 
 
 def test_all_trials_are_made_and_their_rounds_hold_no_release(monkeypatch):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.alignment import reveals
 from vfl.certificate.document import FORMAT, SHARED, Certificate
 from vfl.evaluation.fairness import GroupFairness
-from vfl.job.flags import flags_of
+from vfl.job.flags import flags_of, voids
 from vfl.messages import Moments
 from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
@@ -21,7 +21,7 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.bought import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from vfl.certificate.document import Events
     from vfl.job import Job
@@ -124,10 +124,14 @@ def who_sees_what(
     return {who: f"{what}; in the alignment {shown[who]}" if who in shown else what for who, what in said.items()}
 
 
-def planned(plan: Plan) -> dict[str, Any]:
-    """Return the fields of a certificate that follow from the job and n alone, before any data are touched."""
+def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the fields of a certificate that follow from the job and n alone, before any data are touched.
+
+    others : flags of the candidates that a private choice compared this job with.
+    """
     job, problem, solver = plan.job, plan.problem, plan.solver
-    private = problem.private and not flags_of(plan.job)
+    flags = tuple(dict.fromkeys((*flags_of(job), *others)))
+    private = problem.private and not voids(flags)
     clip = getattr(solver, "clip", None) if problem.private else None
     isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
     if solver.by_pass:
@@ -145,7 +149,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "format": FORMAT if sharing is None else SHARED,
         "trust": {} if sharing is None else sharing.stated(),
         "private": private,
-        "flags": flags_of(plan.job),
+        "flags": flags,
         "reserved": _counted(plan.releases),
         "noise": "none" if job.privacy is None else type(job.privacy.noise or CryptographicNoise()).__name__,
         "solver": {"name": solver.name, **_options(solver)},

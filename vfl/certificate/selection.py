@@ -56,13 +56,14 @@ def certify_selection(
     ε is that of the whole choice at the job's δ, by the curve of vfl.privacy.private_selection, whatever the ledger adds up.
 
     plan : of the winner's trial. statement : of the book. releases, epsilon : the charges of the whole tune and their ε.
-    candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
+    candidates : digest of each candidate's job, in order. flags : of all candidates, since the choice compares all of them, so
+        that one without a guarantee leaves the winner without one. model, findings : contents of model.json and findings.json.
 
     Heads of the parties' own books are left out: the number of entries would tell outsiders whether a loser's training failed.
     """
-    facts = planned(plan)
+    facts = planned(plan, flags)
     facts["reserved"] = tuple(releases)
-    facts["flags"] += (*flags, *statement.flags)
+    facts["flags"] += statement.flags
     facts["who_sees_what"] = seen(facts["who_sees_what"])
     place = {"run": run, "account": account, "entries": statement.entries, "head": statement.head}
     return Certificate(

@@ -26,7 +26,7 @@ from vfl.certificate.trust import fault_of as fault_of_trust
 from vfl.certificate.trust import said_of
 from vfl.certificate.words import sentences
 from vfl.errors import LedgerError, OutputError, VflError
-from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
+from vfl.job.flags import flags_of, voids
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
@@ -244,7 +244,7 @@ def _claims(certificate: Certificate) -> str:
         certificate.basis != "none"
         and certificate.noise == CryptographicNoise.__name__
         and certificate.smoothness != "data"
-        and not any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in certificate.flags)
+        and not voids(certificate.flags)
     )
     if private != certificate.private:
         raise _Mismatch(
@@ -368,7 +368,7 @@ def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logg
 
 def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) -> list[str]:
     """Return the fields of a certificate that do not follow from a plan. added : options of solvers to ignore."""
-    expected = planned(plan)
+    expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
     expected["solver"] = {name: value for name, value in expected["solver"].items() if name not in added}
     if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them

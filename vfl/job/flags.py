@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from vfl.messages import Backward, Moments, Query, Unnoised
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vfl.job.job import Job
 
 UNCHARGED = "trained with privacy=None: the model is not differentially private"
@@ -39,6 +41,11 @@ def flags_of(job: Job) -> tuple[str, ...]:
             "guarantee; ε would hold only if that model were public knowledge"
         )
     return tuple(flags)
+
+
+def voids(flags: Iterable[str]) -> bool:
+    """Return True if one of these flags says that there is no guarantee."""
+    return any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in flags)
 
 
 def unnoised(job: Job) -> tuple[type[Query], ...]:

@@ -41,14 +41,16 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
     return isinstance(data, Mapping) and any(name in partition.parties for name in data)
 
 
-def ask_owners(job: Job, data: Any, policies: Mapping[str, str]) -> None:
+def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *, here: bool = False) -> None:
     """Ask every owner's policy about the job before one file of all parties is opened here. Raises ConsentRefused.
 
     Parties that have sources of their own ask by themselves, where they open them.
+
+    here : all parties compute in this process, so that its policies are theirs: ask them whatever the data are.
     """
     from parties.loading import consented
 
-    if isinstance(data, str | Path) or callable(data) or hasattr(data, "delimiter"):
+    if here or isinstance(data, str | Path) or callable(data) or hasattr(data, "delimiter"):
         for party in job.partition.parties:
             consented(job.for_party(party), policies.get(party))
 

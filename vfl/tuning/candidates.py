@@ -15,6 +15,7 @@ from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
 from vfl.evaluation.specification import Evaluation, scores_of
 from vfl.job import Job
 from vfl.job.file import decode
+from vfl.job.flags import flags_of
 from vfl.job.job import require_job
 from vfl.job.plain import encode
 from vfl.losses import loss_of, power_of
@@ -151,6 +152,11 @@ class Tuning:
             replace(job, privacy=_seeded(replace(_of(job), epsilon=self.trial_epsilon), number), evaluation=evaluation)
             for number, job in enumerate(self.jobs)
         )
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of all candidates: a choice depends on every value that one of them leaves uncharged."""
+        return tuple(dict.fromkeys(flag for job in self.jobs for flag in flags_of(job)))
 
     @property
     def digest(self) -> str:

@@ -103,6 +103,7 @@ class TunePlan:
         ]
         for number, (job, plan) in enumerate(zip(tuning.jobs, self.plans, strict=True), 1):
             lines.append((f"{number} of {m}", f"{difference(tuning.jobs[0], job)}: {plan.round_trips} round trips"))
+        lines += [("flag", flag) for flag in tuning.flags]
         return [*lines, ("forecast", self.forecast)]
 
     def __str__(self) -> str:
@@ -128,6 +129,7 @@ class TunePlan:
             "score": self.tuning.score,
             "inclusion": self.tuning.inclusion,
             "epsilon": self.tuning.epsilon,
+            "flags": list(self.tuning.flags),
             "delta": self.tuning.delta,
             "trial_epsilon": self.tuning.trial_epsilon,
             "noise_factor": self.factor,

@@ -169,7 +169,8 @@ def tune(
         raise SpecificationError(
             "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
         )
-    budget.check(first)
+    for each in tuning.trials:
+        budget.check(each)
     budget.find()
     settings = settings_of(
         replace(first, dataset=None),
@@ -393,7 +394,8 @@ class _Tune:
     def _sources(self, job: Job) -> Mapping[str, Any]:
         if isinstance(self._settings.place, Organisations):
             return named_by_owners(job.partition, self._data)
-        ask_owners(job, self._data, self._settings.policies)
+        for each in self._tuning.trials:  # a later refusal would come after the charge
+            ask_owners(each, self._data, self._settings.policies, here=self._settings.place is None)
         return sources_of(job, self._data, ids=True)
 
     def _known_records(self) -> int | None:
@@ -487,7 +489,7 @@ class _Tune:
             findings=told(findings),
             run=self._book.budget.run,
             account=self._book.account,
-            flags=tuple(dict.fromkeys(flag for each in trials for flag in each.flags)),
+            flags=tuple(dict.fromkeys((*tuning.flags, *(flag for each in trials for flag in each.flags)))),
         )
         if signer is not None:
             certificate = certificate.signed(signer)
