@@ -15,7 +15,7 @@ import numpy as np
 from vfl.kernels import dense as kernels
 from vfl.kernels import dense_loops as loops
 from vfl.kernels.geometry import Geometry
-from vfl.kernels.simd import SUMS, WIDTH, add_to, cells, entries, lanes
+from vfl.kernels.records import SUMS, WIDTH, add_to, cells, entries, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from vfl.kernels import dense as kernels
 from vfl.kernels import dense_loops as loops
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry
-from vfl.kernels.simd import WIDTH
+from vfl.kernels.records import WIDTH
 
 GRID = 2.0**-20
 ROWS = [0, 1, WIDTH - 1, WIDTH, 129, 1025, loops.PANEL + 5]

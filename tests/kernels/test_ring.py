@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +9,6 @@ from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
 from vfl.kernels import ring as kernels
-from vfl.kernels import ring_blocks as blocks
 from vfl.kernels import ring_loops as loops
 
 EXTREMES = np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1], dtype=np.uint64)
@@ -53,7 +48,7 @@ def test_products_are_those_of_integers(n, kind):
 @pytest.mark.parametrize("cell", [-(2**15), 2**15 - 1])
 @pytest.mark.parametrize("word", [2**64 - 1, 2**63, 0x8000_8000_07FF_FFFF, 0x7FFF_7FFF_07FF_FFFF, 0])
 def test_blocks_hold_the_sums_of_extreme_products(cell, word):
-    n = 2 * blocks.BLOCK + 3
+    n = 2 * loops.PANEL + 3
     r = np.full(n, word, dtype=np.uint64)
     for columns in (np.full((3, n), cell, np.int16), np.full((3, n), cell, np.int64).view(np.uint64)):
         assert kernels.products(columns, r).tolist() == 3 * [n * cell * word % 2**64]
@@ -63,7 +58,7 @@ def test_blocks_hold_the_sums_of_extreme_products(cell, word):
 def test_angles_hold_the_sums_of_extreme_products(cell):
     # A digit is largest in magnitude, -2^11, where twelve bits of a weight are 100000000000.
     weights = np.array([-(2**63), 2**63 - 1, -1, 0, sum(2**11 << 12 * f for f in range(5))] * 13)
-    columns = np.full((len(weights), 2 * blocks.LANES + 1), cell, dtype=np.int16)
+    columns = np.full((len(weights), 2 * loops.PANEL + 1), cell, dtype=np.int16)
     columns[weights == 0] = 1  # not read
     parts = np.full(columns.shape[1], 5, dtype=np.int64)
     kernels.add_products(columns, weights, parts)
@@ -161,20 +156,3 @@ def test_capped_rows_keep_their_direction_and_no_record_that_fits_is_cut():
 def test_arguments_that_do_not_fit_are_refused(call):
     with pytest.raises(SpecificationError):
         call()
-
-
-@pytest.mark.slow
-def test_machines_without_the_instruction_for_pairs_compute_the_same(tmp_path):
-    code = """
-import numpy as np
-from vfl.kernels import ring as kernels, ring_blocks
-assert not ring_blocks.MULTIPLIES_PAIRS
-rng = np.random.default_rng(0)
-columns, r = rng.integers(-(2**15), 2**15, (5, 600)).astype(np.int16), rng.integers(0, 2**64, 600, dtype=np.uint64)
-assert (kernels.products(columns, r) == columns.astype(np.int64).view(np.uint64) @ r).all()
-weights, parts = rng.integers(-(2**48), 2**48, 5), np.zeros(600, np.int64)
-kernels.add_products(columns, weights, parts)
-assert (parts == weights @ columns.astype(np.int64)).all()
-"""
-    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

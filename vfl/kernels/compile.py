@@ -1,4 +1,4 @@
-"""Compilation of the loops, and the few machine operations that numba lacks.
+"""Compilation of the loops.
 
 Numba's cache of a compiled loop watches the size and time of that loop's file alone, though other modules of this folder are
 compiled into it. `compiled` adds the content of the whole folder, so that no change of a module leaves a stale loop.
@@ -7,32 +7,23 @@ compiled into it. `compiled` adds the content of the whole folder, so that no ch
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numba.core.base import BaseContext
-    from numba.core.typing.templates import Signature
-
-    Code = Callable[[BaseContext, ir.IRBuilder, Signature, list[ir.Value]], ir.Value]
 
 F = TypeVar("F", bound="Callable[..., object]")
 
 MAGIC = 1.5 * 2.0**52  # c + MAGIC has rint(c) in its low bits, for |c| < 2⁵¹
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
 
-_WORD = ir.IntType(64)
-
-
-inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
+PLAIN = bool(os.environ.get("VFL_PLAIN_KERNELS"))
+"""True if the environment asks for loops without hand-made machine code (vfl.kernels.records)."""
 
 
 def sources(folder: Path) -> str:
@@ -44,7 +35,7 @@ def sources(folder: Path) -> str:
     return digest.hexdigest()
 
 
-SOURCES = sources(Path(__file__).parent)
+SOURCES = sources(Path(__file__).parent) + (" plain" if PLAIN else "")
 
 
 def compiled(function: F) -> F:
@@ -63,43 +54,3 @@ def compiled(function: F) -> F:
 def part(function: F) -> F:
     """Compile a function that is inlined into a loop's body; it makes no arrays, so it counts no references."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))
-
-
-def _address(
-    context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value], *, inbounds: bool
-) -> ir.Value:
-    """Return the address of columns[j, i], without checks: wrap-around tests and slices cost more than the sums."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    n = builder.extract_value(array.shape, 1)
-    return builder.gep(array.data, [builder.add(builder.mul(args[1], n), args[2])], inbounds=inbounds)
-
-
-@inline
-def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
-    """Return columns[j, i], unchecked."""
-
-    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.load(_address(context, builder, signature, args, inbounds=True))
-
-    return columns.dtype(columns, types.int64, types.int64), code
-
-
-@inline
-def add_bits(_context: BaseContext, _total: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Return total + bits(x) modulo 2⁶⁴ (numba's own integer sum promises the compiler that it never wraps)."""
-    word = types.int64 if isinstance(x, types.Integer) else types.float64
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.add(args[0], builder.bitcast(args[1], _WORD))
-
-    return types.int64(types.int64, word), code
-
-
-@inline
-def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> tuple[Signature, Code]:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴: the rest of a sum of bits is the sum of the integers."""
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.sub(args[0], builder.mul(args[1], _WORD(MAGIC_BITS)))
-
-    return types.int64(types.int64, types.int64), code

@@ -19,7 +19,7 @@ of one panel, then the next columns over the same rows. The margins and weights 
 meanwhile. A record's numbers are computed in the same order whatever the groups are, and integer sums have no order, so that
 groups change no bit of a result. A clip per block needs all columns of a record at once; its loop fetches cells ahead instead.
 
-r, like : numbers of vfl.kernels.simd. All functions here of one record are those of WIDTH records too.
+r, like : numbers of vfl.kernels.records. All functions here of one record are those of WIDTH records too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.kernels.compile import MAGIC, add_bits, compiled, load, part, unbiased
-from vfl.kernels.simd import (
+from vfl.kernels.compile import MAGIC, compiled, part
+from vfl.kernels.records import (
     SUMS,
     WIDTH,
+    add_bits,
     add_to,
     align_stack,
     all_at_most,
@@ -41,12 +42,14 @@ from vfl.kernels.simd import (
     fetch,
     lanes,
     least,
+    load,
     magnitude,
     most,
     power_of_two,
     put,
     root,
     signed_by,
+    unbiased,
 )
 
 if TYPE_CHECKING:
@@ -154,10 +157,10 @@ def exact_sums(sums: Integers, count: int) -> Integers:
     """Return the sums, (s,), of count sums of bits in each row of (s, SUMS)."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
-        q = 0
+        q = np.uint64(0)
         for k in range(SUMS):
-            q = add_bits(q, sums[j, k])
-        out[j] = unbiased(q, count)
+            q += np.uint64(sums[j, k])
+        out[j] = unbiased(np.int64(q), count)
     return out
 
 

@@ -35,8 +35,7 @@ def products(columns: Columns | Words, words: Words) -> Words:
     """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,). columns : int16, int32 or words."""
     _fit(columns, words)
     sums = np.zeros(len(columns), dtype=np.uint64)
-    dot = {2: loops.dot_short, 4: loops.dot_wide}.get(columns.dtype.itemsize, loops.dot_words)
-    dot(columns, words, sums)
+    loops.dot(columns, words, sums)
     return sums
 
 

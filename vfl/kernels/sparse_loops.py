@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.kernels.compile import MAGIC, add_bits, compiled, unbiased
+from vfl.kernels.compile import MAGIC, compiled
 from vfl.kernels.dense_loops import capped, clamped, clipped, weight
+from vfl.kernels.records import add_bits, unbiased
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector

@@ -1,0 +1,157 @@
+"""The operations of vfl.kernels.machine in plain Numba, one record at a time: the fallback where machine code does not compile.
+
+Integer sums and margins are the same to the bit. Sums of floats, which only runs without privacy take, add in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from vfl.kernels.compile import MAGIC, MAGIC_BITS, part
+
+WIDTH, SUMS = 1, 1
+_BIAS = np.uint64(MAGIC_BITS)
+_POWERS = np.array([0.0, *np.ldexp(1.0, np.arange(-1022, 1024)), math.inf])  # 2^(e − 1023) at e
+
+
+@part
+def lanes() -> float:
+    """Return 0."""
+    return 0.0
+
+
+@part
+def at_least(a: Any, b: Any, then: Any, other: Any) -> Any:
+    """Return `then` where a ≥ b, else `other`, also where one of them is NaN."""
+    return then if a >= b else other
+
+
+@part
+def all_at_most(a: Any, b: Any) -> Any:
+    """Return whether a ≤ b. NaN is not."""
+    return a <= b
+
+
+@part
+def align_stack() -> None:
+    """Do nothing."""
+
+
+@part
+def least(a: Any, b: Any) -> Any:
+    """Return a where a < b, else b, also where one of them is NaN."""
+    return a if a < b else b
+
+
+@part
+def most(a: Any, b: Any) -> Any:
+    """Return a where a > b, else b, also where one of them is NaN."""
+    return a if a > b else b
+
+
+@part
+def signed_by(x: Any, sign: Any) -> Any:
+    """Return x with its sign changed where that of `sign` is set."""
+    return x * math.copysign(1.0, sign)
+
+
+@part
+def magnitude(x: Any) -> Any:
+    """Return x without its sign."""
+    return abs(x)
+
+
+@part
+def root(x: Any) -> Any:
+    """Return √x."""
+    return math.sqrt(x)
+
+
+@part
+def power_of_two(k: Any) -> Any:
+    """Return 2^k for k given as k + 1023 + MAGIC, −1022 ≤ k ≤ 1024 (the last gives infinity); NaN for NaN."""
+    return k if k != k else _POWERS[int(k - MAGIC)]
+
+
+@part
+def load(columns: Any, j: int, i: int) -> Any:
+    """Return columns[j, i]."""
+    return columns[j, i]
+
+
+@part
+def at(vector: Any, i: int) -> Any:
+    """Return vector[i]."""
+    return vector[i]
+
+
+@part
+def cells(columns: Any, j: int, i: int, _like: float) -> float:
+    """Return columns[j, i]."""
+    return np.float64(columns[j, i])
+
+
+@part
+def entries(vector: Any, i: int, _like: float) -> float:
+    """Return vector[i]."""
+    return np.float64(vector[i])
+
+
+@part
+def put(vector: Any, i: int, x: Any) -> None:
+    """Write x to vector[i]."""
+    vector[i] = x
+
+
+@part
+def add_bits(total: Any, x: Any) -> Any:
+    """Return total + bits(x) modulo 2⁶⁴, for x = c + MAGIC with |c| < 2⁵¹."""
+    return np.int64(np.uint64(total) + np.uint64(np.int64(x - MAGIC)) + _BIAS)
+
+
+def _sum(total: Any, x: Any) -> Any:
+    return total + x
+
+
+@overload(_sum)
+def _choose(total, x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001 - numba compares this signature with the lambda's
+    if isinstance(total, types.Integer):
+        return lambda total, x: add_bits(total, x)  # noqa: PLW0108 - numba compiles a function of Python
+    return lambda total, x: total + x
+
+
+@part
+def add_to(sums: Any, j: int, x: float) -> None:
+    """Add x to sums, (s, 1), of column j: the number if these are float64, its bits modulo 2⁶⁴ if they are int64."""
+    sums[j, 0] = _sum(sums[j, 0], x)
+
+
+@part
+def unbiased(total: Any, count: Any) -> Any:
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴."""
+    return np.int64(np.uint64(total) - np.uint64(count) * _BIAS)
+
+
+@part
+def fetch(_columns: Any, _j: int, _i: int, _like: float) -> None:
+    """Do nothing."""
+
+
+@part
+def fetch_row(_table: Any, _row: int) -> None:
+    """Do nothing."""
+
+
+@part
+def four_rows(table: Any, angles: Any, words: Any, i: int, out: Any) -> None:
+    """Write Σ_f table[angles[r], f]·words[r, f] modulo 2^64 to out[r] for r = i to i + 3; f ends at the last multiple of 4."""
+    for r in range(i, i + 4):
+        total = np.uint64(0)
+        for f in range(words.shape[1] // 4 * 4):
+            total += np.uint64(np.int64(table[angles[r], f])) * words[r, f]
+        out[r] = total
