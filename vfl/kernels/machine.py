@@ -1,8 +1,8 @@
 """Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, fetches into the cache.
 
-This is the only module with hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops give the same integers
-and take 5 to 11 times as long (1.6 times for residuals on shares; AVX-512, 1 to 8 columns). Loops written for single columns
-without vectors of records took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules, whose names agree.
+This is the only module with hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops return the same
+integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops without vectors of
+records, written for single columns, took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
 
 A number below is either a float64, of one record, or a `Lanes`, of WIDTH records in a row: one or a few vector registers
 of whatever machine this is. Every operation is the IEEE one on each lane, so that a record's result does not depend on
