@@ -33,7 +33,7 @@ class DailyCount:
         Raises ConsentRefused when the file cannot be read or written: what cannot be counted is not predicted.
         """
         try:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             with contextlib.closing(sqlite3.connect(self._path, WAIT_SECONDS, isolation_level=None)) as file:
                 file.execute("PRAGMA synchronous = FULL")
                 file.execute("BEGIN IMMEDIATE")

@@ -8,6 +8,7 @@ $XDG_STATE_HOME or ~/.local/state.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from parties.sources.plugins import is_address
 from vfl.alignment import Indexed, alignment_name
 from vfl.csv import Csv
 from vfl.errors import OutputError
+from vfl.writing import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +71,6 @@ class Index:
         line = json.dumps(head, separators=(",", ":"))
         line += " " * (-(DIGITS + 2 + len(line)) % 8)  # rows then begin at a multiple of their size
         check = _checksum(line, self.rows)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= MOST_FILES:
@@ -77,13 +78,7 @@ class Index:
                     f"the folder of aligned rows holds {MOST_FILES} files, most of them of runs that never ended: remove those "
                     "that no run needs"
                 )
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(f"{check} {line}\n".encode())
-                for piece in _pieces(self.rows):
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            replace_file(path, itertools.chain([f"{check} {line}\n".encode()], _pieces(self.rows)))
         except OSError as error:
             raise OutputError(f"cannot write the index {path.name!r} in the party's place: {error.strerror}") from error
 

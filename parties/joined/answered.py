@@ -38,7 +38,7 @@ class Answered:
     def __init__(self, path: Path, party: str, run: str) -> None:
         self._path, self._party, self._run = path, party, run
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             self._file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = FULL")

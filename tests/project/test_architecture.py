@@ -38,6 +38,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.markup",
         "vfl.csv",
         "vfl.endings",
+        "vfl.writing",
     ),
     (
         "vfl.losses",

@@ -27,7 +27,7 @@ from vfl.tuning import run, sealed
 folder, step, when, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 owner, name = {
     "reserve": (run._Book, "reserve"), "charge": (run._Book, "charge"), "query": (Executor, "__call__"),
-    "keep": (run.Sealed, "keep"), "settle": (run._Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_sealed"),
+    "keep": (run.Sealed, "keep"), "settle": (run._Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_whole"),
     "unpack": (run, "_unpack"), "write": (run, "write_whole"), "remove": (run.Sealed, "remove"),
 }[step]
 real, count = getattr(owner, name), 0
@@ -60,10 +60,10 @@ STEPS = [
     ("settle", "before", 1),
     ("settle", "after", 1),
     ("draw", "after", 1),
-    ("stage", "after", 1),
+    ("stage", "after", 2),
     ("unpack", "before", 1),
-    ("write", "after", 2),  # the first file of the winner; before it comes the state of the tune
-    ("write", "before", 5),
+    ("write", "after", 3),  # the first file of the winner; before it come the state of the tune and the staged winner
+    ("write", "before", 6),
     ("unpack", "after", 1),
     ("remove", "after", 1),
 ]
@@ -115,7 +115,7 @@ def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tmp_
         assert json.loads(winner)["model.json"] == (folder / "model.json").read_text()
         assert "moments" not in json.loads((folder / "model.json").read_text())  # they are withheld with the trial
     left = {path.name for path in folder.iterdir()}
-    assert not left & {"sealed", "winner.json", "winner.json.part"}
+    assert not left & {"sealed", "winner.json"}
     assert found.certificate.epsilon <= 1.0
     report = verify_run(folder)
     assert report.ok, report

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.csv import Csv, formatted
-from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
+from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, path_of
 from vfl.job.faults import Faults
@@ -59,6 +59,7 @@ from vfl.schema import declarations
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import Secure
 from vfl.solvers import SOLVERS, SkGD
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -218,11 +219,8 @@ def decode(plain: Mapping[str, Any]) -> Job:
 
 
 def write(job: Job, path: Path) -> None:
-    """Write a job file."""
-    try:
-        path.write_text(to_toml(job), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    """Write a job file. Raises OutputError."""
+    write_whole(path, to_toml(job))
 
 
 _NAME = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^.="']+)"""

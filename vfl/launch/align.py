@@ -13,8 +13,8 @@ from vfl.job.job import require_job
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.dispatch import align_only
 from vfl.launch.engines.place import Organisations, across, place_of
-from vfl.launch.run.folder import write_whole
 from vfl.launch.sources import ask_owners, named_by_owners, paths_of, sources_of
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

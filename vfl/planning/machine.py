@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vfl.errors import SpecificationError
+from vfl.writing import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class Machine:
         """Store the constants for later plans on this machine, and return the path of the file."""
         path = stored_at()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
         return path
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration, gains
-from vfl.launch.run.folder import check_finished, write_whole
+from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
 from vfl.planning.words import MODELS
 from vfl.problem import INTERCEPT, coordinates_of
@@ -22,6 +22,7 @@ from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.measures import BASELINE, HEAD, rows_of
 from vfl.report.model import IMPORTANCE_NOTE
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from vfl.certificate import Report

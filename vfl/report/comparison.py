@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import SpecificationError
-from vfl.launch.run.folder import check_finished, write_whole
+from vfl.launch.run.folder import check_finished
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.losses import loss_of
 from vfl.report.markup import Child, element, page, section, table
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.issue import planned
 from vfl.errors import OutputError, SpecificationError, VflError
-from vfl.launch.run.folder import write_whole
 from vfl.planning import plan as make_plan
 from vfl.report import charts
 from vfl.report.expectation import expectation
 from vfl.report.markup import Child, Markup, element, join, page, section, style, table
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.launch.run.folder import check_finished, write_whole
+from vfl.launch.run.folder import check_finished
 from vfl.report.course import course
 from vfl.report.curves import curves
 from vfl.report.facts import gathered
@@ -16,6 +16,7 @@ from vfl.report.model import bounds, choices, coefficients, contribution, findin
 from vfl.report.signal import signal
 from vfl.report.spending import spent
 from vfl.version import __version__
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from vfl.certificate import Report

@@ -56,6 +56,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security.buckets import LARGE, Buckets, scratch
 from vfl.security.identifiers import repeated
+from vfl.writing import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -299,12 +300,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         path = self._path(f"-{hashlib.sha256(owner.encode()).hexdigest()[:32]}.asked")
         with self._keeping():
             if not path.exists():
-                begun = path.with_suffix(".asking")
-                with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(digest)
-                    file.flush()
-                    os.fsync(file.fileno())
-                begun.replace(path)
+                replace_file(path, [digest])
             return path.read_bytes() == digest
 
     def _path(self, name: str) -> Path:

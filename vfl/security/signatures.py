@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from vfl.errors import OutputError, SpecificationError
+from vfl.writing import replace_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -210,7 +211,7 @@ def _make(path: Path) -> None:
             # A hard link appears complete or not at all, and never replaces another key.
             with contextlib.suppress(FileExistsError):
                 os.link(part, path)
-                path.with_name(path.name + PUBLIC_SUFFIX).write_bytes(public)
+                replace_file(path.with_name(path.name + PUBLIC_SUFFIX), [public])
         finally:
             Path(part).unlink()
     except OSError as error:

@@ -39,7 +39,7 @@ from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Organisations, Place
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import settings_of
-from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder, write_whole
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result, numbers, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
@@ -53,7 +53,8 @@ from vfl.privacy.ledger.composition import plan_cost
 from vfl.security.signatures import signing_key
 from vfl.tuning.candidates import INCLUSION, Tuning, tuning_of
 from vfl.tuning.draw import chosen
-from vfl.tuning.sealed import FOLDER, Sealed, Trial, write_sealed
+from vfl.tuning.sealed import FOLDER, Sealed, Trial
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -507,7 +508,7 @@ def _commit(folder: Path, result: Result) -> None:
     if result.findings:
         documents[FINDINGS] = json.dumps(result.told(), indent=2, ensure_ascii=False)
     staged = folder / FOLDER / WINNER
-    write_sealed(staged, json.dumps(documents).encode())
+    write_whole(staged, json.dumps(documents).encode())
     try:
         staged.replace(folder / WINNER)
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import OutputError
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FOLDER = "sealed"
-_PART = ".part"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class Sealed:
             return
         head = json.dumps({"n_records": trial.n_records, "flags": list(trial.flags)}).encode()
         content = bytearray(head + b"\n" + trial.values.tobytes())
-        write_sealed(self._file(number), content)
+        write_whole(self._file(number), content)
         content[:] = bytes(len(content))
         trial.wipe()
 
@@ -127,16 +127,3 @@ class Sealed:
         if self._folder is None:
             raise OutputError("a tune without an output folder keeps its trials in memory")
         return self._folder / f"trial-{number}"
-
-
-def write_sealed(path: Path, content: bytes | bytearray) -> None:
-    """Write a file that its owner alone may read, atomically and durably."""
-    part = path.with_name(path.name + _PART)
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(content)
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error

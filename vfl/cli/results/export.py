@@ -44,9 +44,9 @@ def command(run: Path, party: str | None, output: Path | None, *, plain: bool, p
     points at even odds and 20 more when the odds of the negative class double.
     """
     from vfl.errors import OutputError, SpecificationError
-    from vfl.launch.run.folder import write_whole
     from vfl.launch.run.result import Result
     from vfl.launch.run.tracking import tracked
+    from vfl.writing import write_whole
 
     if tracker and (plain or points or party is not None):
         raise SpecificationError("--tracking writes no model: give it without --party, --sklearn and --scorecard")
@@ -63,11 +63,7 @@ def command(run: Path, party: str | None, output: Path | None, *, plain: bool, p
     if output.exists() and (plain or points or tracker or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if plain:
-        model = pickle.dumps(result.to_sklearn())
-        try:
-            output.write_bytes(model)
-        except OSError as error:
-            raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+        write_whole(output, pickle.dumps(result.to_sklearn()))
     elif tracker:
         write_whole(output, json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False))
     elif points:

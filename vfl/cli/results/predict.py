@@ -69,9 +69,9 @@ def command(
     from vfl.cli.terminal.progress import Progress
     from vfl.errors import OutputError
     from vfl.launch.predict import predict
-    from vfl.launch.run.folder import write_whole
     from vfl.launch.run.result import Result
     from vfl.launch.run.warnings import PrivacyWarning
+    from vfl.writing import write_whole
 
     place: dict[str, Any] = {"engine": engine, "address": address, "shards": shards, "cores": cores}
     across = federated(federation, name, identity, part=parts, policy=policies, **place)

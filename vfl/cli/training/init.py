@@ -72,7 +72,7 @@ def command(
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import left_in
     from vfl.launch.drafting.draft import draft
-    from vfl.launch.run.folder import write_whole
+    from vfl.writing import write_whole
 
     paths: dict[str, str] = {}
     for file in files:

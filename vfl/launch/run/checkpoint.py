@@ -32,6 +32,7 @@ from vfl.csv import OPTIONS
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
+from vfl.writing import owners_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,8 @@ class Checkpoint:
         path = folder / NAME
         try:
             # Unbuffered: closing the file must not repeat a write that a full disk has refused.
-            self._file = path.open("r+b" if start is None else "x+b", buffering=0)
+            mode = "r+b" if start is None else "x+b"
+            self._file = open(path, mode, buffering=0, opener=owners_file)  # noqa: SIM115 - `close` closes it
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,6 @@ def fresh_folder(folder: str | Path) -> Path:
     except OSError as error:
         raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
     return folder
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: it is complete or absent."""
-    try:
-        part = path.with_name(path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def check_folder(folder: Path) -> None:

@@ -21,12 +21,13 @@ from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
 from vfl.launch.engines.place import shards_of
-from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model, write_whole
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
 from vfl.launch.sources import named_for, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.security.signatures import signing_key
+from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

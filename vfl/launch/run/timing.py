@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.rounds import Round
+from vfl.writing import owners_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ class Stopwatch:
             return
         with contextlib.suppress(OSError):
             begun = self._path.exists()
-            with self._path.open("a", encoding="utf-8", newline="") as file:
+            with open(self._path, "a", encoding="utf-8", newline="", opener=owners_file) as file:
                 if not begun:
                     file.write(f"{BAN}\n{HEADER}\n")
                 row = (event.number, event.kind, "+".join(event.parties), f"{event.seconds:.6f}")
