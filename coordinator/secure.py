@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from vfl.errors import FederationError, PrivacyError
+from vfl.errors import PrivacyError
 from vfl.messages import Backward, Piece, Reply
 from vfl.messages.joining import SealingKey
+from vfl.privacy.events import Gaussian
 from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
 from vfl.secure.legs import (
@@ -24,10 +25,10 @@ from vfl.secure.legs import (
     CheckRows,
     Contribute,
     ContributeProducts,
-    Contribution,
     DealProducts,
     DealSum,
     DealWaves,
+    Disclose,
     MaskAngles,
     MaskProducts,
     Meet,
@@ -44,8 +45,8 @@ from vfl.secure.legs import (
     receivers,
     senders,
 )
-from vfl.secure.opening import opened
-from vfl.secure.ring import decoded
+from vfl.secure.opening import disclosed, opened
+from vfl.secure.ring import decoded, largest_sum
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
@@ -175,11 +176,10 @@ class SecureTransport:
         first = self._plan.solver.piece(self._plan.problem, 0)  # type: ignore[attr-defined]  # of solvers with products
         for party in parties:
             self._post(party, ContributeProducts(session, first, key))
-        answers = self._collected()
+        found = self._disclosed()
         whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
         at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}
         at[self._roles.label] = np.append(at[self._roles.label], p)
-        found = {party: _words(party, answers[party]) for party in parties}
         gram = np.zeros((p + 1, p + 1))
         cross: dict[tuple[str, str], Words] = {}
         for party in parties:
@@ -193,7 +193,8 @@ class SecureTransport:
                 if other == party:
                     gram[np.ix_(at[party], at[party])] = decoded(words) * step
                 elif names in cross:
-                    block = opened_cross(cross[names], words) * step
+                    largest = largest_sum(self._plan.problem.n_records, sharing.bits.limit, 3 * pair.deviation())
+                    block = opened_cross(cross[names], words, largest) * step
                     gram[np.ix_(at[pair.first], at[pair.second])] = block
                     gram[np.ix_(at[pair.second], at[pair.first])] = block.T
                 else:
@@ -201,6 +202,9 @@ class SecureTransport:
         return gram
 
     def _opened(self, query: Backward, key: ReleaseKey, sharing: Sharing) -> dict[str, Reply]:
+        event = query.event
+        if not isinstance(event, Gaussian):
+            raise PrivacyError("a sum on shares is opened with noise")
         if not self._session:
             self._meet()
         setup = self._set_up(query)
@@ -210,8 +214,7 @@ class SecureTransport:
         for party in self._roles.parties:
             arriving = (party,) if party in fresh else ()
             self._post(party, Contribute(self._session, version, setup.number, query, key, arriving))
-        answers = self._collected()
-        words = {party: _words(party, answers[party]) for party in self._roles.parties}
+        words = self._disclosed()
         self._sent.update(fresh)
         caps = sharing.caps(query.clip.cap)
         released: dict[str, list[Vector]] = {owner: [] for owner in owners}
@@ -219,7 +222,10 @@ class SecureTransport:
         for opening in openings(query, key, setup.number, version):
             own = {party: found[at : at + opening.size] for party, found in words.items()}
             at += opening.size
-            sums = opened(self._roles, opening, own)
+            deviations = sharing.deviations(opening.owner, query.clip.cap, event.sigma)
+            contribution = sharing.residual << sharing.bits.columns
+            noise = deviations.total(len(self._roles.parties))
+            sums = opened(self._roles, opening, own, largest_sum(self._plan.problem.n_records, contribution, noise))
             step = sharing.bits.step(caps[opening.owner])
             released[opening.owner].append(np.asarray(sums * step, dtype=np.float64))
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
@@ -338,6 +344,15 @@ class SecureTransport:
             self._parcels.setdefault((to, receiver), []).append(parcel)
         self._waiting.append((to, answer))
 
+    def _disclosed(self) -> dict[str, Words]:
+        """Return the words of all parties. Each has committed to its own before any is disclosed."""
+        parties, session = self._roles.parties, self._session
+        commitments = self._collected()
+        for party in parties:
+            self._post(party, Disclose(session))
+        words = self._collected()
+        return {party: disclosed(party, session, commitments[party], words[party]) for party in parties}
+
     def _collected(self) -> dict[str, object]:
         """Wait for the replies to all sent legs, in order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
@@ -350,12 +365,6 @@ def _symmetric(rows: Released) -> Vector:
     for j, row in enumerate(rows):
         gram[j, j:] = gram[j:, j] = row
     return gram
-
-
-def _words(party: str, answer: object) -> Words:
-    if not isinstance(answer, Contribution):
-        raise FederationError(f"{party!r} answered a message with an unexpected {type(answer).__name__}")
-    return np.frombuffer(answer.words, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def _alike(one: Rows, other: Rows) -> bool:

@@ -9,6 +9,7 @@ derives roles, bits and caps from the job to which its owner has agreed, never f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ from vfl.secure.legs import (
     Contribute,
     ContributeProducts,
     Contribution,
+    Disclose,
     MaskAngles,
     MaskProducts,
     Meet,
@@ -46,6 +48,7 @@ from vfl.secure.legs import (
     senders,
 )
 from vfl.secure.member import Member
+from vfl.secure.opening import committed
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from vfl.messages import Backward
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.legs import Leg, Parcel
+    from vfl.secure.legs import Commitment, Leg, Parcel
     from vfl.secure.streams import Streams
     from vfl.secure.version import Version
     from vfl.types import Vector
@@ -100,6 +103,7 @@ class Holder:
         self._caps: dict[str, float] = {}
         self._opened: dict[ReleaseKey, tuple[Gaussian, bytes, set[tuple[str, int]]]] = {}
         self._known: tuple[bytes, OwnColumns] | None = None
+        self._committed: Contribution | None = None
 
     @property
     def sharing(self) -> Sharing | GramSharing:
@@ -123,7 +127,7 @@ class Holder:
         """Return the reply to a leg, and the parcels for its `receivers`. parcels : from its `senders`."""
         if isinstance(leg, Meet):
             self._session, self._streams = Session(self.name, leg.session, self._own), None
-            self._member, self._setup, self._gram = None, None, None
+            self._member, self._setup, self._gram, self._committed = None, None, None, None
             return self._session.key, []
         if self._session is None or leg.session != self._session.session:
             raise FederationError(f"party {self.name!r} received a message of a session that has ended")
@@ -138,6 +142,8 @@ class Holder:
             raise FederationError(
                 f"party {self.name!r} received {len(parcels)} sealed parcels instead of {len(senders_of)}"
             )
+        if isinstance(leg, Disclose):
+            return self._disclosed(), []
         if isinstance(leg, StateRecords):
             count = np.array([self._columns.n_records], dtype=np.uint64)
             return Done(), [session.seal(DEALER, RECORDS, count)]
@@ -187,7 +193,7 @@ class Holder:
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case Contribute():
-                return self._contribution(leg, member, session, parcels), []
+                return self._commitment(self._contribution(leg, member, session, parcels), leg), []
             case _:
                 raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__}")
         return Done(), []
@@ -283,7 +289,7 @@ class Holder:
                 member.take_columns(leg.owner, words)
                 return Done(), []
             case ContributeProducts() if member is not None:
-                return self._opened_products(leg, sharing, member, session, parcels), []
+                return self._commitment(self._opened_products(leg, sharing, member, session, parcels), leg), []
             case _:
                 raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__} here")
 
@@ -294,7 +300,7 @@ class Holder:
         member: GramMember,
         session: Session,
         parcels: dict[str, Parcel],
-    ) -> Contribution:
+    ) -> Words:
         """Book the release, then return the words of the products with each other party, in order, then the own block."""
         own = leg.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
@@ -317,7 +323,7 @@ class Holder:
             member.cross(sharing.pair(self.name, other, leg.key)).ravel() for other in parties if other != self.name
         ]
         found.append(encoded(member.own(sharing.pair(self.name, self.name, leg.key)).ravel()))
-        return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
+        return np.concatenate(found)
 
     def _gram_rows(self, sharing: GramSharing) -> np.ndarray:
         """Return the party's integer rows: its columns, then the label t(y − c)."""
@@ -332,7 +338,7 @@ class Holder:
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
 
-    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> object:
+    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> Words:
         query, key, version = leg.query, leg.key, leg.version
         self._require_place(version.place)
         event = self._admitted(query, leg)
@@ -352,7 +358,23 @@ class Holder:
                 at += opening.size
             deviations = self._logistic.deviations(opening.owner, query.clip.cap, event.sigma)
             found.append(member.contribution(opening, deviations))
-        return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
+        return np.concatenate(found)
+
+    def _commitment(self, words: Words, leg: Contribute | ContributeProducts) -> Commitment:
+        """Keep the words of an opening, and return a commitment to them."""
+        if self._session is None:
+            raise FederationError(f"party {self.name!r} received a message of a session that has ended")
+        drawn = self._noise.stream(replace(leg.key, part=leg.query.part), f"{self.name}, commitment").words(4)
+        nonce = drawn.astype("<u8", copy=False).tobytes()
+        self._committed = Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
+        return committed(self.name, self._session.session, self._committed)
+
+    def _disclosed(self) -> Contribution:
+        """Return the words of the last commitment, once."""
+        words, self._committed = self._committed, None
+        if words is None:
+            raise FederationError(f"party {self.name!r} was asked to disclose words that it has not committed to")
+        return words
 
     def _admitted(self, query: Backward, leg: Contribute) -> Gaussian:
         """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.

@@ -310,7 +310,9 @@ register("message", "mask_products", legs.MaskProducts)
 register("message", "take_products", legs.TakeProducts)
 register("message", "deal_products", legs.DealProducts, key=_key)
 register("message", "contribute_products", legs.ContributeProducts, query=_backward, key=_key)
-register("message", "contribution", legs.Contribution, words=OCTETS)
+register("message", "disclose", legs.Disclose)
+register("message", "commitment", legs.Commitment, digest=OCTETS)
+register("message", "contribution", legs.Contribution, words=OCTETS, nonce=OCTETS)
 
 
 def to_plain(message: object) -> Plain:

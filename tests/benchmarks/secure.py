@@ -131,7 +131,7 @@ class Round:
             "b": timed("opening (b)", lambda: self.b.contribution(opening, self.deviations)),
             "a": timed("opening (a)", lambda: self.a.contribution(opening, self.deviations)),
         }
-        timed("decoding", lambda: opened(self.roles, opening, words))
+        timed("decoding", lambda: opened(self.roles, opening, words, ring.RANGE))
         return times
 
     def legs(self, turns: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ from parties.loading import load
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Contribution, receivers, senders
+from vfl.secure.legs import Commitment, Contribution, receivers, senders
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -149,5 +149,9 @@ def received(transport: Watched, roles: Any) -> list[str]:
             waiting.setdefault((to, receiver), []).append((type(leg).__name__, len(parcel)))
     assert not any(waiting.values())
     rows = [f"| {to} | {sender} | {what} | {n} | {size:,} |" for (to, sender, what), (n, size) in sorted(found.items())]
-    words = [reply.words for reply in transport.replies if isinstance(reply, Contribution)]
-    return [*rows, f"| coordinator | every party | words of openings | {len(words)} | {sum(map(len, words)):,} |"]
+    replies = transport.replies
+    digests = [reply.digest for reply in replies if isinstance(reply, Commitment)]
+    words = [reply.words + reply.nonce for reply in replies if isinstance(reply, Contribution)]
+    for said, sizes in (("commitments", digests), ("words of openings", words)):
+        rows.append(f"| coordinator | every party | {said} | {len(sizes)} | {sum(map(len, sizes)):,} |")
+    return rows

@@ -132,6 +132,7 @@ class TestProducts:
             (legs.TakeProducts, "q1"),
             (legs.DealProducts, DEALER),
             (legs.ContributeProducts, "q1"),
+            (legs.Disclose, "q0"),
         ],
     )
     def test_a_loss_at_every_leg(self, leg: type, who: str) -> None:
@@ -262,7 +263,7 @@ class TestViews:
         assert {type(leg) for leg in given} == {legs.CheckRecords}
         assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
             *(legs.Meet, legs.Begin, legs.StateRecords, legs.TakeToss, legs.SetUp, legs.MaskAngles),
-            *(legs.OpenRows, legs.Contribute),
+            *(legs.OpenRows, legs.Contribute, legs.Disclose),
         }  # no holder: q2 has the labels, q0 is the other one
 
     def test_the_documented_table_is_that_of_a_transcript(self) -> None:
@@ -302,6 +303,8 @@ LEGS = [
     (legs.DealSum, DEALER),
     (legs.Contribute, "q0"),
     (legs.Contribute, "q1"),
+    (legs.Disclose, "q0"),
+    (legs.Disclose, "q1"),
 ]
 
 

@@ -34,15 +34,16 @@ SQUARED: dict[str, Any] = {
 }
 BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("Meet", DEALER), ("Begin", DEALER), ("StateRecords", "bank"),
              ("CheckRecords", DEALER), ("Toss", "telco"), ("TakeToss", "bank"), ("SetUp", "bank"),
-             ("TakeColumns", "telco")]  # fmt: skip
+             ("TakeColumns", "telco"), ("Begin", "bank"), ("StateRecords", "telco")]  # fmt: skip
 LASTING = [("MaskAngles", "bank"), ("MaskAngles", "telco"), ("DealWaves", DEALER), ("OpenRows", "bank"),
            ("OpenRows", "telco"), ("CheckRows", "telco"), ("ShareResidual", "telco"), ("DealSum", DEALER),
-           ("Contribute", "bank"), ("Contribute", "telco")]  # fmt: skip
+           ("Contribute", "bank"), ("Contribute", "telco"), ("Disclose", "bank"), ("Disclose", "telco")]  # fmt: skip
 PRODUCTS = [
     ("MaskProducts", "bank"),
     ("TakeProducts", "telco"),
     ("DealProducts", DEALER),
     ("ContributeProducts", "telco"),
+    ("Disclose", "bank"),
 ]
 ONE = ("ShareResidual", "telco", AFTER)
 

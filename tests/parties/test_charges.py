@@ -46,10 +46,10 @@ def test_a_coordinator_that_repeats_a_run_learns_nothing_more(
 ) -> None:
     """A mean over repeated sums would have less noise than was charged. New keys, sessions and masks change nothing."""
     monkeypatch.setattr(Budget, "attempts", lambda *_: lambda _: attempt)
-    made = len([reply for reply in run.replies if isinstance(reply, legs.Contribution)])
+    made = len([reply for reply in run.replies if isinstance(reply, legs.Commitment | legs.Contribution)])
     with pytest.raises(ConsentRefused, match="beyond the plan of its job" if attempt else "made the release of round"):
         outcome(run)
-    assert len([reply for reply in run.replies if isinstance(reply, legs.Contribution)]) == made
+    assert len([reply for reply in run.replies if isinstance(reply, legs.Commitment | legs.Contribution)]) == made
 
 
 def test_each_party_refuses_by_itself(run: Watched) -> None:

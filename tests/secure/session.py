@@ -134,7 +134,9 @@ class Session:
     def open(self, version: Version, owner: str, start: int, stop: int, number: int, **more: object) -> np.ndarray:
         """Return an opened sum, (s,) int64."""
         opening = Opening(owner, start, stop, version, ReleaseKey(number), **more)
-        return opened(self.roles, opening, self.words(opening))
+        noise = self.deviations(owner).total(len(self.roles.parties))
+        largest = ring.largest_sum(len(self.y), self.R << self.bits.columns, noise)
+        return opened(self.roles, opening, self.words(opening), largest)
 
     def clear_residuals(self, version: Version) -> np.ndarray:
         """Return the integer residuals, which nobody has in a run."""

@@ -14,7 +14,7 @@ from tests.secure.session import exchanged
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import SeededNoise
-from vfl.secure import gram, noise
+from vfl.secure import gram, noise, ring
 from vfl.secure.roles import DEALER, Roles
 
 N, P, CAP, SIGMA = 400, 3, 2.0, 40.0
@@ -57,7 +57,8 @@ def test_every_block_is_the_clear_one_plus_all_noise(m):
             number += 1
             pair = gram.Pair(a, b, ReleaseKey(2, number), SIGMA, bits.step(caps[a], caps[b]))
             members[b].take_product(pair, dealer.product(pair))
-            found = gram.opened_cross(members[a].cross(pair), members[b].cross(pair))
+            largest = ring.largest_sum(N, bits.limit, 3 * pair.deviation())
+            found = gram.opened_cross(members[a].cross(pair), members[b].cross(pair), largest)
             drawn = sum(
                 noise.drawn(SeededNoise(3), pair.key, who, pair.deviation(), P * P) for who in (a, b, DEALER)
             ).reshape(P, P)
@@ -87,7 +88,7 @@ def test_rows_of_all_parties_have_at_most_the_norm_of_the_cap(cap, squares, seed
 @settings(max_examples=80, deadline=None)
 def test_bits_are_the_most_that_decode(n, ratio):
     def fits(bits: int) -> bool:
-        return n * 4**bits + 3 * 2**52 < 2**63 and Fraction(ratio) * 4**bits <= 2**48
+        return n * 4**bits + 3 * 2**52 < 2**59 and Fraction(ratio) * 4**bits <= 2**48
 
     try:
         found = gram.gram_bits(n, ratio).columns
@@ -101,7 +102,7 @@ def test_bits_are_the_most_that_decode(n, ratio):
 def test_the_largest_product_decodes():
     n = 1000
     bits = gram.gram_bits(n, 1.0)
-    assert n * bits.limit + 3 * 2**52 < 2**63
+    assert n * bits.limit + 3 * 2**52 < 2**59
     assert math.isqrt(bits.limit) <= np.iinfo(np.int32).max
 
 

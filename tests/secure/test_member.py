@@ -8,7 +8,7 @@ import pytest
 from tests.secure.session import model, session
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import ReleaseKey
-from vfl.secure import sigmoid
+from vfl.secure import ring, sigmoid
 from vfl.secure.dealer import PANEL
 from vfl.secure.member import CHUNK
 from vfl.secure.opening import opened
@@ -56,7 +56,7 @@ def test_an_opening_short_of_one_party_is_refused_and_its_words_are_no_sum():
     words = run.words(opening)
     words.pop("party-1")
     with pytest.raises(FederationError, match="for a sum are missing"):
-        opened(run.roles, opening, words)
+        opened(run.roles, opening, words, ring.RANGE)
 
 
 def test_a_dealer_expands_masks_of_more_records_than_a_panel():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vfl.errors import PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.privacy.geometry import Clip
-from vfl.secure import ring, sigmoid
+from vfl.secure import noise, ring, sigmoid
 from vfl.secure.columns import OwnAngles, own_columns
 
 R = sigmoid.residual_bound()
@@ -23,7 +23,8 @@ R = sigmoid.residual_bound()
 @settings(max_examples=80, deadline=None)
 def test_bits_are_the_most_that_decode(n, deviation, m):
     def fits(total: int) -> bool:
-        return n * R * 2 ** (total - 26) + (m + 1) * 2**52 < 2**63 and Fraction(deviation) * 2**total <= 2**48
+        largest = n * R * 2 ** (total - 26) + (math.isqrt(m) + 2) * 2**52
+        return largest < 2**59 and Fraction(deviation) * 2**total <= 2**48
 
     if not fits(34):
         with pytest.raises(PrivacyError, match="fewer than 34 bits"):
@@ -37,7 +38,7 @@ def test_bits_are_the_most_that_decode(n, deviation, m):
 
 @given(st.integers(1, 3 * 10**8), st.integers(2, 9), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_adversarial_rows_decode_as_python_integers_and_overflow_with_the_next_bit(n, m, negative):
+def test_adversarial_rows_are_in_range_and_the_ring_has_four_bits_more(n, m, negative):
     """n records whose rows lie in one column at the cap, with the largest residual and the largest draws."""
     try:
         bits = ring.bits(n, R, 1.0, m)
@@ -46,16 +47,27 @@ def test_adversarial_rows_decode_as_python_integers_and_overflow_with_the_next_b
     sign = -1 if negative else 1
 
     def summed(columns: int) -> int:
-        return sign * (n * R * 2**columns + (m + 1) * 2**52)
+        return sign * (n * R * 2**columns + (math.isqrt(m) + 2) * 2**52)
 
     def word(value: int) -> np.ndarray:
         return np.array([value % 2**64], dtype=np.uint64)
 
     largest = summed(bits.columns)
     assert int(ring.decoded(word(largest))[0]) == largest
-    if bits.total < ring.LARGEST_TOTAL:
-        beyond = summed(bits.columns + 1)
-        assert int(ring.decoded(word(beyond))[0]) != beyond
+    limit = ring.largest_sum(n, R << bits.columns, (math.isqrt(m) + 2) * 2**48)
+    assert ring.within(ring.decoded(word(largest)), limit) == largest
+    with pytest.raises(PrivacyError, match="out of range"):
+        ring.within(ring.decoded(word(largest + sign)), limit)
+    assert 16 * limit < 2**63
+
+
+@pytest.mark.parametrize(("m", "k"), [(2, 1), (3, 2), (5, 1), (9, 8)])
+def test_draws_of_all_contributors_at_their_limit_are_in_the_range_that_bits_reserve(m, k):
+    """At most 2^-170 for 2^18 draws: each exceeds 16 deviations with probability 2^-188, roundings included."""
+    drawn = noise.deviations(2.0**48, 1.0, m, k).total(m)
+    assert drawn <= (math.isqrt(m) + 2) * 2**48
+    assert 2**18 * math.erfc((16 - 1 / 128) / math.sqrt(2)) <= 2.0**-170
+    assert ring.bits(10**7, R, 1.0, m).total == 35
 
 
 def test_a_small_ring_decodes_exactly_below_half():

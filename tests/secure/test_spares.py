@@ -12,7 +12,7 @@ from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure.session import Session, model, session
 from vfl.errors import PrivacyError
 from vfl.secure.dealer import Dealer
-from vfl.secure.legs import Contribution
+from vfl.secure.legs import Commitment, Contribution
 from vfl.secure.spares import SPARES, Kept, spares
 from vfl.secure.version import Version
 
@@ -127,4 +127,4 @@ def test_a_run_with_a_lying_dealer_opens_nothing(monkeypatch: pytest.MonkeyPatch
     transport = Watched(job(3), table())
     with pytest.raises(PrivacyError, match="the dealer sent wrong sine and cosine shares"):
         outcome(transport)
-    assert not [reply for reply in transport.replies if isinstance(reply, Contribution)]
+    assert not [reply for reply in transport.replies if isinstance(reply, Commitment | Contribution)]

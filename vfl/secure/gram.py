@@ -30,7 +30,7 @@ import numpy as np
 from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
-from vfl.secure.ring import LARGEST_DEVIATION, LARGEST_DRAW, decoded, encoded
+from vfl.secure.ring import LARGEST_DEVIATION, RANGE, decoded, encoded, largest_sum, within
 from vfl.secure.roles import DEALER
 from vfl.secure.streams import zero_share
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 LARGEST_BITS = 21
 SMALLEST_BITS = 8
-_HALF = 1 << 63
 
 
 class GramBits(NamedTuple):
@@ -70,12 +69,12 @@ def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
     """Return the bits of the products; PrivacyError if fewer than 8 are left.
 
     deviation : max over parties a, b of σ/(c_a·c_b).
-    FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^63 and 4^FX·σ/(c_a·c_b) ≤ 2^48.
+    FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^59 and 4^FX·σ/(c_a·c_b) ≤ 2^48.
     """
     ratio = Fraction(deviation)
     for columns in range(LARGEST_BITS, SMALLEST_BITS - 1, -1):
         square = 1 << (2 * columns)
-        if n_records * square + 3 * LARGEST_DRAW < _HALF and ratio * square <= LARGEST_DEVIATION:
+        if largest_sum(n_records, square, 3 * LARGEST_DEVIATION) < RANGE and ratio * square <= LARGEST_DEVIATION:
             return GramBits(columns)
     raise PrivacyError(
         f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_BITS} bits for a column: raise the "
@@ -248,8 +247,11 @@ class GramDealer:
         return total - self._streams.once(pair.first, "product", *pair.name).words(*total.shape)
 
 
-def opened_cross(first: Words, second: Words) -> Integers:
-    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab. The words are from `cross`."""
+def opened_cross(first: Words, second: Words, largest: int) -> Integers:
+    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab. The words are from `cross`.
+
+    largest : `largest_sum` of an entry; a sum beyond it raises PrivacyError.
+    """
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the two parties' messages for a block of products have different shapes")
-    return decoded(first + second)
+    return within(decoded(first + second), largest)

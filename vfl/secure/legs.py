@@ -20,7 +20,8 @@ parcels a participant sends and takes; a leg cannot change that.
 | CheckRows | the label party | opened rows, from all other parties | |
 | ShareResidual | every holder | | masked residuals, to the owners |
 | DealSum | the dealer | | its part of the sums, to the owners |
-| Contribute | every party | masked residuals and the dealer's part, at an owner | words of the opening (reply) |
+| Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its words (reply) |
+| Disclose | every party, once all have committed | | words of the opening (reply) |
 
 For one release of all products of columns (squared loss), in place of the legs from SetUp on:
 
@@ -29,7 +30,8 @@ For one release of all products of columns (squared loss), in place of the legs 
 | MaskProducts | every party | | masked columns, to all other parties |
 | TakeProducts | every party | masked columns, from their owner | |
 | DealProducts | the dealer | | its part of the products, to the later party of each pair |
-| ContributeProducts | every party | the dealer's part | words of the products, and its own block with noise (reply) |
+| ContributeProducts | every party | the dealer's part | a commitment to its words (reply) |
+| Disclose | every party, once all have committed | | words of the products, and its own block with noise (reply) |
 """
 
 from __future__ import annotations
@@ -183,7 +185,7 @@ class DealSum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribute:
-    """Book the release of a query, then return the party's words of its sums.
+    """Book the release of a query, then return a commitment to the party's words of its sums.
 
     fresh : owners of the query's blocks for which this leg carries masked residuals from the holders.
     """
@@ -222,7 +224,9 @@ class DealProducts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContributeProducts:
-    """Book the release of all products, then return the words of the products with every other party, and the own block.
+    """Book the release of all products, then return a commitment to the party's words.
+
+    They are the words of the products with every other party, and the own block.
 
     query : the piece under which the release is charged.
     """
@@ -233,10 +237,28 @@ class ContributeProducts:
 
 
 @dataclass(frozen=True, slots=True)
+class Disclose:
+    """Disclose the words that the party committed to last, once. The coordinator asks when all parties have committed."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """A party's commitment to its words of an opening (vfl.secure.opening.committed). digest : 32 bytes."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Contribution:
-    """Words of an opening, little-endian uint64, block after block. Without the words of any one party they are uniform."""
+    """Words of an opening, little-endian uint64, block after block. Without the words of any one party they are uniform.
+
+    nonce : 32 random bytes of the commitment.
+    """
 
     words: bytes
+    nonce: bytes
 
 
 Legs = (
@@ -255,6 +277,7 @@ Legs = (
     | TakeProducts
     | DealProducts
     | ContributeProducts
+    | Disclose
     | Toss
     | TakeToss
     | OpenRows

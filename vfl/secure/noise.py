@@ -30,6 +30,10 @@ class Deviations(NamedTuple):
     party: float
     dealer: float
 
+    def total(self, parties: int) -> float:
+        """Return Σs over all parties and the dealer."""
+        return parties * self.party + self.dealer
+
 
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the contributors' deviations for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.

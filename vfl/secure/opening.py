@@ -1,13 +1,19 @@
-"""The coordinator's part of an opening: add up the words of all parties and decode the sum."""
+"""The coordinator's part of an opening: check the words of all parties, add them up, decode the sum and check its range.
+
+Guarantee. Every party has committed to its words before any party discloses them, so no words depend on those of others. A
+sum that data and noise do not explain is not released.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import FederationError
-from vfl.secure.ring import decoded
+from vfl.errors import FederationError, PrivacyError
+from vfl.secure.legs import Commitment, Contribution
+from vfl.secure.ring import decoded, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,10 +24,34 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 
-def opened(roles: Roles, opening: Opening, words: Mapping[str, Words]) -> Integers:
+def committed(party: str, session: str, contribution: Contribution) -> Commitment:
+    """Return a party's commitment to its words: SHA-256 of its name, the session, 32 fresh random bytes and the words.
+
+    It hides the words, since nobody guesses the random bytes, and binds to them, since SHA-256 resists collisions.
+    """
+    hashed = hashlib.sha256(b"vfl words on shares, version 1")
+    for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):
+        hashed.update(b"%d|" % len(part) + part)
+    return Commitment(hashed.digest())
+
+
+def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
+    """Return the words that a party disclosed; PrivacyError for different words from those that it committed to."""
+    if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
+        raise FederationError(f"{party!r} answered a message of an opening with an unexpected reply")
+    if committed(party, session, contribution) != commitment:
+        raise PrivacyError(
+            f"party {party!r} disclosed words different from those that it had committed to: nothing is released, and the "
+            "charge stays. Ask its owner which software it runs"
+        )
+    return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
     """Return the noised sum in steps, (s,) int64: a release. Without the words of any one party, the rest is uniform.
 
     The value of the sum is g_q times the result, with g_q = Bits.step(c_q). words : {party: `Member.contribution`}.
+    largest : `largest_sum` of the opening; a sum beyond it raises PrivacyError.
     """
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))
@@ -33,4 +63,4 @@ def opened(roles: Roles, opening: Opening, words: Mapping[str, Words]) -> Intege
         if own.shape != total.shape or own.dtype != np.uint64:
             raise FederationError("a party's message for a sum has a different length from its block")
         total += own
-    return decoded(total)
+    return within(decoded(total), largest)

@@ -1,7 +1,8 @@
 """Numbers as words modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
 
-Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. With the result of
-`caps`, the contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
+Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data, and fills at most a
+sixteenth of the ring: `within` refuses all other sums, which no data and noise explain. With the result of `caps`, the
+contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ RESIDUAL_BITS = COEFFICIENT_BITS + WAVE_BITS
 
 LARGEST_TOTAL = 40
 SMALLEST_TOTAL = 34
-LARGEST_DRAW = 1 << 52
-"""Bound on a draw of vfl.privacy.rounded_gaussian at its largest deviation, 2^48 steps: 16 deviations."""
+DRAW = 16
+"""Largest draw that is expected, in deviations: a draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
 LARGEST_DEVIATION = 1 << 48
-_HALF = 1 << 63
+LARGEST_DRAW = DRAW * LARGEST_DEVIATION
+RESERVED_BITS = 4
+RANGE = 1 << (63 - RESERVED_BITS)
+"""Bound on the magnitude of an opened sum. A uniform word is below it with a probability of 2^-RESERVED_BITS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,12 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
     deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
-    F is the largest number ≤ 40 with n·R·2^FX + (m + 1)·2^52 < 2^63 and 2^F·σ/c_q ≤ 2^48.
+    F is the largest number ≤ 40 with n·R·2^FX + (√m + 1)·2^52 < 2^59, √m rounded up, and 2^F·σ/c_q ≤ 2^48.
     """
     ratio = Fraction(deviation)
     for total in range(LARGEST_TOTAL, SMALLEST_TOTAL - 1, -1):
         columns = total - RESIDUAL_BITS
-        if exact(n_records, residual, columns, parties) and ratio * 2**total <= LARGEST_DEVIATION:
+        if fits(n_records, residual, columns, parties) and ratio * 2**total <= LARGEST_DEVIATION:
             return Bits(columns)
     raise PrivacyError(
         f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_TOTAL} bits for a sum: plan fewer "
@@ -79,10 +83,30 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
     )
 
 
-def exact(n_records: int, residual: int, columns: int, parties: int) -> bool:
-    """Return True if every noised sum decodes exactly: n·R·2^FX + (m + 1)·2^52 < 2^63."""
-    largest = (n_records * residual << columns) + (parties + 1) * LARGEST_DRAW
-    return largest < _HALF
+def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
+    """Return True if the range of every noised sum is below 2^59: n·R·2^FX + 16·Σs, Σs ≤ (√m + √(k/m))·2^48."""
+    return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < RANGE
+
+
+def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
+    """Return n·contribution + 16·Σs, the largest magnitude of a sum in steps that data and noise explain.
+
+    contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs, of all contributors of noise.
+    Honest participants exceed it with a probability of at most 2^-188 per contributor and number, so at most 2^-170 in a run
+    that opens N numbers with N(m + 1) ≤ 2^18 (docs/mathematics.md, "Decoding").
+    """
+    return n_records * contribution + math.ceil(DRAW * deviations)
+
+
+def within(sums: Integers, largest: int) -> Integers:
+    """Return opened sums; PrivacyError if one of them has a magnitude above `largest_sum`."""
+    if (sums > largest).any() or (sums < -largest).any():
+        raise PrivacyError(
+            "an opened sum is out of range: no data and noise of this job reach it, so a participant deviated from the "
+            "protocol, and words on shares do not show which: any party, or the dealer, could have done it. The sum was not "
+            "released, its charge stays, and the run ends. Find out who runs changed software before you train again"
+        )
+    return sums
 
 
 def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, float]:
