@@ -11,7 +11,7 @@ from coordinator.federation import alignment, gathering, link, transport
 from parties.joined import aligning, desk, serving, training, work
 from vfl.messages import joining
 from vfl.messages.kinds import _name_of
-from vfl.wire import frames, streams, values
+from vfl.wire import frames, gate, streams, values
 from vfl.wire.federation_pb2 import FromParty, ToParty
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
@@ -59,6 +59,12 @@ def test_every_frame_is_listed() -> None:
         (gathering.HELLO_SECONDS, 10),
         (streams.KEEPALIVE_SECONDS, 10),
         (streams.CONNECT_SECONDS, 20),
+        (streams.MOST_STREAMS, 4),
+        (gate.MOST_WAITING, 64),
+        (gate.PER_ADDRESS, 16),
+        (gate.WAIT_SECONDS, 20),
+        (gate.RESERVE, 512),
+        (gate.DESCRIPTORS, 4096),
         (serving.STALL_SECONDS, 120),
         (serving.LONGEST_PAUSE, 5),
     ],

@@ -14,17 +14,21 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
+import logging
 import os
 import re
 import socket
 import ssl
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError, SpecificationError
 from vfl.wire.frames import LARGEST_FRAME
+from vfl.wire.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +44,8 @@ CIPHERS = "ECDHE-RSA-AES256-GCM-SHA384"
 CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
 """Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
+HANDSHAKES = 3
+"""Handshakes in which the coordinator has to refuse a certificate before the party takes it for refused."""
 WINDOW = 1 << 24
 """Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
 
@@ -61,10 +67,12 @@ _OPTIONS = [
     ("grpc.server_handshake_timeout_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none, so that a small message cannot expand in memory
-    ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 ]
+MOST_STREAMS = 4
+"""Streams under one certificate: one in use, and those that replace it before its end is noticed."""
+log = logging.getLogger("vfl.federation")
 _loading = threading.Lock()
 
 
@@ -136,16 +144,22 @@ class Listener:
     ) -> None:
         grpc = import_grpc()
 
+        self._owners = {member.fingerprint: name for name, member in federation.joining.items()}
+        self._lock = threading.Lock()
+        self._streams: Counter[str] = Counter()
+
         def handle(frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
             found = context.auth_context()
             pem = found.get("x509_pem_cert", [b""])[0].decode()
             version = found.get("ssl_tls_version", [b""])[0].decode()
             peer = Peer(der_of(pem) if pem else b"", version)
+            if not self._taken(peer, context):
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._crowded(peer))
             return session(_until_broken(frames), peer, context.add_callback)
 
-        most = 4 * len(federation.joining) + 8
-        self._threads = ThreadPoolExecutor(most, thread_name_prefix="vfl-session")
-        self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=most)
+        # A stream beyond the limits of its certificate takes a thread only until it is refused.
+        self._threads = ThreadPoolExecutor(MOST_STREAMS * len(federation.joining) + 8, thread_name_prefix="vfl-session")
+        self._server = grpc.server(self._threads, options=_OPTIONS)
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(handle)}),)
         )
@@ -156,18 +170,48 @@ class Listener:
         )
         bound = listen or _bound(federation.address)
         try:
-            self.port = self._server.add_secure_port(bound, credentials)
-        except RuntimeError:
+            self._gate = Gate(bound)
+        except OSError:
             raise PlacementError(
                 f"cannot listen at {bound}: another process does, perhaps another coordinator of this federation, or the "
                 "address is not one of this machine"
             ) from None
+        self.port = self._gate.port
+        self._server.add_secure_port(self._gate.inner, credentials)
         self._server.start()
+        self._gate.open()
 
     def close(self) -> None:
         """End all streams."""
         self._server.stop(1.0).wait()
+        self._gate.close()
         self._threads.shutdown(wait=True)
+
+    def _taken(self, peer: Peer, context: Any) -> bool:
+        """Return False if the certificate has MOST_STREAMS streams; else count this one until it ends."""
+
+        def end() -> None:
+            with self._lock:
+                self._streams[peer.fingerprint] -= 1
+            self._gate.release(context.peer())
+
+        with self._lock:
+            if self._streams[peer.fingerprint] >= MOST_STREAMS:
+                return False
+            self._streams[peer.fingerprint] += 1
+        self._gate.hold(context.peer())
+        if not context.add_callback(end):  # it has ended already
+            end()
+        return True
+
+    def _crowded(self, peer: Peer) -> str:
+        owner = self._owners.get(peer.fingerprint, "an unknown member")
+        why = (
+            f"{MOST_STREAMS} streams under the certificate of {owner!r} ({peer.fingerprint[:12]}) are open, and a member needs "
+            f"one: stop its other processes, or make a new identity if its key is in other hands"
+        )
+        log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": why}))
+        return why
 
 
 class Dialled:
@@ -203,6 +247,9 @@ class Dialled:
             return StreamBroken("the stream was ended")
         if code == self._grpc.StatusCode.UNAVAILABLE and "failed to connect" in details:
             return explained(self._federation, self._identity)
+        if code == self._grpc.StatusCode.RESOURCE_EXHAUSTED:
+            reason = "".join(c if c.isprintable() else " " for c in details)[:1000]
+            return StreamBroken(f"the coordinator refuses the stream: {reason}")
         return StreamBroken(f"the stream to {self._federation.address} broke ({code.name.lower()})")
 
 
@@ -212,7 +259,18 @@ def explained(federation: Federation, identity: Identity) -> StreamBroken:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return why no stream can be opened, None if the two ends accept each other: a handshake that sends nothing else."""
+    """Return why no stream can be opened, None if the two ends accept each other: handshakes that send nothing else.
+
+    A coordinator under load closes connections too, so that one closed connection is not taken for a refused certificate.
+    """
+    for _ in range(HANDSHAKES - 1):
+        found = _obstacle(federation, identity)
+        if found is None or not found.refused:
+            return found
+    return _obstacle(federation, identity)
+
+
+def _obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
     where, coordinator = federation.address, federation.coordinator
     try:
         with _handshake(where, identity) as connection:

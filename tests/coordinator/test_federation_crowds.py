@@ -1,0 +1,176 @@
+"""Connections and streams in large numbers, which take neither the coordinator's descriptors nor a party's place."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.coordinator.organisations import Joined, federation
+from tests.coordinator.test_federation_abuse import open_to, raw
+from vfl.wire.gate import PER_ADDRESS, Gate
+from vfl.wire.streams import MOST_STREAMS, Dialled, StreamBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LISTENING = """
+import resource, sys
+from coordinator.federation.gathering import Gathering
+from vfl.federation.file import read_federation
+from vfl.federation.identity import load_identity
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 160))
+with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
+    print(gathering.port, flush=True)
+    for line in sys.stdin:
+        with open(sys.argv[1]):
+            print(*sorted(gathering.connected()), resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+"""
+"""A coordinator with few descriptors that opens a file for every line."""
+
+
+@pytest.fixture
+def joined(tmp_path) -> Iterator[Joined]:
+    with federation(tmp_path) as joined:
+        yield joined
+
+
+def idle(stack: contextlib.ExitStack, port: int, source: str = "127.0.0.1", said: bytes = b"") -> socket.socket:
+    made = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5, source_address=(source, 0)))
+    with contextlib.suppress(OSError):
+        made.sendall(said)
+    return made
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def test_idle_connections_without_a_key_take_neither_descriptors_nor_places(joined) -> None:
+    """The first four bytes of a TLS handshake, after which nothing comes, need no key either."""
+    command = [sys.executable, "-c", LISTENING, str(joined.file), str(joined.folder / "hub.key")]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hub,
+        contextlib.ExitStack() as stack,
+    ):
+        assert hub.stdin is not None
+        assert hub.stdout is not None
+        port = int(hub.stdout.readline())
+        with contextlib.suppress(OSError):
+            for k in range(200):
+                idle(stack, port, said=b"\x16\x03\x01\x02"[: 4 * (k % 2)])
+        for who in ("bank", "telco"):
+            with raw(joined, who) as made:
+                late = threading.Timer(20.0, made.dialled.close)
+                late.start()
+                assert made.next().WhichOneof("frame") == "welcome"
+                late.cancel()
+                hub.stdin.write("\n")
+                hub.stdin.flush()
+                assert hub.stdout.readline().split() == [who, "160"]
+        stack.close()
+        hub.communicate("")
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate to a server that accepts, and keeps, every connection."""
+    made = Gate("127.0.0.1:0")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(made.inner.removeprefix("unix:"))
+        server.listen(200)
+        made.open()
+        yield made
+        made.close()
+
+
+def test_an_address_pushes_out_its_own_connections_alone(gate) -> None:
+    with contextlib.ExitStack() as stack:
+        others = [idle(stack, gate.port, "127.0.0.2", b"x") for _ in range(2)]
+        time.sleep(0.2)
+        crowd = [idle(stack, gate.port, said=b"x") for _ in range(PER_ADDRESS + 20)]
+        time.sleep(0.5)
+        assert all(map(is_open, others))
+        assert sum(map(is_open, crowd)) == PER_ADDRESS
+
+
+def test_many_addresses_push_out_those_of_the_fullest(gate) -> None:
+    with contextlib.ExitStack() as stack:
+        alone = idle(stack, gate.port, "127.0.1.1", b"x")
+        time.sleep(0.2)
+        crowd = [idle(stack, gate.port, f"127.0.0.{2 + k % 20}", b"x") for k in range(20 * 8)]
+        time.sleep(0.5)
+        assert is_open(alone)
+        assert sum(map(is_open, crowd)) == gate.most - 1
+
+
+def test_a_connection_with_a_stream_stays_and_one_without_ends(gate, monkeypatch) -> None:
+    monkeypatch.setattr("vfl.wire.gate.WAIT_SECONDS", 0.5)
+    with contextlib.ExitStack() as stack:
+        held, other = idle(stack, gate.port, said=b"x"), idle(stack, gate.port, said=b"x")
+        time.sleep(0.2)
+        gate.hold("unix:/folder/1")
+        for _ in range(PER_ADDRESS + 5):
+            idle(stack, gate.port, said=b"x")
+        time.sleep(1.0)
+        assert is_open(held)
+        assert not is_open(other)
+        gate.release("unix:/folder/1")
+        time.sleep(1.0)
+        assert not is_open(held)
+
+
+def test_the_soft_limit_of_descriptors_is_raised(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 100_000))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: seen.append(limits))
+    Gate("127.0.0.1:0").close()
+    assert seen == [(4096, 100_000)]
+
+
+def test_one_members_key_does_not_lock_out_the_others(joined) -> None:
+    """Silent streams: the handshake is done, and no greeting comes."""
+    silent: list[Dialled] = []
+    calm = threading.Event()
+    try:
+        with open_to(joined) as gathering:
+            silent += [Dialled(joined.federation, joined.identities["bank"], iter(calm.wait, True)) for _ in range(24)]
+            with raw(joined, "telco") as made:
+                assert made.next().WhichOneof("frame") == "welcome"
+                assert sorted(gathering.connected()) == ["telco"]
+                reasons = [_reason(each) for each in silent]
+            assert any("under the certificate of 'bank'" in reason for reason in reasons)
+            assert sum(not reason for reason in reasons) <= MOST_STREAMS
+            calm.set()
+            with raw(joined) as made:
+                assert made.next().WhichOneof("frame") == "welcome"
+    finally:
+        calm.set()
+        for each in silent:
+            each.close()
+
+
+def _reason(dialled: Dialled) -> str:
+    """Return why a stream has ended; '' if it has not."""
+    late = threading.Timer(1.0, dialled.close)
+    late.start()
+    try:
+        next(dialled.frames())
+    except StreamBroken as broken:
+        return "" if str(broken) == "the stream was ended" else str(broken)
+    finally:
+        late.cancel()
+    raise AssertionError
