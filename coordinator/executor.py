@@ -250,6 +250,10 @@ class Executor:
         events: tuple[Event | None, ...]
         if (by_pass := paid_by_pass(query)) is not None:
             events, query = self._passes.charged(*by_pass, key)
+        elif isinstance(query, Backward) and query.capped is not None and query.event is not None:
+            raise PrivacyError(
+                "a sum with noise under a record cap is a step of a visit, whose pass is charged: ask a Descend"
+            )
         elif isinstance(query, Descend) and query.capped is not None:
             events = query.events()
         else:

@@ -13,7 +13,7 @@ from vfl.messages import Backward, Descend, Piece, Query
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.messages import RecordCap
+    from vfl.messages import Paid
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Reservation
@@ -52,8 +52,9 @@ class Charges:
         Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
         the plan does not contain.
         """
-        if isinstance(query, Descend | Backward) and query.capped is not None:
-            self._record_pass(query, query.capped)
+        capped = query.capped if isinstance(query, Descend | Backward) else None
+        if capped is not None and capped.paid is not None:
+            self._record_pass(query, capped.paid)
             return
         if isinstance(query.batch, Piece):
             self._require_planned(query)
@@ -67,15 +68,15 @@ class Charges:
             self._last = None  # no later batch may rest on a charge that was refused
             raise
 
-    def _record_pass(self, query: Query, cap: RecordCap) -> None:
+    def _record_pass(self, query: Query, paid: Paid) -> None:
         """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
 
         A pass that an earlier process of this party began is refused: which blocks it released then is not known.
         """
-        if cap.paid is None or not query.events() or cap.paid.key in self._passes:
+        if not query.events() or paid.key in self._passes:
             return
-        self._charge([(cap.paid.key, cap.paid.event)])
-        self._passes.add(cap.paid.key)
+        self._charge([(paid.key, paid.event)])
+        self._passes.add(paid.key)
 
     def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for one that was made before, or is not planned.

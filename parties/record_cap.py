@@ -13,17 +13,17 @@ from vfl.errors import PrivacyError
 from vfl.kernels.dense import bounds_of
 from vfl.kernels.geometry import PIECE, record_limits
 from vfl.messages import Descend
-from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vfl.messages import Backward, Block, RecordCap
-    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.types import Vector
 
     Row = tuple[Block, Vector, Vector]
+    Release = tuple[Clip, Gaussian | PoissonSubsampledGaussian | None]
     Shape = tuple[float, bytes, bytes]
 
 
@@ -60,10 +60,10 @@ class OwnCap:
                 return
             steps = query.ordered()
             asked = [(step.block, step.centre, step.scale) for step in steps]
-            releases = [(step.clip, step.event) for step in steps]
+            releases: list[Release] = [(step.clip, step.event) for step in steps]
         else:
             asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
-            releases = [(query.clip, query.event if isinstance(query.event, Gaussian) else None)]
+            releases = [(query.clip, query.event)]
         row, centre, scale = cap.rows[self._party]
         if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._n_coordinates):
             raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")

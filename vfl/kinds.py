@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 2
+FORMAT = 3
 """Version of all plain forms: a change to a kind's parameters, or to a message's fields, raises it."""
 
 FEW = 128
@@ -165,10 +165,9 @@ _rows = mapping(row(BLOCK, VECTOR, VECTOR))
 _key = record(events.ReleaseKey, ("round", WHOLE), ("part", WHOLE), ("attempt", WHOLE))
 _capped = optional(
     record(
-        messages.RecordCap,
+        lambda cap, rows, paid: messages.RecordCap(cap, rows, paid=paid),
         ("cap", NUMBER),
         ("rows", _rows),
-        ("prices", sequence(row(kind("event"), WHOLE))),
         ("paid", optional(record(messages.Paid, ("key", _key), ("event", kind("event"))))),
     )
 )

@@ -22,12 +22,15 @@ from parties.book import OTHERS, PartyBook, account_of
 from parties.consent import Policy
 from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
+from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines import inprocess
 from vfl.launch.train import resume
-from vfl.messages import Backward, Descend, Fold, Forward, Notice, Phase, Records
+from vfl.messages import Backward, Block, Descend, Fold, Forward, Notice, Paid, Phase, Query, RecordCap, Records
+from vfl.messages.kinds import encode
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
-from vfl.privacy.events import ReleaseKey
+from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head, Ledger, SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
@@ -362,6 +365,40 @@ class TestReleases:
             parts = (self.visit()[0].weighting, (step.block,), (step.centre,), (step.scale,), step.clip, dear)
             with pytest.raises(ConsentRefused, match="beyond the plan"):
                 party.answer(Backward(*parts, fold=fold), Records(weights=np.ones(N)), ReleaseKey(number))
+        assert recorded(place.books["bank"]) == []
+
+    @pytest.mark.parametrize("fold", [None, Fold(0, 3, (1,))])
+    @pytest.mark.parametrize("sampled", [True, False])
+    @pytest.mark.parametrize("sender", ["here", "message"])
+    def test_no_noise_under_a_cap_that_nothing_pays_for(
+        self, party: Any, place: Place, sampled: bool, fold: Fold | None, sender: str
+    ) -> None:
+        """The party answers no such query, as an object or as a message, whatever its event is."""
+        size = party.n_coordinates
+        block, zeros, ones, clip = Block(0, "bank", 0, size, 0), np.zeros(size), np.ones(size), Clip(1.0, size)
+        event: Any = clip.event(1e-9)
+        cap, r = RecordCap(1.0, {"bank": (block, zeros, ones)}), Records(weights=np.ones(N))
+        tiny = PoissonSubsampledGaussian(event.adjacency, event.sensitivity, event.sigma, 1.0) if sampled else event
+        parts = self.visit()[0].weighting, (block,), (zeros,), (ones,), clip
+
+        def forged() -> Query:
+            if sender == "here":
+                return Backward(*parts, tiny, fold=fold, capped=cap)
+            whole = dataclasses.replace(cap, paid=Paid(ReleaseKey(1), event))
+            *fields, capped = to_plain(Backward(*parts, event, fold=fold, capped=whole))
+            plain = (
+                *(encode("event", tiny) if f == encode("event", event) else f for f in fields),
+                (*capped[:-1], None),
+            )
+            return from_plain(plain, Query)
+
+        with pytest.raises(PrivacyError):
+            party.answer(forged(), r, ReleaseKey(1))
+        for noise in {tiny, event}:  # a charge that is paid for a sample pays for no pass
+            paid = dataclasses.replace(cap, paid=Paid(ReleaseKey(1), tiny))
+            if sampled:
+                with pytest.raises(PrivacyError):
+                    party.answer(Backward(*parts, noise, fold=fold, capped=paid), r, ReleaseKey(1))
         assert recorded(place.books["bank"]) == []
 
     def test_no_release_takes_the_place_of_the_rest_of_the_plan(self, party: Any, place: Place) -> None:

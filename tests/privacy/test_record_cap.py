@@ -29,9 +29,9 @@ from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.launch.run import checkpoint
 from vfl.losses import loss_of
-from vfl.messages import Block, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
+from vfl.messages import Backward, Block, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
 from vfl.planning import plan as make_plan
-from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
@@ -194,6 +194,7 @@ class TestLogistic:
 
 P = 4
 ROW = Block(0, "a", 0, P, 0)
+ROWS = ROW, np.zeros(P), np.ones(P)
 C = 1.0
 
 
@@ -373,6 +374,33 @@ def test_a_refused_charge_pays_for_nothing() -> None:
         with pytest.raises(BudgetExceeded):
             executor(replace(query, steps=steps, capped=cap))
     assert book.asked == 2
+
+
+def test_a_coordinator_sends_no_noise_under_a_cap_that_it_does_not_charge() -> None:
+    """A query of a pass is charged at its prices or paid for already, and a sum is charged as the step of a visit."""
+
+    class Book:
+        charged: tuple[Any, ...] = ()
+
+        def charge(self, charges: Any) -> None:
+            self.charged += charges
+
+    book, paid = Book(), cap_of(1.0)
+    executor = Executor(None, Margins(np.zeros(2)), book, noise=CryptographicNoise())  # no party may be reached
+    clip, event = Clip(C, P), paid.paid.event
+    sampled = PoissonSubsampledGaussian(event.adjacency, event.sensitivity, event.sigma, 1.0)
+    step = visit(paid, [0]).ordered()[0]
+    for noise in (event, sampled):
+        for cap in (paid, replace(paid, paid=None), replace(paid, paid=None, prices=())):
+            with pytest.raises(PrivacyError):
+                executor(
+                    Backward(Derivative(loss_of("squared")), (ROW,), (ROWS[1],), (ROWS[2],), clip, noise, capped=cap)
+                )
+        steps = {"a": (step, replace(step, event=None))}
+        for changed in ({"capped": replace(paid, paid=None, prices=())}, {"steps": steps}):
+            with pytest.raises(PrivacyError):
+                executor(replace(visit(paid, [0, 1]), **changed))
+    assert book.charged == ()
 
 
 # ---- the audit ----

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from vfl.messages.query import Block
-    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.events import Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.types import Vector
+
+    Noise = Gaussian | PoissonSubsampledGaussian | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,26 @@ class RecordCap:
     rows : {party: (all its columns, their centres, their scales)}, which make up its part of z_i.
     prices : ((event, count), ...), the events that charges have one after the other; the last one stands for all later
         charges. Their Δ/σ never falls.
-    paid : the charge that pays for this query; the executor fills it in.
+    paid : the charge that pays for this query; the executor fills it in. A query whose releases carry noise has either
+        `prices`, at which they will be charged, or `paid`. Messages to parties hold no prices.
     """
 
     cap: float
     rows: Mapping[str, tuple[Block, Vector, Vector]]
     prices: tuple[tuple[Gaussian, int], ...] = ()
     paid: Paid | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cap > 0:
+            raise PrivacyError(f"a record cap must be positive, not {self.cap!r}")
+
+    def require_charge(self, events: Iterable[Event | None], *, later: bool) -> None:
+        """Raise PrivacyError for a query with noise that no charge pays for. later : a charge at `prices` is to follow."""
+        carried = {event is not None for event in events}
+        if len(carried) > 1:
+            raise PrivacyError("a query of a pass carries noise in all of its releases, or in none")
+        if True in carried and self.paid is None and not (later and self.prices):
+            raise PrivacyError("a block of a pass would be released with noise that nothing was charged for")
 
     def price(self, number: int) -> Gaussian:
         """Return the event of the charge of that number, from 0."""
@@ -62,11 +77,11 @@ class RecordCap:
 
     def of(self, party: str) -> RecordCap:
         """Return the party's share."""
-        return replace(self, rows={party: self.rows[party]}, prices=())
+        return replace(self, rows={party: self.rows[party]})
 
-    def require_covered(self, releases: Iterable[tuple[Clip, Gaussian | None]]) -> None:
+    def require_covered(self, releases: Iterable[tuple[Clip, Noise]]) -> None:
         """Raise PrivacyError unless `paid` pays for these releases: one cap and grid for all, and enough noise in each."""
-        known: set[tuple[Clip, Gaussian | None]] = set()
+        known: set[tuple[Clip, Noise]] = set()
         for clip, event in releases:
             if (clip, event) in known:
                 continue
@@ -75,7 +90,7 @@ class RecordCap:
                 raise PrivacyError("a block of a pass would be released without a charge that pays for it")
             if clip.cap != self.cap or clip.dimension < sum(block.size for block, _, _ in self.rows.values()):
                 raise PrivacyError("a block of a pass has another cap or grid than the pass that it is charged with")
-            if event.sensitivity < clip.sensitivity:
+            if not event.sensitivity >= clip.sensitivity:
                 raise PrivacyError(
                     "a block of a pass claims a smaller sensitivity than all its coordinates have together"
                 )

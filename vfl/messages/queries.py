@@ -207,7 +207,7 @@ class Backward(Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
-    capped : as in `Descend`.
+    capped : as in `Descend`, and paid if there is noise: the executor makes such queries of the steps of a visit.
     fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0. Or which
         piece of a larger release it is.
     """
@@ -220,6 +220,10 @@ class Backward(Weighted):
     part: int = 0
     fold: Fold | None = None
     capped: RecordCap | None = None
+
+    def __post_init__(self) -> None:
+        if self.capped is not None:
+            self.capped.require_charge(self.events(), later=False)
 
     @property
     def batch(self) -> Fold | None:
@@ -330,6 +334,10 @@ class Descend(Weighted):
     parts: Mapping[str, int] = field(default_factory=dict)
     replayed: tuple[Vector, ...] | None = None
     capped: RecordCap | None = None
+
+    def __post_init__(self) -> None:
+        if self.capped is not None:
+            self.capped.require_charge(self.events(), later=True)
 
     @property
     def need(self) -> Need:

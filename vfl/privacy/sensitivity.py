@@ -16,6 +16,7 @@ from vfl.errors import PrivacyError
 from vfl.messages import Backward, Descend, Forward, Groups, Moments, Piece, Ranges, RecordNorms, Select, Tally
 from vfl.messages.kinds import vectors_of
 from vfl.privacy import magnitudes
+from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip, moments_sensitivity
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 def check(query: Query) -> None:
     """Raise PrivacyError if the parts of a query are inconsistent, or if its events claim too small a sensitivity."""
+    if isinstance(query, Descend | Backward) and query.capped is not None:
+        paid = () if query.capped.paid is None else (query.capped.paid.event,)
+        if any(event is not None and type(event) is not Gaussian for event in (*query.events(), *paid)):
+            raise PrivacyError("releases under a record cap are Gaussian, and so is the charge that pays for them")
     if isinstance(query, Descend):
         for step in query.ordered():
             _check_step(step)
