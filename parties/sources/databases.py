@@ -7,6 +7,9 @@
 A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. Everything that is read is read at
 once, so that a source is one state of the database.
 
+Guarantee. A query is one statement that selects; no other statement reaches the database, whatever the role may do. A function
+that a query calls does run, with the rights of the role: the owner gives the party a role that may read its tables and no more.
+
 An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds it where the
 party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
 """
@@ -29,42 +32,58 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin, Source
 
 _REFUSED = "its database refuses the query: check table, columns and rights where the party runs"
+_CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
+_PIECE = 1 << 16
+"""Rows that are fetched at once: the driver holds them beside their Arrow table."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
 def open_duckdb(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
     """Open a table or query of a DuckDB file, read-only. Raises DataError.
 
-    Queries read no other file: DuckDB would take the types of a CSV file's columns from its records.
+    Queries read no other file, load no extension and change no setting: DuckDB would take the types of a CSV file's columns
+    from its records.
     """
     place, wanted, _ = _split(address, origin)
     path = Path(place.partition("://")[2]).absolute()
     origin.check_there(path)
     duckdb = _module("duckdb", "duckdb", origin)
-    connection = origin.attempt(lambda: duckdb.connect(str(path), read_only=True), _UNREACHED)
+    connection = origin.attempt(lambda: duckdb.connect(str(path), read_only=True, config=_CLOSED), _UNREACHED)
     with contextlib.closing(connection):
-        connection.execute("SET enable_external_access = false")
 
         def fetch(query: str) -> pa.Table:
-            found: pa.Table = connection.sql(query).to_arrow_table()
+            (statement,) = connection.extract_statements(query)
+            if statement.type != duckdb.StatementType.SELECT:
+                raise ValueError("no SELECT")
+            found: pa.Table = connection.sql(statement).to_arrow_table()
             return found
 
         return _read(fetch, wanted, contents, origin)
 
 
 def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
-    """Open a table or query of a Postgres database in a read-only transaction. Raises DataError."""
+    """Open a table or query of a Postgres database in a read-only transaction. Raises DataError.
+
+    A cursor reads all rows. The grammar of DECLARE takes SELECT, VALUES and TABLE alone, without data-modifying parts, and the
+    protocol takes one statement at a time (PostgreSQL 17, "DECLARE" and section 55.2.3). A read-only transaction by itself lets
+    COPY ... TO PROGRAM and DO pass.
+    """
     place, wanted, rest = _split(address, origin)
     adbc = _module("adbc_driver_postgresql.dbapi", "postgres", origin)
     uri = place + (f"?{urlencode(rest, quote_via=quote)}" if rest else "")
     connection = origin.attempt(lambda: adbc.connect(uri), _UNREACHED)
     with contextlib.closing(connection), contextlib.closing(connection.cursor()) as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})  # COPY takes no FETCH
         cursor.execute("SET TRANSACTION READ ONLY")
 
         def fetch(query: str) -> pa.Table:
-            cursor.execute(query)
-            found: pa.Table = cursor.fetch_arrow_table()
-            return found
+            cursor.execute(f"DECLARE source NO SCROLL CURSOR FOR {query}")
+            pieces: list[pa.Table] = []
+            while not pieces or pieces[-1].num_rows == _PIECE:
+                cursor.execute(f"FETCH {_PIECE} FROM source")
+                pieces.append(cursor.fetch_arrow_table())
+            cursor.execute("CLOSE source")
+            return pa.concat_tables(pieces)
 
         return _read(fetch, wanted, contents, origin)
 

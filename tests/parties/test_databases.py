@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,10 @@ class TestDuckDB:
             ("?table=tt", "its database refuses the query: check table, columns and rights where the party runs"),
             ("?query=SELECT 'SECRET'::INT AS b, 1 AS a", "its database refuses the query"),
             ("?query=DROP TABLE t", "its database refuses the query"),
+            ("?query=CREATE TEMP TABLE s AS SELECT 1 AS a, 2 AS b", "its database refuses the query"),
+            ("?query=SET threads = 1; SELECT 1 AS a, 2 AS b", "its database refuses the query"),
+            ("?query=SELECT 1 AS a, 2 AS b; SELECT 1 AS a, 2 AS b", "its database refuses the query"),
+            ("?query=PRAGMA database_list", "its database refuses the query"),
             ("?query=SELECT 1 AS c, 2 AS b", "there is no column 'a'"),
             ("?query=SELECT 1 AS b, 2 AS b, 3 AS a", "is there more than once: rename one"),
         ],
@@ -191,10 +196,30 @@ class TestPostgres:
             "text": ["x", "y", "z"],
         }
 
-    def test_a_query_that_writes_is_refused(self, server: str) -> None:
-        assert "its database refuses the query" in refused(
-            f"{server}&query=INSERT INTO t (a) VALUES (1) RETURNING a, b"
-        )
+    def test_more_rows_than_are_fetched_at_once(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("parties.sources.databases._PIECE", 2)
+        assert read(open_source(f"{server}&table=t", WANTED, party="bank")) == EXPECTED
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "INSERT INTO t (a) VALUES (1) RETURNING a, b",
+            "WITH new AS (INSERT INTO t (a) VALUES (1) RETURNING a, b) SELECT a, b FROM new",
+            "COPY (SELECT 1) TO PROGRAM 'touch ran'",
+            "COPY t FROM PROGRAM 'touch ran'",
+            "DO $$ BEGIN COPY (SELECT 1) TO PROGRAM 'touch ran'; END $$",
+            "SELECT a, b FROM t; COPY (SELECT 1) TO PROGRAM 'touch ran'",
+            "SELECT set_config('transaction_read_only', 'off', true) AS a, lo_create(0) AS b",
+            "SET TRANSACTION READ WRITE",
+            "COMMIT",
+        ],
+    )
+    def test_a_query_only_selects(self, server: str, query: str) -> None:
+        """The role of these tests may do anything, and a read-only transaction stops neither COPY nor DO."""
+        assert "its database refuses the query" in refused(f"{server}&query={query}")
+        place = Path(re.search("host=([^&]*)", server)[1])  # type: ignore[index]
+        assert not (place / "db" / "ran").exists()  # a server's programs run in its folder
+        assert read(open_source(f"{server}&table=t", WANTED, party="bank")) == EXPECTED
 
     def test_mistakes(self, server: str) -> None:
         said = refused(f"{server}&table=tt")
@@ -203,6 +228,33 @@ class TestPostgres:
             "where the party runs"
         )
         assert "its database cannot be opened" in refused(f"{server.replace('pg-', 'none-')}&table=t")
+
+
+def test_postgres_gets_a_query_in_a_cursor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DECLARE takes statements that select; this runs where no server is installed."""
+    sent: list[str] = []
+
+    class Cursor:
+        adbc_statement = SimpleNamespace(set_options=lambda **_: None)
+
+        def execute(self, statement: str) -> None:
+            sent.append(statement)
+
+        def fetch_arrow_table(self) -> pa.Table:
+            return pa.table({"a": [1.0], "b": [2]})
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    driver = SimpleNamespace(connect=lambda _: SimpleNamespace(cursor=Cursor, close=lambda: None))
+    monkeypatch.setattr("parties.sources.databases._module", lambda *_: driver)
+    query = "COPY (SELECT 1) TO PROGRAM 'touch ran'"
+    open_source(f"postgresql://reader@db.example/bank?query={query}", WANTED, party="bank")
+    open_source("postgresql://reader@db.example/bank?table=t", WANTED, party="bank")
+    carrying = [statement for statement in sent if query in statement or '"t"' in statement]
+    assert carrying
+    assert all(re.match("DECLARE source NO SCROLL CURSOR FOR (COPY|SELECT)", statement) for statement in carrying)
+    assert {statement.partition(" ")[0] for statement in sent} == {"SET", "DECLARE", "FETCH", "CLOSE"}
 
 
 def test_an_address_holds_no_password() -> None:
