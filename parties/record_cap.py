@@ -131,16 +131,16 @@ class OwnBounds:
         return self._known[1]
 
     def _lower(self, shape: Shape, cap: RecordCap, given: Vector) -> Vector:
-        """Return the given limits, (n,), at most C over the norm of the own columns.
+        """Return the given limits, (n,), at least 0 and at most C over the norm of the own columns, which NaN stands for.
 
         The bounds of a visit are kept, so long own limits are not: a party holds one vector less.
         """
         kept = len(given) <= PIECE or (self._known is not None and self._known[0] == shape)
         own = self._own_limits(shape, cap)
-        if kept:
-            return np.clip(given, 0.0, own)
-        self._known = None
-        return np.clip(given, 0.0, own, out=own)
+        if not kept:
+            self._known = None
+        lower = np.fmin(given, own, out=None if kept else own)  # np.clip would keep NaN, and with it no limit
+        return np.maximum(lower, 0.0, out=lower)
 
 
 def _shape(cap: RecordCap, party: str) -> Shape:

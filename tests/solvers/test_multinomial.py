@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from parties.party import Party
 from parties.prediction import ModelPart
 from parties.storage.classes import ClassColumns
 from parties.storage.dense import Columns
+from parties.storage.sparse import SparseColumns
 from tests.coordinator.test_transports import in_process
 from tests.privacy.test_record_cap import anything
 from vfl.errors import OutputError, PrivacyError, SpecificationError
@@ -32,6 +34,7 @@ from vfl.kernels.class_loops import class_residuals
 from vfl.kernels.classes import ClassKernels
 from vfl.kernels.dense import MULTINOMIAL, WEIGHTS, bounds_of
 from vfl.kernels.geometry import Geometry, capped, record_limits
+from vfl.kernels.sparse import SparseBlock
 from vfl.launch.run.result import Result
 from vfl.losses import Multinomial
 from vfl.messages import Block, Descend, Query, RecordCap, Records, Step
@@ -296,11 +299,22 @@ def test_classes_of_a_column_share_block_centre_and_scale() -> None:
         storage.kernels.record_norms(storage.block(0, 3), at.centre, at.scale)
 
 
+ANY = [1e9, -1e9, math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("n", [1, 13])
+@pytest.mark.parametrize("stored", ["dense", "sparse"])
 @pytest.mark.parametrize("sweep", [True, False])
-def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(sweep: bool) -> None:
-    p, K, C = 4, 3, 5.0
-    X = np.asfortranarray([[3.0, 0.0, 4.0, 0.0]])
-    party = Party("a", Columns(X, tuple("abcd")), SeededNoise(0), unnoised=(Query,), n_margins=K)
+def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored: str, n: int, sweep: bool) -> None:
+    """NaN among limits, weights and margins switches no cap off, in single records and in lanes."""
+    p, K, C = 4, 3, 5e-3
+    X = np.asfortranarray([[3.0, 0.0, 4.0, 0.0]] * n)
+    kept: Any = Columns(X, tuple("abcd"))
+    if stored == "sparse":
+        rows = np.tile(np.arange(n, dtype=np.int32), 2)
+        block = SparseBlock.of(np.repeat([3.0, 4.0], n), rows, np.array([0, n, n, 2 * n, 2 * n]), n)
+        kept = SparseColumns(block, tuple("abcd"))
+    party = Party("a", kept, SeededNoise(0), unnoised=(Query,), n_margins=K)
     row = Block(0, "a", 0, p * K, 0)
     cap = RecordCap(C, {"a": (row, np.zeros(p * K), np.ones(p * K))})
     rule = ClassesStep(np.zeros(K), np.zeros(K), vfl.L2(1.0), K)
@@ -309,11 +323,20 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(sweep: 
         Step(Block(j, "a", j * K, (j + 1) * K, 0), np.zeros(K), np.ones(K), clip, rule, None) for j in range(p)
     )
     query = Descend(Derivative(LOSS), {"a": steps}, {"a": np.zeros(p * K)}, sweep, capped=cap)
-    wild = Records(
-        weights=np.full(K, 1e6), margins=np.array([9.0, 0.0, -9.0]), labels=np.full(1, 2.0), limits=np.full(1, 1e9)
-    )
-    u = np.concatenate(party.answer(query, wild, ReleaseKey(0)).released)
-    assert np.linalg.norm(u) <= C + 1e-4
+    for margin, limit, share in product(ANY, ANY, [None, *ANY]):
+        y = np.full(n, 2.0) if share is None else np.repeat([2.0, share], n)
+        wild = Records(np.repeat([1e6, margin, 1.0], n), np.repeat([margin, 0.0, -9.0], n), y, np.full(n, limit))
+        u = np.concatenate(party.answer(query, wild, ReleaseKey(0)).released)
+        assert np.linalg.norm(u) <= n * C * (1.0 + 1e-4), (margin, limit, share)
+
+
+@pytest.mark.parametrize("limit", [math.nan, -math.inf, -1.0])
+def test_a_limit_that_is_no_limit_leaves_no_residual(limit: float) -> None:
+    """The kernel does not rest on its callers for this."""
+    n, K = 13, 3
+    kernels = ClassColumns(Columns(np.ones((n, 1), order="F"), ("a",)), K).kernels
+    r = kernels.residuals(np.linspace(-9.0, 9.0, K * n), np.zeros(n), np.full(n, limit), 1)
+    assert not r.any()
 
 
 # The fit.

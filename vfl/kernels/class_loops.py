@@ -48,7 +48,8 @@ def _class_residuals(
         squares = squares + p * p
         low = least(low, p)
         put(r, k * n + at, p)
-    f = least(entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE), 1.0)
+    f = entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE)
+    f = at_least(f, 0.0, least(f, 1.0), 0.0)  # 0 for a limit that is NaN or below 0
     if y.size > stride:  # at most 1, and at least 0: rounding is monotone, so no norm grows
         f = f * least(most(entries(y, stride + i, like), 0.0), 1.0)
     label = entries(y, i, like)
