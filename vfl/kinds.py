@@ -17,7 +17,7 @@ import numpy as np
 
 from vfl import alignment, messages
 from vfl.errors import PrivacyError
-from vfl.evaluation import classes, distance, statistics
+from vfl.evaluation import classes, distance, exact, statistics
 from vfl.holdout import Side
 from vfl.losses import LOSSES
 from vfl.messages import joining
@@ -153,6 +153,7 @@ register("statistic", "scores", statistics.Scores)
 register("statistic", "residuals", statistics.Residuals, steps=_pair_of_steps)
 register("statistic", "positives", statistics.Positives)
 register("statistic", "losses", statistics.Losses)
+register("statistic", "unclamped", exact.Unclamped)
 register("statistic", "group_cells", statistics.GroupCells)
 register("statistic", "group_scores", statistics.GroupScores)
 register("statistic", "label_counts", labels.LabelCounts)

@@ -603,7 +603,7 @@ class TestUnchanged:
         found = train(job(fairness=None, partition=PARTITION.without_groups(), columns={})).findings
         assert set(found) == {"held out"}
         for measure in found["held out"].to_dict()["measures"].values():
-            assert set(measure) <= {"value", "error", "baseline", "best"}
+            assert set(measure) <= {"value", "error", "interval", "baseline", "best"}
 
 
 class TestNeighbours:

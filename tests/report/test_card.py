@@ -35,7 +35,8 @@ def test_a_card_states_measures_guarantee_and_digests(run: Path) -> None:
     findings = json.loads((run / "findings.json").read_text(encoding="utf-8"))["held out"]
     assert certificate["model_digest"] in said
     for name, estimate in findings["measures"].items():
-        assert f"| held out | {name} | {estimate['value']:.4g} | ± {estimate['error']:.2g} |" in said
+        low, high = estimate["interval"]
+        assert f"| held out | {name} | {estimate['value']:.4g} | \\[{low:.3g}, {high:.3g}\\] |" in said
     for sentence in report.guarantee:
         assert sentence.split("(")[0].strip() in said
     for heading in ("Model", "Intended use", "How good it is", "What is promised", "Data", "Limits", "Provenance"):

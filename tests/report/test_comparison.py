@@ -13,6 +13,7 @@ import vfl
 from tests.report.test_report import EVIL, Page, data, job, trained
 from vfl import cli
 from vfl.errors import OutputError, SpecificationError
+from vfl.evaluation import Estimate
 from vfl.report.comparison import Compared, as_text, compare, notes_of, write_comparison
 
 if TYPE_CHECKING:
@@ -55,23 +56,32 @@ def test_the_table_and_the_page_hold_the_same_cells(runs: tuple[Path, Path], tmp
     page = Page(tmp_path / "c.html")
     assert page.loads_nothing()
     for run in compare(runs):
-        for value, error, _ in run.measures.values():
-            assert f"{value:.4g} ± {error:.2g}" in said
-            assert f"{value:.4g} ± {error:.2g}" in page.said
+        for e in run.measures.values():
+            assert f"{e.value:.4g} {e.spread}" in said
+            assert f"{e.value:.4g} {e.spread}" in page.said
 
 
 def test_differences_are_named_beyond_their_noise() -> None:
     def made(name: str, value: float) -> Compared:
-        return Compared(name, True, {}, {"auc": (value, 0.03, 0.5)})
+        return Compared(name, True, {}, {"auc": Estimate(value, 0.03, 0.5)})
 
-    assert notes_of([made("a", 0.7), made("b", 0.71)]) == [
-        "no measure differs from the first run's by more than two standard errors"
-    ]
-    assert notes_of([made("a", 0.7), made("b", 0.9)]) == ["auc: b differs from a by 4.7 standard errors"]
-    other = Compared("b", True, {}, {"mae": (0.7, 0.03, None)})
+    (none,) = notes_of([made("a", 0.7), made("b", 0.71)])
+    assert none.startswith("no measure differs")
+    (said,) = notes_of([made("a", 0.7), made("b", 0.9)])
+    assert said.startswith("auc: b differs from a by 0.2,")
+    other = Compared("b", True, {}, {"mae": Estimate(0.7, 0.03)})
     assert notes_of([made("a", 0.7), other]) == ["a shares no measure with another run, so none can be compared"]
-    exact = [Compared(name, True, {}, {"loss": (0.5, 0.0, None)}) for name in "ab"]
+    exact = [Compared(name, True, {}, {"loss": Estimate(0.5, 0.0)}) for name in "ab"]
     assert "no measure differs" in notes_of(exact)[0]
+
+
+def test_intervals_that_are_not_symmetric_are_compared_by_the_halves_that_face_each_other() -> None:
+    def made(name: str, value: float, low: float, high: float) -> Compared:
+        return Compared(name, True, {}, {"rmse": Estimate(value, (high - low) / 4, within=(low, high))})
+
+    far = made("b", 2.9, 0.1, 3.4)  # a root at a mean that noise dominates
+    assert "no measure differs" in notes_of([made("a", 0.3, 0.2, 0.4), far])[0]
+    assert notes_of([made("a", 0.3, 0.2, 0.4), made("b", 2.9, 2.8, 9.0)])[0].startswith("rmse: b differs from a")
 
 
 def test_digests_are_short_and_options_are_shown(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def test_a_run_without_fairness_has_no_section(tmp_path: Path) -> None:
 
 
 def test_the_chart_is_drawn_in_scale() -> None:
-    rows = [charts.Span("<b>", -0.1, 0.05, "−0.100", (-0.3, 0.2)), charts.Span("m", 0.1, 0.02, "+0.100", None, 1)]
+    rows = [
+        charts.Span("<b>", -0.1, (-0.15, -0.05), "−0.100", (-0.3, 0.2)),
+        charts.Span("m", 0.1, (0.08, 0.12), "+0.100", None, 1),
+    ]
     for width in (charts.WIDE, charts.NARROW):
         drawn = ET.fromstring(str(charts.spans(width, rows, "gap")))  # noqa: S314 - our own text
         (band,) = drawn.iter("rect")

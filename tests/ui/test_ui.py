@@ -124,15 +124,15 @@ def test_the_overview_lists_runs_jobs_and_ledgers(server: Server) -> None:
     for link in ("run/runs/one", "run/runs/half", "job/job.toml", "ledger/steward.db"):
         assert f'href="{server.site.base}{link}"' in said
     assert "interrupted: round 4 of at most" in said
-    assert re.search(r"accuracy 0\.\d+ ± ", said)
+    assert re.search(r"accuracy 0\.\d+ \[", said)
     for name in ("other.toml", "other.db", "secret.csv"):
         assert name not in said
 
 
 def test_the_overview_shows_the_score_of_a_tune(tmp_path: Path) -> None:
-    measures = {"loss": {"value": 0.32912, "error": 0.0131, "baseline": None}}
+    measures = {"loss": {"value": 0.32912, "error": 0.0131}}
     (tmp_path / "findings.json").write_text(json.dumps({"score": {"measures": measures}}), encoding="utf-8")
-    assert pages._measures(tmp_path) == "loss 0.329 ± 0.013"
+    assert pages._measures(tmp_path) == "loss 0.329 [0.303, 0.355]"
 
 
 def test_the_page_of_a_run_verifies_it(server: Server, root: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -96,6 +96,9 @@ class HeldOutClasses(HeldOut):
         (released,) = yield tally(outcomes, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
         found |= measured(released, outcomes, self.problem.layout.classes, self.n_records, sigma)
+        if event is None:
+            exact, (loss,) = replace(outcomes, cap=math.inf), (yield from self._exact(None)).values()
+            found["loss"] = replace(loss, baseline=constant_loss(exact, released, self.n_records))
         return None
 
     def explain(self) -> str:
@@ -113,8 +116,16 @@ class HeldOutClasses(HeldOut):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, and one for the release."""
-        return 2
+        """Return one for the margins, and one for the release; without noise another for the unclamped loss."""
+        return 3 if self.mu is None else 2
+
+
+def constant_loss(statistic: ClassOutcomes, released: Vector, n_records: int) -> float:
+    """Return the mean clamped loss of the model that predicts the classes' shares, none below one record's."""
+    cells = estimates.on_simplex(released[:-1] / (statistic.steps[0] * GRID), n_records)
+    shares = cells.reshape(-1, 2).sum(axis=1) / n_records
+    least = np.maximum(shares, 1.0 / (n_records + shares.size))
+    return float(shares @ np.minimum(-np.log(least), statistic.cap))
 
 
 def measured(
@@ -132,17 +143,20 @@ def measured(
     error = math.hypot(
         noise * math.sqrt(K / 2.0) / n_records, math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / n_records)
     )
-    found = {"accuracy": Estimate(min(max(accuracy, 0.0), 1.0), error, baseline=float(shares.max()))}
-    mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
-    # A variable within [0, 1] of this mean has at most this variance.
-    spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
-    least = np.maximum(shares, 1.0 / (n_records + K))
-    constant = float(shares @ np.minimum(-np.log(least), statistic.cap))
-    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap, baseline=constant, best=0.0)
-    for name, (missed, right) in zip(classes, cells, strict=True):
+    raw = estimates.centred(released[:-1] / a, n_records).reshape(K, 2)
+    within = estimates.mean_interval(
+        float(raw[:, 1].sum()) / n_records, noise * math.sqrt(K / 2.0) / n_records, n_records
+    )
+    accuracy = min(max(accuracy, 0.0), 1.0)
+    within = min(within[0], accuracy), max(within[1], accuracy)
+    found = {"accuracy": Estimate(accuracy, error, baseline=float(shares.max()), within=within)}
+    loss = estimates.bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
+    found["loss"] = replace(loss, baseline=constant_loss(statistic, released, n_records), best=0.0)
+    for name, (missed, right), own in zip(classes, cells, raw, strict=True):
         count = float(missed + right)
         if count > max(estimates.SEEN * noise, 0.5):
             rate = min(max(float(right) / count, 0.0), 1.0)
-            own = noise * math.hypot(1.0 - rate, rate) / count
-            found[f"recall[{name}]"] = Estimate(rate, math.hypot(own, math.sqrt(rate * (1.0 - rate) / count)))
+            error = math.hypot(noise * math.hypot(1.0 - rate, rate) / count, math.sqrt(rate * (1.0 - rate) / count))
+            ends = estimates.share_interval(float(own[1]), float(own[0]), noise, 2 * K)
+            found[f"recall[{name}]"] = Estimate(rate, error, within=(min(ends[0], rate), max(ends[1], rate)))
     return found

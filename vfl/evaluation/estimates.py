@@ -1,16 +1,23 @@
-"""From released sums to measures with standard errors: post-processing, so nothing here costs privacy."""
+"""From released sums to measures with intervals: post-processing, so nothing here costs privacy.
+
+Each interval of 95 % holds the measure on the population in at least 0.95 of runs (tests/evaluation/test_coverage.py). It
+inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of what that value implies. The
+variance is that of the noise plus that of sampling *at that value*, so the interval stays right where noise dominates and
+near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
 from vfl import markup
 from vfl.evaluation.curves import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
+from vfl.losses import power_of, unit_deviance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,40 +27,61 @@ if TYPE_CHECKING:
 
 IN_A_LINE = 6
 """Largest number of measures that are printed in one line."""
-SEEN = 2.0
-"""A class is measured if its noisy count exceeds this many standard deviations of the noise."""
+SEEN = 3.0
+"""A class is measured if its noisy count exceeds this many standard deviations of the noise. At 2 the intervals that are shown
+hold 0.89 of the true rates of small classes instead of 0.95."""
+WIDTH = 2.0
+"""Standard deviations on both sides of an interval of 95 %."""
+
+Interval: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure with its standard error, which covers the noise and the sampling of the records together.
+    """A measure with an interval of 95 %, which covers the noise and the sampling of the records together.
 
+    error : standard error; a quarter of the interval's width for a measure that is a root or a quotient.
     baseline : the measure of a model without features, from released values: the best constant prediction. For the true and the
         false positive rate, predictions at random that are positive as often. None where it is not known.
     best : the measure of a perfect model.
     noiseless : interval in which the measure of the model without noise lies; shift : the same for its difference from
         this model's measure. None where nothing is stated (vfl.evaluation.gaps).
+    within : the interval; None for two standard errors to both sides.
     """
 
     value: float
     error: float
     baseline: float | None = None
     best: float = 1.0
-    noiseless: tuple[float, float] | None = None
-    shift: tuple[float, float] | None = None
+    noiseless: Interval | None = None
+    shift: Interval | None = None
+    within: Interval | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of 95 %."""
+        reach = WIDTH * self.error
+        return (self.value - reach, self.value + reach) if self.within is None else self.within
 
     @property
     def too_noisy(self) -> bool:
-        """Return True if an interval of ±2 standard errors is wider than the distance from the baseline to a perfect model.
+        """Return True if the interval is wider than the distance from the baseline to a perfect model.
 
         Without a baseline, return True if 0 is the best value and the interval contains it.
         """
+        low, high = self.interval
         if self.baseline is None:
-            return self.best == 0.0 and 2.0 * self.error >= self.value
-        return 4.0 * self.error > abs(self.best - self.baseline)
+            return self.best == 0.0 and low <= 0.0
+        return high - low > abs(self.best - self.baseline)
+
+    @property
+    def spread(self) -> str:
+        """Return the interval in brackets; '' for a value without error."""
+        low, high = self.interval
+        return "" if low == high else f"[{low:.3g}, {high:.3g}]"
 
     def __str__(self) -> str:
-        shown = f"{self.value:.4g} ± {self.error:.2g}"
+        shown = f"{self.value:.4g} {self.spread}".rstrip()
         if self.baseline is not None:
             shown += f" (baseline {self.baseline:.2g})"
         if self.noiseless is not None:
@@ -93,7 +121,7 @@ class Findings:
         head = (
             "measure",
             markup.Cell("value", number=True),
-            markup.Cell("standard error", number=True),
+            markup.Cell("interval of 95 %", number=True),
             markup.Cell("baseline", number=True),
             "",
             *(("model without noise",) if intervals else ()),
@@ -102,7 +130,7 @@ class Findings:
             (
                 name,
                 markup.Cell(f"{e.value:.4g}", number=True),
-                markup.Cell(f"± {e.error:.2g}", number=True),
+                markup.Cell(e.spread, number=True),
                 markup.Cell("" if e.baseline is None else f"{e.baseline:.2g}", number=True),
                 "too noisy to tell" if e.too_noisy else "",
                 *(
@@ -124,6 +152,7 @@ class Findings:
             | ({} if e.baseline is None and e.best == 1.0 else {"best": e.best})
             | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
             | ({} if e.shift is None else {"shift": list(e.shift)})
+            | ({} if e.within is None else {"interval": list(e.within)})
             for name, e in self.measures.items()
         }
         plain = {"measures": measures, "n_records": self.n_records, "note": self.note}
@@ -142,6 +171,7 @@ class Findings:
                 float(e.get("best", 1.0)),
                 _interval(e.get("noiseless")),
                 _interval(e.get("shift")),
+                _interval(e.get("interval")),
             )
             for name, e in plain["measures"].items()
         }
@@ -152,7 +182,7 @@ class Findings:
         return cls(measures, int(plain["n_records"]), str(plain["note"]), thresholds, histogram)
 
 
-def _interval(plain: Any) -> tuple[float, float] | None:
+def _interval(plain: Any) -> Interval | None:
     if plain is None:
         return None
     low, high = plain
@@ -170,6 +200,70 @@ def on_simplex(noisy: Vector, total: float) -> Vector:
     return np.asarray(np.maximum(noisy - excess[kept], 0.0))
 
 
+def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1.0) -> Interval:
+    """Return all m in [0, 1] with |mean − m| ≤ WIDTH·√(noise² + v(m)/n): Wilson's interval, widened by noise.
+
+    v(m) = min(m(1 − m), variance − m²) is at least the variance of a variable in [0, 1] with mean m.
+
+    mean : noisy mean of n records. variance : upper bound of the mean square.
+    """
+    mean = min(max(mean, 0.0), 1.0)  # moves it towards every m in [0, 1]
+    z = WIDTH * WIDTH
+    sides = [
+        _solutions(1.0 + z / n_records, -2.0 * mean - z / n_records, mean * mean - z * noise * noise),
+        _solutions(1.0 + z / n_records, -2.0 * mean, mean * mean - z * (noise * noise + variance / n_records)),
+    ]
+    low, high = max(side[0] for side in sides), min(side[1] for side in sides)
+    return min(max(low, 0.0), mean), max(min(high, 1.0), mean)
+
+
+def share_interval(hits: float, misses: float, sigma: float, cells: int) -> Interval:
+    """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1].
+
+    Under the rate r, (1 − r)·hits − r·misses has mean 0, and variance σ²((1 − r)² + r² − (1 − 2r)²/cells) + count·r(1 − r).
+
+    sigma : standard deviation of the noise of each of `cells` counts, from which the excess of their public sum was taken.
+    """
+    count, z = hits + misses, WIDTH * WIDTH
+    square = z * sigma * sigma
+    sampled = z * max(count, 0.0)
+    a = count * count + sampled - square * (2.0 - 4.0 / cells)
+    b = -2.0 * count * hits - sampled + square * (2.0 - 4.0 / cells)
+    low, high = _solutions(a, b, hits * hits - square * (1.0 - 1.0 / cells))
+    return min(max(low, 0.0), 1.0), max(min(high, 1.0), 0.0)
+
+
+def _solutions(a: float, b: float, c: float) -> Interval:
+    """Return the ends of {x: a x² + b x + c ≤ 0}; everything where a is not positive, or where rounding leaves nothing."""
+    if not a > 0.0:
+        return -math.inf, math.inf
+    root = math.sqrt(max(b * b - 4.0 * a * c, 0.0))
+    return (-b - root) / (2.0 * a), (-b + root) / (2.0 * a)
+
+
+def _around(value: float, within: Interval) -> Interval:
+    """Return the interval, extended to hold the value: projections may have moved it a little."""
+    return min(within[0], value), max(within[1], value)
+
+
+def _scaled(estimate: Estimate, unit: float) -> Estimate:
+    low, high = estimate.interval
+    return replace(estimate, value=estimate.value * unit, error=estimate.error * unit, within=(low * unit, high * unit))
+
+
+def centred(noisy: Vector, total: float) -> Vector:
+    """Return noisy counts (s,) moved alike so that they have their public sum. Negative ones stay."""
+    return np.asarray(noisy + (total - noisy.sum()) / noisy.size)
+
+
+def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -> Estimate:
+    """Return the mean of a variable in [0, unit] from its noisy mean in units of `unit`."""
+    inside = min(max(mean, 0.0), 1.0)
+    # A variable within [0, 1] of this mean has at most this variance.
+    error = math.hypot(noise, math.sqrt(inside * (1.0 - inside) / n_records))
+    return _scaled(Estimate(inside, error, within=mean_interval(mean, noise, n_records)), unit)
+
+
 def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> dict[str, Estimate]:
     """Return accuracy, true and false positive rate, and the mean clamped loss.
 
@@ -177,23 +271,24 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     """
     a, b = (step * GRID for step in statistic.steps)
     noise, found = sigma / a, {}
+    raw = centred(released[:CELLS] / a, n_records).reshape(2, 2)
     negative, positive = on_simplex(released[:CELLS] / a, n_records).reshape(2, 2)
     accuracy = float(negative[0] + positive[1]) / n_records
     share = float(positive.sum()) / n_records
-    error = noise * _length(np.array([1.0, 1.0]) / n_records)
-    found["accuracy"] = replace(_share(accuracy, n_records, error), baseline=max(share, 1.0 - share))
+    # Of the noise of two of four cells with a public sum, half the square is left.
+    measured = _share(accuracy, n_records, noise / n_records)
+    within = mean_interval(float(raw[0, 0] + raw[1, 1]) / n_records, noise / n_records, n_records)
+    found["accuracy"] = replace(measured, baseline=max(share, 1.0 - share), within=_around(measured.value, within))
     predicted = min(max(float(negative[1] + positive[1]) / n_records, 0.0), 1.0)
-    for name, (misses, hits), best in (("tpr", positive, 1.0), ("fpr", negative, 0.0)):
+    for name, (misses, hits), own, best in (("tpr", positive, raw[1], 1.0), ("fpr", negative, raw[0], 0.0)):
         count = float(misses + hits)
         if count > SEEN * noise:
             rate = float(hits) / count
             measured = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
-            found[name] = replace(measured, baseline=predicted, best=best)
-    mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
-    # A variable within [0, 1] of this mean has at most this variance.
-    spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
-    constant = constant_loss(statistic, share)
-    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap, baseline=constant, best=0.0)
+            within = _around(measured.value, share_interval(float(own[1]), float(own[0]), noise, CELLS))
+            found[name] = replace(measured, baseline=predicted, best=best, within=within)
+    loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
+    found["loss"] = replace(loss, baseline=constant_loss(statistic, share), best=0.0)
     return found
 
 
@@ -241,7 +336,16 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
     gradient = np.concatenate([above / N, below / P])
     counted = math.hypot(sigma * float(np.linalg.norm(gradient)), noise * (A - 0.5) * (1.0 / P - 1.0 / N))
-    return {"auc": Estimate(A, math.hypot(counted, _area_sampling(A, P, N)), baseline=0.5)}
+    inside = (at for at in _areas(A) if abs(A - at) <= WIDTH * math.hypot(counted, _area_sampling(at, P, N)))
+    ends = [A, *inside]
+    within = min(ends), max(ends)
+    return {"auc": Estimate(A, math.hypot(counted, _area_sampling(A, P, N)), baseline=0.5, within=within)}
+
+
+def _areas(A: float) -> list[float]:
+    """Return the areas that are tested for the interval around A: closer to each other near A."""
+    steps = [sign * 0.5 ** (k / 16.0) for k in range(1, 240) for sign in (-1.0, 1.0)]
+    return [min(max(A + step, 0.0), 1.0) for step in steps]
 
 
 def _area_sampling(A: float, P: float, N: float) -> float:
@@ -251,15 +355,19 @@ def _area_sampling(A: float, P: float, N: float) -> float:
     return math.sqrt(max(spread, 0.0) / (P * N))
 
 
-def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
+def residuals(
+    released: Vector, statistic: Residuals, n_records: int, sigma: float, apart: float = 0.0
+) -> dict[str, Estimate]:
     """Return mean absolute and root mean squared error and R² of clamped errors, and mean deviance and D² of clamped deviances.
 
     R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
-    deviances: the fraction of the deviance that the model explains. A has the variance of its noise, (σ/bn)², and that of
-    sampling; B likewise. The error of R² follows by the delta method: noise (σ_A/B)² + (A·σ_B/B²)², and for sampling the bound
-    E(t − u·A/B)² ≤ A + A²/B for parts t, u of records in [0, 1] with means A, B, divided by nB². The bound leaves out a
-    covariance that would lower it. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is
-    also left out if noise alone could explain the sum of the constant.
+    deviances: the fraction of the deviance that the model explains. Their intervals are Fieller's (`_explained`). The interval
+    of the root mean squared error is that of the mean square, root by root: at a mean that noise dominates, a root's own
+    error says nothing. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left out if
+    noise alone could explain the sum of the constant, or if the interval of the quotient has no end.
+
+    apart : the constant is the labels' mean up to this distance, in 95 of 100 runs. It is worse than the mean by their
+        deviance from each other, exactly (a Bregman divergence), so that the lower ends of R² and D² make up for it.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -270,30 +378,62 @@ def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: flo
     bases = _errors(shares[each:], noise[each:], statistic, n_records)
     for k, name in enumerate(("mae", "rmse", "deviance")[:each]):
         hidden = shares[each + k] <= SEEN * noise[each + k]
-        if name in found:
-            found[name] = replace(found[name], baseline=None if hidden else bases[name].value, best=0.0)
+        found[name] = replace(found[name], baseline=None if hidden else bases[name].value, best=0.0)
         if name != "mae" and not hidden:
-            A, B = (min(max(float(shares[at]), 0.0), 1.0) for at in (k, each + k))
-            squared = (noise[k] / B) ** 2 + (A * noise[each + k] / B**2) ** 2 + (A + A * A / B) / (n_records * B * B)
-            explained = Estimate(1.0 - A / B, math.sqrt(float(squared)), baseline=0.0)
-            found["r2" if name == "rmse" else "d2"] = explained
+            of_model, of_constant = ((float(shares[at]), float(noise[at])) for at in (k, each + k))
+            explained = _explained(of_model, of_constant, n_records, _excess(statistic, apart, name))
+            found |= {} if explained is None else {"r2" if name == "rmse" else "d2": explained}
     return found
+
+
+def _excess(statistic: Residuals, apart: float, name: str) -> float:
+    """Return the most by which the constant's mean of u² or of q exceeds that of the labels' mean, in their unit."""
+    power = power_of(statistic.loss)
+    if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
+        return (apart / statistic.cap) ** 2
+    ends = np.array([statistic.constant - apart, statistic.constant + apart])
+    most = float(unit_deviance(ends, np.full(2, statistic.constant), power).max()) / statistic.deviance_cap
+    return most if math.isfinite(most) else 1.0
+
+
+def _explained(
+    of_model: tuple[float, float], of_constant: tuple[float, float], n_records: int, excess: float
+) -> Estimate | None:
+    """Return 1 − A/B from noisy means A, B of parts t, u of records in [0, 1], or None if its interval has no lower end.
+
+    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last is at most (A + ρ²B)/n, which
+    leaves out a covariance that would lower it, and A = ρB. So ρ solves an inequality of second degree.
+
+    excess : B may exceed that of the best constant by as much.
+    """
+    (A, noise), (B, base) = of_model, of_constant
+    A, B, z = min(max(A, 0.0), 1.0), min(B, 1.0), WIDTH * WIDTH
+
+    def ratios(B: float) -> Interval:
+        a, b = B * B - z * (base * base + B / n_records), -2.0 * A * B - z * B / n_records
+        return _solutions(a if B > 0.0 else 0.0, b, A * A - z * noise * noise)
+
+    low, high = ratios(B)[0], ratios(B - excess)[1]
+    value = 1.0 - A / B
+    if math.isinf(high):
+        return None
+    within = _around(value, (1.0 - high, min(1.0 - low, 1.0)))
+    return Estimate(value, (within[1] - within[0]) / (2.0 * WIDTH), baseline=0.0, within=within)
 
 
 def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int) -> dict[str, Estimate]:
     """Return both errors and the deviance of one model, given the means of t, t² and s and the noise of each."""
-    cap, means = statistic.cap, [min(max(float(share), 0.0), 1.0) for share in shares]
-    absolute, square = means[:2]
-    variance = max(square - absolute**2, 0.0)
-    # A variable in [0, 1] with mean m has variance at most m(1 − m).
-    spread = [math.sqrt(variance / n_records), *(math.sqrt(m * (1.0 - m) / n_records) for m in means[1:])]
-    errors = [math.hypot(own, sampled) for own, sampled in zip(noise, spread, strict=True)]
-    found = {"mae": Estimate(absolute * cap, errors[0] * cap)}
-    if square > 0.0:
-        root = math.sqrt(square)
-        found["rmse"] = Estimate(root * cap, errors[1] / (2.0 * root) * cap)
+    square = bounded_mean(float(shares[1]), float(noise[1]), n_records)
+    absolute = min(max(float(shares[0]), 0.0), 1.0)
+    most = square.interval[1]
+    error = math.hypot(float(noise[0]), math.sqrt(max(min(square.value, absolute) - absolute**2, 0.0) / n_records))
+    within = mean_interval(float(shares[0]), float(noise[0]), n_records, most)
+    found = {"mae": _scaled(Estimate(absolute, error, within=within), statistic.cap)}
+    low, high = (math.sqrt(end) for end in square.interval)
+    root = Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
+    found["rmse"] = _scaled(root, statistic.cap)
     if statistic.deviance_cap is not None:
-        found["deviance"] = Estimate(means[2] * statistic.deviance_cap, errors[2] * statistic.deviance_cap)
+        found["deviance"] = bounded_mean(float(shares[2]), float(noise[2]), n_records, statistic.deviance_cap)
     return found
 
 
@@ -306,8 +446,12 @@ def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
     bins : of one class. sigma : standard deviation of the noise of a bin. share : of positive labels.
     """
     P, N = max(1.0, share * n_records), max(1.0, (1.0 - share) * n_records)
-    noise = sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))
-    return min(0.5, math.hypot(noise, _area_sampling(0.75, P, N)))
+    return min(0.5, math.hypot(area_noise(bins, P, N, sigma), _area_sampling(0.75, P, N)))
+
+
+def area_noise(bins: int, P: float, N: float, sigma: float) -> float:
+    """Return the expected part of the noise in `area_error`, for P positive and N negative records."""
+    return sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))
 
 
 def _share(rate: float, count: float, noise: float) -> Estimate:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
-from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.estimates import Findings, bounded_mean
 from vfl.evaluation.inquiries import NOISED, HeldOut, event_of, moved, tally
 from vfl.evaluation.statistics import Lost, weight
 from vfl.holdout import Side
@@ -87,11 +86,12 @@ class Score:
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{NOISED}; a run that was cut off had paid for it")
         mean = float(total) / (lost.steps * lost.grid) / self.n_records
-        inside = min(max(mean, 0.0), 1.0)
-        # A variable within [0, 1] of this mean has at most this variance.
-        error = math.hypot(self._noise, math.sqrt(inside * (1.0 - inside) / self.n_records))
-        value = 1.0 - mean if self._measure == "accuracy" else mean * lost.unit
-        return Findings({self._measure: Estimate(value, error * lost.unit)}, self.n_records, NOISED)
+        measured = bounded_mean(mean, self._noise, self.n_records, lost.unit)
+        measured = replace(measured, value=mean * lost.unit)  # not clamped: candidates are ranked by it
+        if self._measure == "accuracy":
+            low, high = measured.interval
+            measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))
+        return Findings({self._measure: measured}, self.n_records, NOISED)
 
     @property
     def _noise(self) -> float:

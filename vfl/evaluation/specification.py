@@ -36,7 +36,7 @@ class Evaluation:
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
     classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
-    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each has a standard error and the
+    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each has an interval of 95 % and the
     value of a model without features as baseline. Without classes, R², deviances and the baselines need bounds for the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run

@@ -299,21 +299,21 @@ def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One value with its error to both sides, in front of a grey band from one end to the other if it has one."""
+    """One value with its interval, in front of a grey band from one end to the other if it has one."""
 
     name: str
     value: float
-    error: float
+    interval: tuple[float, float]
     said: str
     band: tuple[float, float] | None = None
     colour: int = 0
 
 
 def spans(width: int, rows: Sequence[Span], x: str) -> Markup:
-    """Return values as points with lines of their errors, row by row, around a common zero."""
+    """Return values as points with lines over their intervals, row by row, around a common zero."""
     names = min(0.42 * width, 10 + _widest(row.name for row in rows))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
-    reach = [row.value + side * row.error for row in rows for side in (-1, 1)]
+    reach = [end for row in rows for end in row.interval]
     reach += [end for row in rows if row.band is not None for end in row.band]
     axis = Axis(x, min(-1e-3, *reach), max(1e-3, *reach))
 
@@ -328,13 +328,13 @@ def spans(width: int, rows: Sequence[Span], x: str) -> Markup:
         drawn.append(label(across(value), height - 24, short(value), anchor="middle"))
     for k, row in enumerate(rows):
         middle, colour = k * line + line / 2, row.colour % COLOURS
-        said = f"{row.name}: {row.said} ± {short(row.error)}"
+        said = f"{row.name}: {row.said} [{short(row.interval[0])}, {short(row.interval[1])}]"
         drawn.append(label(0, middle + 4, shown[k], class_=None))
         if row.band is not None:
             low, high = map(across, row.band)
             said += f", between {short(row.band[0])} and {short(row.band[1])}"
             drawn.append(element("rect", x=low, y=middle - 7, width=high - low, height=14, class_="noise"))
-        ends = across(row.value - row.error), across(row.value + row.error)
+        ends = across(row.interval[0]), across(row.interval[1])
         drawn.append(element("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_=f"curve s{colour}"))
         dot = element("title", said)
         drawn.append(element("circle", dot, cx=across(row.value), cy=middle, r=3.5, class_=f"f{colour}"))

@@ -21,8 +21,7 @@ from vfl.writing import write_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DIFFERENT = 2.0
-"""Two values differ if their distance exceeds this many standard errors of it, runs taken as independent."""
+    from vfl.evaluation import Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,13 @@ class Compared:
     """One run of a comparison.
 
     name : of its folder. holds : True if its certificate holds. facts : settings and guarantee.
-    measures : {measure: (value, standard error, baseline or None)}.
+    measures : of the findings, by name.
     """
 
     name: str
     holds: bool
     facts: dict[str, Any]
-    measures: dict[str, tuple[float, float, float | None]]
+    measures: dict[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -45,8 +44,9 @@ class Compared:
             "certificate_holds": self.holds,
             **self.facts,
             "measures": {
-                name: {"value": value, "error": error} | ({} if base is None else {"baseline": base})
-                for name, (value, error, base) in self.measures.items()
+                name: {"value": e.value, "error": e.error, "interval": list(e.interval)}
+                | ({} if e.baseline is None else {"baseline": e.baseline})
+                for name, e in self.measures.items()
             },
         }
 
@@ -74,7 +74,7 @@ def compared(run: str | Path) -> Compared:
         "model": certificate.model_digest,
     }
     measures = {
-        name if len(result.findings) == 1 or kind == "held out" else f"{kind}: {name}": (e.value, e.error, e.baseline)
+        name if len(result.findings) == 1 or kind == "held out" else f"{kind}: {name}": e
         for kind, findings in result.findings.items()
         for name, e in findings.measures.items()
     }
@@ -100,19 +100,26 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def notes_of(runs: Sequence[Compared]) -> list[str]:
-    """Return, for each measure of the first run, which other runs differ from it by more than its noise."""
+    """Return, for each measure of the first run, which other runs differ from it by more than the intervals explain.
+
+    Runs are taken as independent. The interval of a difference adds the squares of the halves that face each other, which
+    holds for intervals that are not symmetric, too (Zou & Donner 2008).
+    """
     first, said = runs[0], []
-    for name, (value, error, _) in first.measures.items():
+    for name, own in first.measures.items():
         for other in runs[1:]:
-            if name not in other.measures:
+            against = other.measures.get(name)
+            if against is None:
                 continue
-            against, spread, _ = other.measures[name]
-            away = abs(against - value) / (math.hypot(error, spread) or math.inf)
-            if away > DIFFERENT:
-                said.append(f"{name}: {other.name} differs from {first.name} by {away:.1f} standard errors")
+            less, more = sorted((own, against), key=lambda e: e.value)
+            away = more.value - less.value
+            if away > math.hypot(more.value - more.interval[0], less.interval[1] - less.value):
+                said.append(
+                    f"{name}: {other.name} differs from {first.name} by {away:.3g}, more than both intervals explain"
+                )
     if not said and not any(name in other.measures for other in runs[1:] for name in first.measures):
         said = [f"{first.name} shares no measure with another run, so none can be compared"]
-    return said or ["no measure differs from the first run's by more than two standard errors"]
+    return said or ["no measure differs from the first run's by more than both intervals explain"]
 
 
 def as_text(runs: Sequence[Compared]) -> str:
@@ -135,18 +142,15 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
         section("Differences", *(element("p", note) for note in notes_of(runs))),
         element(
             "footer",
-            element("p", "Computed from released values and public facts. Standard errors cover noise and sampling."),
+            element("p", "Computed from released values and public facts. Intervals of 95 % cover noise and sampling."),
         ),
     )
     write_whole(path, text)
     return path
 
 
-def _shown(measure: tuple[float, float, float | None] | None) -> str:
-    if measure is None:
-        return ""
-    value, error, base = measure
-    return f"{value:.4g} ± {error:.2g}" + ("" if base is None else f" (baseline {base:.2g})")
+def _shown(measure: Estimate | None) -> str:
+    return "" if measure is None else str(measure)
 
 
 def _changed(solver: Any) -> str:

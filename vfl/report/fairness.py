@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 NAMES = (Distance.name, GroupFairness.name)
 """Findings that this section shows, and no other."""
-SPREAD = 1.96
-"""Standard errors on both sides of a gap that make an interval of 95 %."""
 
 
 def fairness(facts: Facts) -> Markup | None:
@@ -28,7 +26,7 @@ def fairness(facts: Facts) -> Markup | None:
     if told is None:
         return None
     spans = [
-        charts.Span(name, e.value, SPREAD * e.error, _signed(e.value), e.noiseless, k)
+        charts.Span(name, e.value, e.interval, _signed(e.value), e.noiseless, k)
         for k, names in enumerate(_by_notion(told).values())
         for name in names
         for e in (told.measures[name],)
@@ -38,12 +36,12 @@ def fairness(facts: Facts) -> Markup | None:
         (
             name,
             _signed(e.value) if OF in name else f"{e.value:.4g}",
-            f"± {e.error:.2g}",
+            e.spread,
             *((_interval(e.noiseless), _interval(e.shift)) if bounded else ()),
         )
         for name, e in told.measures.items()
     ]
-    head = ("measure", "value", "std. error", *(("model without noise", "its difference") if bounded else ()))
+    head = ("measure", "value", "95 % interval", *(("model without noise", "its difference") if bounded else ()))
     key = [("f0", "gap of this model, with an interval of 95 %")]
     if bounded:
         key.append(("noisekey", "where the gap of the model without noise lies"))

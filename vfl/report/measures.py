@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from vfl.evaluation import Findings
 
-HEAD = ("", "measure", "value", "std. error", "baseline", "")
+HEAD = ("", "measure", "value", "95 % interval", "baseline", "")
 BASELINE = (
     "Baseline: a model without features, computed from released values: the best constant prediction; for tpr and fpr, "
     "predictions at random that are positive as often."
@@ -23,7 +23,7 @@ def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
             name,
             measure,
             f"{e.value:.4g}",
-            f"± {e.error:.2g}",
+            e.spread,
             "" if e.baseline is None else f"{e.baseline:.2g}",
             "too noisy to tell" if e.too_noisy else "",
         )

@@ -137,7 +137,14 @@ def importance(facts: Facts) -> Markup | None:
     except VflError:
         return None
     rows = [
-        charts.Span(one.feature, one.value, 0.0, _said(one), (one.low, one.high), facts.parties.index(one.party))
+        charts.Span(
+            one.feature,
+            one.value,
+            (one.value, one.value),
+            _said(one),
+            (one.low, one.high),
+            facts.parties.index(one.party),
+        )
         for one in found[:ROWS]
     ]
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from vfl.certificate import Certificate
 from vfl.errors import VflError
+from vfl.evaluation import Findings
 from vfl.job.plain import to_toml
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS
 from vfl.planning import forecast
@@ -106,7 +107,8 @@ def _measures(folder: Path) -> str:
     try:
         kinds = json.loads((folder / FINDINGS).read_text(encoding="utf-8"))
         held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
-        return ", ".join(f"{name} {e['value']:.3g} ± {e['error']:.2g}" for name, e in held.items())
+        found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).measures
+        return ", ".join(f"{name} {e.value:.3g} {e.spread}".rstrip() for name, e in found.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
 

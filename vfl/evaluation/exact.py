@@ -1,0 +1,148 @@
+"""Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
+
+NOT PRIVATE: one record moves these sums without limit. They serve `evaluate`, runs without privacy, and held-out records that
+were declared public. Sums are of multiples of a grid, so that they do not depend on the order of the records up to 2¹⁷ caps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.evaluation.estimates import WIDTH, Estimate
+from vfl.losses import power_of, unit_deviance
+
+if TYPE_CHECKING:
+    from vfl.losses import Loss
+    from vfl.types import Vector
+
+STEP = 2.0**-36
+"""Grid of a record's quantity, in units of its cap."""
+EDGES = 2**14
+"""Edges of the histogram from which the area is computed. Ties within a bin count one half: an error below 1e-6 for scores
+that are spread over the edges."""
+FAR = 13
+"""Doublings of the largest distance from the centre at which the outermost edges lie."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unclamped:
+    """Σ q and Σ qqᵀ over the records, un-noised.
+
+    With classes, q is the record's loss. Without, q holds |e| and e² of the model's error, its deviance if the loss has one,
+    and the same for a constant in the model's place.
+
+    loss : whose response the model predicts. cap, deviance_cap : units of a loss or an error, and of a deviance.
+    constant : None leaves it out.
+    """
+
+    loss: Loss
+    cap: float
+    constant: float | None = None
+    deviance_cap: float = 1.0
+
+    grid: ClassVar[float] = 1.0
+    sensitivity: ClassVar[float] = math.inf
+
+    @property
+    def each(self) -> int:
+        """Return the number of quantities of one model."""
+        return 1 if self.loss.classification else 2 if power_of(self.loss) is None else 3
+
+    @property
+    def quantities(self) -> int:
+        """Return k, the length of q."""
+        return self.each * (1 if self.constant is None else 2)
+
+    @property
+    def dimension(self) -> int:
+        """Return k + k²."""
+        return self.quantities + self.quantities**2
+
+    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+        """Return Σ q, then Σ qqᵀ row by row, in units of the caps."""
+        power, found = power_of(self.loss), []
+        with np.errstate(all="ignore"):
+            if self.loss.classification:
+                found.append(self.loss.value(margins, labels) / self.cap)
+            else:
+                constant = [] if self.constant is None else [np.full(labels.size, self.constant)]
+                for mean in (self.loss.response(margins), *constant):
+                    t = abs(mean - labels) / self.cap
+                    found += [t, t * t]
+                    if power is not None:
+                        found.append(unit_deviance(labels, mean, power) / self.deviance_cap)
+            products = [a * b for a in found for b in found]
+            return np.array([float((np.rint(q / STEP) * STEP).sum()) for q in (*found, *products)])
+
+
+def measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
+    """Return the mean loss, or the errors and deviances with R² and D², each with the interval of its sampling.
+
+    A measure that is not finite is left out, such as the deviance of a label that the loss does not allow.
+    """
+    with np.errstate(all="ignore"):
+        return _measures(sums, statistic, n_records)
+
+
+def _measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
+    k, each, C = statistic.quantities, statistic.each, statistic.cap
+    mean = sums[:k] / n_records
+    spread = sums[k:].reshape(k, k) / n_records - np.outer(mean, mean)
+
+    def average(at: int, unit: float) -> Estimate:
+        error = math.sqrt(max(float(spread[at, at]), 0.0) / n_records)
+        low, high = max(float(mean[at]) - WIDTH * error, 0.0), float(mean[at]) + WIDTH * error
+        return Estimate(float(mean[at]) * unit, error * unit, within=(low * unit, high * unit))
+
+    if statistic.loss.classification:
+        return _finite({"loss": replace(average(0, C), best=0.0)})
+    units = (C, C * C, statistic.deviance_cap)
+    found = {}
+    for at, name in enumerate(("mae", "rmse", "deviance")[:each]):
+        of_model, base = average(at, units[at]), None
+        if statistic.constant is not None:
+            base, A, B = average(each + at, units[at]), float(mean[at]), float(mean[each + at])
+            if name != "mae" and B > 0.0:
+                slope = np.zeros(k)
+                slope[[at, each + at]] = 1.0, -A / B
+                error = math.sqrt(max(float(slope @ spread @ slope), 0.0) / n_records) / B
+                found["r2" if name == "rmse" else "d2"] = Estimate(1.0 - A / B, error, baseline=0.0)
+        if name == "rmse":
+            of_model, base = _root(of_model), None if base is None else _root(base)
+        found[name] = replace(of_model, baseline=None if base is None else base.value, best=0.0)
+    order = ("mae", "rmse", "r2", "deviance", "d2")
+    return _finite({name: found[name] for name in order if name in found})
+
+
+def _root(square: Estimate) -> Estimate:
+    low, high = (math.sqrt(end) for end in square.interval)
+    return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
+
+
+def _finite(found: dict[str, Estimate]) -> dict[str, Estimate]:
+    return {
+        name: e
+        for name, e in found.items()
+        if all(map(math.isfinite, (e.value, *e.interval))) and (e.baseline is None or math.isfinite(e.baseline))
+    }
+
+
+def finer(edges: Vector, counts: Vector) -> Vector:
+    """Return about `EDGES` edges: each bin of a histogram is divided as often as its share of the records says.
+
+    edges : (m,) around a centre, which is the middle one. counts : (m + 1,) of both classes.
+    """
+    centre, reach = edges[edges.size // 2], edges[-1] - edges[edges.size // 2]
+    outward = reach * 2.0 ** np.arange(1, FAR + 1)
+    ends = np.concatenate([(centre - outward)[::-1], edges, centre + outward])
+    shares = np.zeros(ends.size - 1)
+    shares[FAR : FAR + edges.size - 1] = counts[1:-1]
+    shares[:FAR], shares[-FAR:] = counts[0] / FAR, counts[-1] / FAR
+    pieces = np.maximum(1, np.rint(EDGES * shares / max(float(shares.sum()), 1.0))).astype(int)
+    bins = zip(ends[:-1], ends[1:], pieces, strict=True)
+    inner = [low + (high - low) * np.arange(count) / count for low, high, count in bins]
+    return np.unique(np.append(np.concatenate(inner), ends[-1]))
