@@ -123,6 +123,10 @@ class Holder:
             )
         return self.sharing
 
+    def takes(self, leg: Leg) -> int:
+        """Return the number of parcels that a leg brings: none before the session's keys."""
+        return 0 if self._streams is None else len(senders(leg, self.name, self.sharing.roles))
+
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg, and the parcels for its `receivers`. parcels : from its `senders`."""
         if isinstance(leg, Meet):

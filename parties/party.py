@@ -182,6 +182,10 @@ class Party:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
 
+    def takes(self, leg: Leg) -> int:
+        """Return the number of parcels that a leg brings."""
+        return 0 if self._holder is None else self._holder.takes(leg)
+
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg of a run on shares, and the parcels that the party sends with it."""
         if self._holder is None:

@@ -28,6 +28,7 @@ from vfl.messages.joining import (
     SendSet,
     TakeSalt,
 )
+from vfl.planning.machine import memory_here
 from vfl.security.psi import SIZE
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 MOST_IDS = 1 << 28
 READ_SECONDS = 3600.0
+COPIES = 2
+"""Copies of every party's set that the coordinator holds at once: as received, and while they are compared."""
 
 
 class FederationAlignment:
@@ -75,6 +78,12 @@ class FederationAlignment:
         for name, size in self._sizes.items():
             if not 0 < size <= MOST_IDS:
                 raise FederationError(f"party {name!r} reported an impossible number of ids")
+        needed, here = COPIES * SIZE * sum(self._sizes.values()), memory_here()
+        if needed > here:
+            raise FederationError(
+                f"the coordinator has {here / 1e9:.3g} GB of memory, and the sets of ids that the parties announce take "
+                f"{needed / 1e9:.3g} GB: align on a larger machine"
+            )
         return greetings
 
     def begin(self, pending: str | None) -> None:

@@ -22,7 +22,6 @@ M = TypeVar("M")
 
 SENTENCE = 1 << 16
 """Bytes of an answer's body that are always allowed: a failure holds a sentence."""
-CONSTANTS = ("labels", "limits")
 
 
 class Answer:
@@ -95,7 +94,7 @@ class Link:
     ) -> Answer:
         """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
 
-        messages : the call, and for a query its key. vectors : as bytes-like objects; CONSTANTS travel once.
+        messages : the call, and for a query its key. vectors : as bytes-like objects; a Constant travels once.
         limits : of the answer.
         """
         limits = limits or Limits(SENTENCE)

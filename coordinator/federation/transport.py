@@ -165,7 +165,7 @@ class FederationTransport:
         if set(found) != set(names):
             raise FederationError(f"{member!r} sent other parcels than its leg asks for")
         self.traffic.n_bytes += sum(found[name].nbytes for name in names)
-        return reply, [bytes(found[name]) for name in names]
+        return reply, [found[name] for name in names]
 
     def _largest_parcel(self) -> int:
         return sealed_size(8 * (max(self._n_records.values()) + SPARES) * max(self._widest, 2 * MOST_TERMS))

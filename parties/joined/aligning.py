@@ -33,7 +33,7 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from parties.alignment.index import Index
     from parties.consent import Policy
@@ -91,6 +91,15 @@ class Aligning:
         own, largest = self._sizes.get(self._task.party, 0), max(self._sizes.values(), default=0)
         return {"positions": 8 * own, "points": sealed_size(SIZE * largest)} if self._sizes else {}
 
+    def takes(self, message: object) -> Iterable[str]:
+        """Return the names of the vectors that a call takes."""
+        match message:
+            case Multiply() if message.owner != self._task.party:
+                return ("points",)
+            case Conclude():
+                return ("positions",)
+        return ()
+
     def answer(
         self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]
     ) -> tuple[object, Mapping[str, Any]]:
@@ -111,7 +120,7 @@ class Aligning:
                 others = [name for name in self._offer.parties if name != own]
                 return Sealed({name: self._own.sealer.seal(name, "salt", self._salt) for name in others}), {}
             case TakeSalt():
-                self._salt = self._own.sealer.open(message.maker, "salt", message.text)
+                self._salt = bytes(self._own.sealer.open(message.maker, "salt", message.text))
                 return Done(), {}
             case ReadIds():
                 if self._alignment is not None:

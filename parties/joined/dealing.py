@@ -25,7 +25,7 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from parties.joined.work import Sent
     from vfl.federation import events
@@ -76,6 +76,10 @@ class DealerWork(Work):
     def limits(self) -> Limits:
         """Return the size limits of the next call: a gradient names the coordinates of all parties. A parcel is one word."""
         return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
+
+    def takes(self, message: object) -> Iterable[str]:
+        """Return the names of the parcels that a call takes: the parties' numbers of records."""
+        return self._counts if isinstance(message, CheckRecords) else ()
 
     def other(self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
         """Return the answer to a leg, and the parcels that the dealer sends."""

@@ -93,6 +93,7 @@ class Desk:
         self._on_event = on_event
         self._work: Work | None = None
         self._coordinator = b""
+        self._last: tuple[Plain, object] | None = None
         self.held: dict[str, Any] = {}
         self._prepare()
 
@@ -114,6 +115,26 @@ class Desk:
         values = max(OFFER_VALUES, work.most_values)
         return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors}, values)
 
+    def due(self, plain: Plain) -> dict[str, int]:
+        """Return the most bytes of each vector that goes with a call; none for a call that `answer` refuses anyway."""
+        try:
+            message = self._read_call(plain)
+        except Exception:  # noqa: BLE001 - as in `answer`, which states the reason
+            return {}
+        if isinstance(message, Ping):
+            return {"payload": MOST_PINGED}
+        if self._work is None:
+            return {}
+        most = self._work.limits.vectors
+        return {name: most[name] for name in self._work.takes(message) if name in most}
+
+    def _read_call(self, plain: Plain) -> object:
+        """Return the message of a call, the query for one that comes with its release key."""
+        if self._last is None or self._last[0] is not plain:
+            pair = plain and type(plain[0]) is tuple
+            self._last = (plain, from_plain(plain[0], Query) if pair else from_plain(plain, object))
+        return self._last[1]
+
     def connected(self, process: bytes) -> None:
         """Note a new stream, to a coordinator's process."""
         self._coordinator = process
@@ -130,6 +151,8 @@ class Desk:
             # A tune continues after a failure for a reason in the data: repeating such a trial would select its outcome.
             in_data = isinstance(error, ArithmeticError | ValueError)
             return self._failed("DataError" if in_data else "FederationError", why)
+        finally:
+            self._last = None
 
     def end(self, why: str) -> None:
         """Close the current work."""
@@ -156,10 +179,11 @@ class Desk:
             if len(plain) != 2:
                 raise FederationError("a query must come with its release key and nothing else")
             work = self._working()
-            answer = work.answer(from_plain(plain[0], Query), vectors, from_plain(plain[1], ReleaseKey))
+            query: Any = self._read_call(plain)
+            answer = work.answer(query, vectors, from_plain(plain[1], ReleaseKey))
             self._released(work)
             return answer
-        message = from_plain(plain, object)
+        message = self._read_call(plain)
         match message:
             case Offer():
                 return self._offered(message)

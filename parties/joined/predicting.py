@@ -31,7 +31,7 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from parties.joined.aligning import PartySettings
@@ -83,6 +83,16 @@ class Predicting(Work):
         if self._n_records is None:
             return Limits(BODY_BYTES, self._aligning.limits)
         return Limits(BODY_BYTES, {"margins": sealed_size(8 * self._n_records * self._part.job.n_margins)})
+
+    def takes(self, message: object) -> Iterable[str]:
+        """Return the names of the vectors that a call takes: margins at the party that adds up, once from each other party."""
+        if isinstance(message, TakeMargins):
+            return ("margins",) * (self._awaits(message.sender))
+        return () if self._n_records is not None else self._aligning.takes(message)
+
+    def _awaits(self, sender: str) -> bool:
+        """Return True if this party adds up and has no margins of the sender yet."""
+        return self._part.party == self._receiver != sender and sender in self._parties and sender not in self._parts
 
     def accepted(self) -> Sent:
         """Return whether the new records have ids."""

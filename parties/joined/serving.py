@@ -206,7 +206,7 @@ class _Joining:
         """Return the call that begins with this frame, once it is complete."""
         if frame.WhichOneof("frame") != "head":
             raise WireError("received an unexpected frame")
-        coming = Incoming(frame.head, content, self._desk.limits, self._desk.held)
+        coming = Incoming(frame.head, content, self._desk.limits, self._desk.held, self._desk.due)
         while not coming.complete:
             self._due = time.monotonic() + STALL_SECONDS
             following, content = parsed(ToParty, next(incoming))

@@ -13,7 +13,7 @@ from parties.joined.answered import Answered
 from parties.joined.work import Work
 from parties.loading import load
 from vfl.errors import FederationError, PrivacyError
-from vfl.messages import Descend, Records
+from vfl.messages import Descend, Need, Query, Records
 from vfl.messages.joining import TRAIN, Done, Load, SendLabels
 from vfl.planning import layout_of
 from vfl.secure.legs import Contribute, ContributeProducts, Legs
@@ -23,12 +23,12 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from parties.joined.aligning import PartySettings
     from parties.party import Party
     from vfl.job.task import PartyTask
-    from vfl.messages import BookHeads, Notice, Query, Reply
+    from vfl.messages import BookHeads, Notice, Reply
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey
 
@@ -68,6 +68,14 @@ class Training(Work):
         if self._party is not None:
             return Limits(body, {name: np.dtype(self._kind(name)).itemsize * self._length(name) for name in RECORDS})
         return Limits(body, self._aligning.limits)
+
+    def takes(self, message: object) -> Iterable[str]:
+        """Return the names of the vectors that a call takes."""
+        if self._party is None:
+            return self._aligning.takes(message)
+        if isinstance(message, Legs):
+            return parcel_names(self._party.takes(message))
+        return vectors_with(message) if isinstance(message, Query) else ()
 
     def hear(self, notice: Notice) -> BookHeads:
         """Pass a notice of this run to the owner's book."""
@@ -182,6 +190,13 @@ class Training(Work):
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
+
+
+def vectors_with(query: Query) -> tuple[str, ...]:
+    """Return the names of the vectors of Records that go with a query."""
+    if query.need is Need.MARGINS:
+        return ("margins", *OF_RECORDS)
+    return ("weights",) if query.need is Need.WEIGHTS else ()
 
 
 def _parted(reply: Reply) -> tuple[object, Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from vfl.messages.joining import Done
 from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from vfl.messages import BookHeads, Notice, Query
     from vfl.messages.joining import Offer
@@ -36,6 +36,11 @@ class Work:
     def limits(self) -> Limits:
         """Return the size limits of the next call."""
         return Limits(BODY_BYTES)
+
+    def takes(self, message: object) -> Iterable[str]:
+        """Return the names of the vectors that a call takes; for a query, of its records."""
+        del message
+        return ()
 
     def accepted(self) -> Sent:
         """Return the answer to the offer; the same again after a stream broke."""

@@ -16,7 +16,7 @@ from vfl.wire.federation_pb2 import FromParty, Head, Piece, ToParty, Vector
 from vfl.wire.frames import LARGEST_FRAME, PIECE, Constant, Incoming, Limits, as_vector, frames, parsed
 from vfl.wire.values import WireError
 
-LIMITS = Limits(1 << 20, {"a": 1 << 26, "b": 1 << 26})
+LIMITS = Limits(1 << 20, dict.fromkeys(("a", "b", "labels", "limits"), 1 << 26))
 
 
 def received(sent, way=ToParty, limits=LIMITS, held=None) -> Incoming:
@@ -95,16 +95,16 @@ def test_small_vectors_are_not_copied(body, n) -> None:
 def test_constants_travel_once() -> None:
     held: dict = {}
     vector = np.arange(5.0)
-    first = received(list(frames(1, (1,), {"a": Constant(vector, b"d" * 32)})), held=held)
-    again = list(frames(2, (1,), {"a": Constant(vector, b"d" * 32, held=True)}))
+    first = received(list(frames(1, (1,), {"labels": Constant(vector, b"d" * 32)})), held=held)
+    again = list(frames(2, (1,), {"labels": Constant(vector, b"d" * 32, held=True)}))
     assert sum(map(len, again)) < 100
     second = received(again, held=held)
     assert second.complete
-    assert second.vectors["a"] is first.vectors["a"]
+    assert second.vectors["labels"] is first.vectors["labels"]
     for head in (
-        Head(call=3, body=1, vectors=[Vector(name="a", size=40, digest=b"e" * 32, held=True)]),
-        Head(call=3, body=1, vectors=[Vector(name="a", size=48, digest=b"d" * 32, held=True)]),
-        Head(call=3, body=1, vectors=[Vector(name="b", size=40, digest=b"d" * 32, held=True)]),
+        Head(call=3, body=1, vectors=[Vector(name="labels", size=40, digest=b"e" * 32, held=True)]),
+        Head(call=3, body=1, vectors=[Vector(name="labels", size=48, digest=b"d" * 32, held=True)]),
+        Head(call=3, body=1, vectors=[Vector(name="limits", size=40, digest=b"d" * 32, held=True)]),
     ):
         with pytest.raises(WireError, match="not held here"):
             Incoming(head, memoryview(b""), LIMITS, held)

@@ -20,9 +20,9 @@ def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(parcel_names(len(parcels)), parcels, strict=True))
 
 
-def given_parcels(vectors: Mapping[str, Any]) -> list[bytes]:
-    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
+def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
+    """Return the sealed parcels of a call as they arrived, in order. Raises FederationError for vectors with other names."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
         raise FederationError("a leg arrived with vectors that are no sealed parcels")
-    return [bytes(vectors[name]) for name in names]
+    return [vectors[name] for name in names]

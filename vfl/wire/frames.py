@@ -19,7 +19,7 @@ from vfl.wire.federation_pb2 import FromParty, Head, ToParty, Vector
 from vfl.wire.values import MOST_VALUES, WireError, parse, read_varint, serialise, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from vfl.messages.kinds import Plain
 
@@ -31,6 +31,8 @@ PIECE = 1 << 20
 LARGEST_FRAME = (1 << 22) + (1 << 16)
 """Bytes of a frame that a receiver accepts: 4 MiB of content, and the rest of a head."""
 MOST_VECTORS = 16
+CONSTANTS = ("labels", "limits")
+"""Vectors that a receiver keeps for later calls."""
 DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 
 Way = TypeVar("Way", FromParty, ToParty)
@@ -193,58 +195,73 @@ class Incoming:
     """A call or an answer that is arriving.
 
     content : bytes of it that came with the head. held : {name: (digest, vector)} of constants, which this adds to.
+    due : given the body, returns the most bytes of each vector that goes with it. The body comes first, so that a vector which
+        is not due is refused before memory is taken for it. None: the limits name the vectors that are due.
 
     Raises WireError for a head beyond the limits.
     """
 
-    def __init__(self, head: Head, content: memoryview, limits: Limits, held: dict[str, tuple[bytes, Any]]) -> None:
+    def __init__(
+        self,
+        head: Head,
+        content: memoryview,
+        limits: Limits,
+        held: dict[str, tuple[bytes, Any]],
+        due: Callable[[Plain], Mapping[str, int]] | None = None,
+    ) -> None:
         self.call = head.call
         self._held = held
+        self._due = due
         self._most_values = limits.most_values
         if head.body > limits.body:
             raise WireError(f"a message of {head.body} bytes exceeds the limit of {limits.body}")
         if len(head.vectors) > MOST_VECTORS:
             raise WireError(f"received a message with more than {MOST_VECTORS} vectors")
-        self.vectors: dict[str, Any] = {}
+        _check_within(head.vectors, limits.vectors)
+        self.vectors: dict[str, Any] = {vector.name: self._known(vector) for vector in head.vectors if vector.held}
+        self._vectors = list(head.vectors)
         self._digests: dict[str, bytes] = {}
-        announced = []
-        for vector in head.vectors:
-            name, most = vector.name, limits.vectors.get(vector.name)
-            if most is None or name in self.vectors:
-                raise WireError("received a message with an unexpected vector")
-            if vector.size > most:
-                raise WireError(f"received a vector of {vector.size} bytes, of at most {most}")
-            if vector.held:
-                known = self._held.get(name)
-                if known is None or known[0] != vector.digest or known[1].nbytes != vector.size:
-                    raise WireError("received a message that names a constant not held here")
-                self.vectors[name] = known[1]
-                continue
-            self.vectors[name] = np.empty(0, np.uint8)
-            announced.append(vector)
-            if vector.digest:
-                self._digests[name] = vector.digest
+        self._plain: Plain | None = None
         self._waiting: list[memoryview] = []
-        if content.nbytes == head.body + sum(vector.size for vector in announced):
-            self._take_whole(head.body, announced, content)
+        if content.nbytes == head.body + sum(vector.size for vector in self._vectors if not vector.held):
+            self._body: memoryview | bytearray = content[: head.body]
+            self._begin_vectors(content[head.body :])
             return
-        self._body: memoryview | bytearray = bytearray(head.body)
-        waiting = [memoryview(self._body)]
-        for vector in announced:
-            made: Any = np.empty(vector.size, np.uint8)
-            self.vectors[vector.name] = made
-            waiting.append(memoryview(made))
-        self._waiting = [part for part in waiting if part.nbytes]
+        self._body = bytearray(head.body)
+        self._waiting = [memoryview(self._body)] if head.body else []
+        if not head.body:
+            self._begin_vectors()
         self.feed(content)
 
-    def _take_whole(self, body: int, announced: list[Vector], content: memoryview) -> None:
-        """Take the content that came with the head. Aligned vectors are not copied."""
-        self._body, start = content[:body], body
+    def _begin_vectors(self, content: memoryview | None = None) -> None:
+        """Begin the vectors, once the body is here. content : of all of them; those that are aligned are not copied."""
+        announced, self._vectors = self._vectors, []
+        if self._due is not None and announced:
+            _check_within(announced, self._due(self.plain))
+        start = 0
         for vector in announced:
-            view = np.frombuffer(content[start : start + vector.size], np.uint8)
-            self.vectors[vector.name] = view if view.ctypes.data % ALIGNMENT == 0 else view.copy()
-            start += vector.size
-        self._hold()
+            if vector.held:
+                continue
+            made: Any
+            if content is None:
+                made = np.empty(vector.size, np.uint8)
+                if vector.size:
+                    self._waiting.append(memoryview(made))
+            else:
+                view = np.frombuffer(content[start : start + vector.size], np.uint8)
+                made = view if view.ctypes.data % ALIGNMENT == 0 else view.copy()
+                start += vector.size
+            self.vectors[vector.name] = made
+            if vector.digest:
+                self._digests[vector.name] = vector.digest
+        if self.complete:
+            self._hold()
+
+    def _known(self, vector: Vector) -> Any:
+        known = self._held.get(vector.name)
+        if known is None or known[0] != vector.digest or known[1].nbytes != vector.size:
+            raise WireError("received a message that names a constant not held here")
+        return known[1]
 
     @property
     def complete(self) -> bool:
@@ -254,7 +271,9 @@ class Incoming:
     @property
     def plain(self) -> Plain:
         """The body."""
-        return parse(self._body, self._most_values)
+        if self._plain is None:
+            self._plain = parse(self._body, self._most_values)
+        return self._plain
 
     def feed(self, data: memoryview) -> None:
         """Take more bytes of the content. Raises WireError for more than were announced."""
@@ -266,10 +285,12 @@ class Incoming:
             size = min(room.nbytes, data.nbytes - start)
             room[:size] = data[start : start + size]
             start += size
-            if size == room.nbytes:
-                del self._waiting[0]
-            else:
+            if size < room.nbytes:
                 self._waiting[0] = room[size:]
+                continue
+            del self._waiting[0]
+            if self._vectors and not self._waiting:
+                self._begin_vectors()
         if self.complete:
             self._hold()
 
@@ -277,6 +298,18 @@ class Incoming:
         for name, digest in self._digests.items():
             self._held[name] = (digest, self.vectors[name])
         self._digests = {}
+
+
+def _check_within(announced: Iterable[Vector], most: Mapping[str, int]) -> None:
+    """Raise WireError for a vector that is not among those named, that is too large, or that comes twice."""
+    seen: set[str] = set()
+    for vector in announced:
+        name = vector.name
+        if name not in most or name in seen or (name not in CONSTANTS and (vector.digest or vector.held)):
+            raise WireError("received a message with an unexpected vector")
+        if vector.size > most[name]:
+            raise WireError(f"received a vector of {vector.size} bytes, of at most {most[name]}")
+        seen.add(name)
 
 
 def as_vector(raw: Any, kind: str = "float64") -> Any:
