@@ -281,9 +281,9 @@ def test_class_weights_multiply_and_are_declared():
         (lambda: Tweedie(power=2.0), "tweedie: power lies between 1"),
         (lambda: ClassWeighted(positive=0.0), "class_weighted: positive must be positive"),
         (lambda: ClassWeighted(positive="balanced"), "'balanced' weights are computed from the number of labels"),
-        (lambda: ClassWeighted("squared"), "needs a loss of two classes, not 'squared'"),
+        (lambda: ClassWeighted("squared"), "not 'squared'"),
         (lambda: ClassWeighted("class_weighted"), "needs a loss of two classes"),
-        (lambda: ClassWeighted("logit"), "unknown loss 'logit'"),
+        (lambda: ClassWeighted("logit"), "not 'logit'"),
     ],
 )
 def test_bad_options_are_refused_in_a_sentence(make, said):

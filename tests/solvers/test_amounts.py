@@ -12,8 +12,9 @@ from sklearn.linear_model import GammaRegressor, TweedieRegressor
 import vfl
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.losses import Gamma, Poisson, Tweedie
+from vfl.losses.base import REACH
 from vfl.planning import plan
-from vfl.solvers.bought.counts import BINS, REACH, STEPS, CountHistogram, near, spread_of
+from vfl.solvers.bought.counts import BINS, STEPS, CountHistogram, spread_of
 
 N = 2_000
 SKLEARN = {
@@ -81,13 +82,13 @@ def test_the_mean_of_amounts_is_found_in_any_unit(scale: float) -> None:
 
 
 def test_the_trust_region_stays_within_the_declared_means() -> None:
-    assert near(Gamma(-9.0, 9.0, 5.0), 1.0) == Gamma(1.0 - REACH, 1.0 + REACH, 5.0)
-    assert near(Gamma(0.5, 2.0, 5.0), 1.0) == Gamma(0.5, 2.0, 5.0)
-    assert near(Tweedie(-9.0, 9.0, 5.0), 1.0, -3.0) == Tweedie(-3.0 - REACH, 1.0 + REACH, 5.0)
+    assert Gamma(-9.0, 9.0, 5.0).near(1.0, 1.0) == Gamma(1.0 - REACH, 1.0 + REACH, 5.0)
+    assert Gamma(0.5, 2.0, 5.0).near(1.0, 1.0) == Gamma(0.5, 2.0, 5.0)
+    assert Tweedie(-9.0, 9.0, 5.0).near(1.0, -3.0) == Tweedie(-3.0 - REACH, 1.0 + REACH, 5.0)
     for start in (-30.0, 30.0):  # a mean far outside of what is declared
-        found = near(Gamma(-1.0, 1.0, 5.0), start)
+        found = Gamma(-1.0, 1.0, 5.0).near(start, start)
         assert -1.0 <= found.low < found.high <= 1.0
-    assert near(Poisson(3.0), 0.0) == Poisson(REACH)
+    assert Poisson(3.0).near(0.0, 0.0) == Poisson(REACH)
 
 
 class TestRefused:

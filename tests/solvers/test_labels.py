@@ -13,10 +13,11 @@ import vfl
 from vfl.errors import SpecificationError
 from vfl.evaluation.statistics import LabelMean
 from vfl.losses import SmoothedHinge
+from vfl.losses.hinge import majority
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.labels import BINS, LabelCounts, majority, shrunk, spread_of
+from vfl.solvers.bought.labels import BINS, LabelCounts, shrunk, spread_of
 from vfl.solvers.rules import defaults
 
 N, P = 4_000, 4

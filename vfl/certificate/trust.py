@@ -9,7 +9,7 @@ from vfl.errors import SpecificationError
 from vfl.secure.ring import LARGEST_TOTAL, SMALLEST_TOTAL
 from vfl.secure.roles import DEALER, Roles
 from vfl.secure.sharing import PRICE_OF_PRODUCTS, contributors
-from vfl.solvers.on_shares import OFFERED
+from vfl.solvers.on_shares import BY_PRODUCTS, BY_SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def fault_of(certificate: Certificate) -> str:
     """
     stated, solver = certificate.trust, certificate.solver["name"]
     holders, names, many = stated["holders"], stated["contributors"], stated["collude"]
-    if solver not in {name for offered in OFFERED.values() for name in offered}:
+    if solver not in (*BY_SUMS, *BY_PRODUCTS):
         return f"it states training on shares, which {solver} does not offer"
     try:
         roles = Roles(tuple(name for name in names if name != DEALER), holders[0], many)
@@ -33,7 +33,7 @@ def fault_of(certificate: Certificate) -> str:
         return f"its roles contradict one another: {error}"
     if tuple(names) != contributors(roles):
         return f"noise was drawn by {_listing(names)}, and has to be drawn by all parties and the dealer"
-    by_products = solver in OFFERED["squared"]
+    by_products = solver in BY_PRODUCTS
     expected = roles.parties if by_products else roles.holders
     if tuple(holders) != expected:
         return f"with collude = {many} the shares are held by {_listing(expected)}, not by {_listing(holders)}"

@@ -11,7 +11,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import Given, VerticalRegressor, per_record
-from vfl.losses import Gamma, Poisson, Tweedie, loss_of, power_of
+from vfl.losses import Gamma, Poisson, Tweedie, loss_of
 from vfl.penalties import L2
 from vfl.schema import checked_bounds
 
@@ -154,7 +154,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         After a fit with exposures, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
         """
         mean = self.predict(X)
-        power = power_of(loss_of(self.result_.job.loss))
+        power = loss_of(self.result_.job.loss).power
         return float(d2_tweedie_score(y, mean, sample_weight=sample_weight, power=power))
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.estimators.vertical import VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
-from vfl.losses import loss_of, power_of
+from vfl.losses import loss_of
 from vfl.tuning.candidates import INCLUSION
 from vfl.tuning.run import Begun, tune
 
@@ -160,7 +160,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
                 f"unknown scoring {self.scoring!r}{nearest(str(self.scoring), SCORES)}; give one of: {', '.join(SCORES)}"
             )
         loss = loss_of(jobs[0].loss)
-        if self.scoring is not None and POWERS.get(self.scoring, power_of(loss)) != power_of(loss):
+        if self.scoring is not None and POWERS.get(self.scoring, loss.power) != loss.power:
             raise SpecificationError(
                 f"scoring {self.scoring!r} is no deviance of {loss.name} loss: give 'deviance' or None"
             )

@@ -17,7 +17,7 @@ import numpy as np
 from vfl import markup
 from vfl.evaluation.curves import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
-from vfl.losses import power_of, unit_deviance
+from vfl.losses.deviance import unit_deviance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -388,7 +388,7 @@ def residuals(
 
 def _excess(statistic: Residuals, apart: float, name: str) -> float:
     """Return the most by which the constant's mean of u² or of q exceeds that of the labels' mean, in their unit."""
-    power = power_of(statistic.loss)
+    power = statistic.loss.power
     if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
         return (apart / statistic.cap) ** 2
     ends = np.array([statistic.constant - apart, statistic.constant + apart])

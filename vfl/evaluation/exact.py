@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.estimates import WIDTH, Estimate
-from vfl.losses import power_of, unit_deviance
+from vfl.losses.deviance import unit_deviance
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -50,7 +50,7 @@ class Unclamped:
     @property
     def each(self) -> int:
         """Return the number of quantities of one model."""
-        return 1 if self.loss.classification else 2 if power_of(self.loss) is None else 3
+        return 1 if self.loss.classification else 2 if self.loss.power is None else 3
 
     @property
     def quantities(self) -> int:
@@ -64,7 +64,7 @@ class Unclamped:
 
     def __call__(self, margins: Vector, labels: Vector) -> Vector:
         """Return Σ q, then Σ qqᵀ row by row, in units of the caps."""
-        power, found = power_of(self.loss), []
+        power, found = self.loss.power, []
         with np.errstate(all="ignore"):
             if self.loss.classification:
                 found.append(self.loss.value(margins, labels) / self.cap)

@@ -18,7 +18,7 @@ from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.exact import Unclamped, finer, measures
 from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
 from vfl.holdout import Side
-from vfl.losses import power_of, unit_deviance
+from vfl.losses.deviance import unit_deviance
 from vfl.messages import Forward, Tally, Unnoised
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -206,7 +206,7 @@ class HeldOut:
 
     def deviance_cap(self) -> float | None:
         """Return the cap on a record's deviance; None for a loss without deviances."""
-        power = power_of(self.problem.loss)
+        power = self.problem.loss.power
         if power is None or self.spec.deviance_cap is not None:
             return None if power is None else self.spec.deviance_cap
         low = max(self.problem.label_low, 0.0)
@@ -221,7 +221,7 @@ class HeldOut:
     def _scores(self, w: Vector, rate: float) -> Scores:
         """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
         spread, f = spread_of(self.problem, w), self._finer
-        centre = math.log(rate / (1.0 - rate)) if self.problem.loss.name == "logistic" else 0.0
+        centre = math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
         ends = np.array((0.0, *EDGES))
         outward = (ends[:-1, None] + np.diff(ends)[:, None] * np.arange(1, f + 1) / f).ravel()
         if self.mu is None:
@@ -326,7 +326,7 @@ class HeldOut:
             found |= estimates.scores(counts, self.n_records, 0.0, positives, 0.0)
         else:
             found |= estimates.scores(released, self.n_records, sigma, positives, noise)
-        return Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.name == "logistic")
+        return Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
 
     def _exact(self, constant: float | None) -> Generator[Query, Released, dict[str, Estimate]]:
         """Return the measures of unclamped losses or errors, un-noised."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from vfl.arguments import as_floats, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
-from vfl.losses import power_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,7 @@ def scores_of(loss: Loss) -> tuple[str, ...]:
     """Return the measures that can be released alone under this loss."""
     if loss.classification:
         return SCORES[:2]
-    return SCORES[2:4] if power_of(loss) is None else SCORES[2:]
+    return SCORES[2:4] if loss.power is None else SCORES[2:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

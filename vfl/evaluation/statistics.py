@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.losses import power_of, unit_deviance
+from vfl.losses.deviance import unit_deviance
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
 from vfl.targets import weighed
 
@@ -53,7 +53,7 @@ def wrong(margins: Vector, labels: Vector) -> npt.NDArray[np.bool_]:
 
 def _deviances(loss: Loss, labels: Vector, means: Vector) -> Vector:
     """Return the deviance of each label under its mean, (n,); ValueError for a loss without deviances."""
-    power = power_of(loss)
+    power = loss.power
     if power is None:
         raise ValueError(f"{loss.name} loss has no deviance")
     return unit_deviance(labels, means, power)
@@ -150,7 +150,7 @@ class Residuals:
     grid: ClassVar[float] = GRID
 
     def __post_init__(self) -> None:
-        if self.deviance_cap is not None and power_of(self.loss) is None:
+        if self.deviance_cap is not None and self.loss.power is None:
             raise ValueError(f"{self.loss.name} loss has no deviance")
         if len(self.steps) != self.dimension:
             raise ValueError(f"errors have {self.dimension} weights, not {len(self.steps)}")

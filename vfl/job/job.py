@@ -19,7 +19,7 @@ from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
 from vfl.job.start import Start
 from vfl.job.task import PartyTask
-from vfl.losses import Loss, Multinomial, Power, loss_of, power_of
+from vfl.losses import Loss, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
@@ -208,10 +208,10 @@ class Job:
 
     def _check_amounts(self, loss: Loss) -> None:
         """Refuse gamma and Tweedie loss without a largest label, on which their curvature depends."""
-        if not isinstance(loss, Power):
+        if loss.power in (None, 1.0):
             return
         column = self.partition.label_column
-        if not math.isfinite(loss.largest) and self.schema.unbounded([column]):
+        if not math.isfinite(loss.curvature) and self.schema.unbounded([column]):
             raise SpecificationError(
                 f"the curvature of {loss_of(loss).name} loss grows with the largest label: declare "
                 f"{entry('bounds', column, '(low, high)', '[LOW, HIGH]')}"
@@ -237,7 +237,7 @@ class Job:
                 f"exposure {exposure!r} needs public limits, above 0: declare "
                 f"{entry('bounds', exposure, '(low, high)', '[LOW, HIGH]')}"
             )
-        if not getattr(loss, "log_link", False):
+        if loss.power is None:
             raise SpecificationError(
                 f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
                 "gamma or tweedie loss, or leave exposure out"
@@ -319,7 +319,7 @@ class Job:
             raise SpecificationError(
                 f"evaluation: {unused} has no use under {loss_of(self.loss).name} loss: leave it out"
             )
-        if asked.deviance_cap is not None and power_of(loss_of(self.loss)) is None:
+        if asked.deviance_cap is not None and loss_of(self.loss).power is None:
             raise SpecificationError(
                 f"evaluation: deviance_cap has no use under {loss_of(self.loss).name} loss: leave it out"
             )
@@ -560,7 +560,7 @@ class Job:
     @property
     def multinomial(self) -> bool:
         """True if the model has one margin per class."""
-        return loss_of(self.loss).name == Multinomial.name
+        return loss_of(self.loss).multinomial
 
     @property
     def targets(self) -> Targets:

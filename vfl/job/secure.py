@@ -40,11 +40,11 @@ def require_offered(job: Job) -> None:
             raise SpecificationError(
                 f"trust='secure' needs at least one column at every party, and party {party!r} has none: leave it out"
             )
-    loss = loss_of(job.loss).name
+    loss = loss_of(job.loss)
     if why := why_not(job.solver, loss):
         raise SpecificationError(
             "trust='secure' offers logistic loss with SkGD, CD, GD and squared loss with NoisyGram; "
-            f"{job.solver.name} with {loss} needs {why}: use one of these, or trust='trusted'"
+            f"{job.solver.name} with {loss.name} needs {why}: use one of these, or trust='trusted'"
         )
     for asked, words, remedy in (
         (

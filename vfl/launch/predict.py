@@ -231,7 +231,7 @@ def _here(
 def _labelled(
     job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None, rows: Mapping[str, int] | None = None
 ) -> Predictions:
-    column = None if ids is None else job.ids[receiver_of(job, parties)]
-    probabilities = probabilities_of(job, margins) if loss_of(job.loss).name in ("logistic", "multinomial") else None
+    loss, column = loss_of(job.loss), None if ids is None else job.ids[receiver_of(job, parties)]
+    probabilities = probabilities_of(job, margins) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
     return Predictions(margins, labels_of(job, margins), listed, column, probabilities, rows, job.class_names)

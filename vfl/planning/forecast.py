@@ -20,11 +20,11 @@ from vfl.planning.quality import missed as missed_of
 
 if TYPE_CHECKING:
     from vfl.job import Job
+    from vfl.losses import Loss
     from vfl.problem import Problem
 
-SIGNALS = {"logistic": (0.65, 0.95), "squared": (0.1, 0.7)}
+SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
 """Guesses of AUC and of R² of the best linear model where the caller gives none: a weak and a strong signal."""
-NAMES = {"logistic": "AUC", "squared": "R²"}
 ENOUGH = 0.1
 """Records are enough where a model misses no more than this share."""
 NOISE = 0.7
@@ -160,7 +160,7 @@ def forecast(
         raise SpecificationError(
             f"positives is the share of positive labels, and {name} loss has no classes: leave it out"
         )
-    signals = _signals(name, signal)
+    signals = _signals(problem.loss, signal)
     open_ = (("positives", share is not None and positives is None), ("signal", signal is None))
     guessed = tuple(guess for guess, left in open_ if left) if signals is not None else ()
 
@@ -200,21 +200,22 @@ def _share(positives: float | None) -> float:
     return float(positives)
 
 
-def _signals(name: str, signal: float | tuple[float, float] | None) -> tuple[float, float] | None:
+def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[float, float] | None:
     """Return a weak and a strong signal; None for losses without a rule."""
-    if name not in SIGNALS:
+    measure = "AUC" if loss.log_odds else "R²" if loss.quadratic else None
+    if measure is None:
         if signal is not None:
             raise SpecificationError(
-                f"signal is the AUC or R² of the best model; {name} loss has no rule for it: leave it out"
+                f"signal is the AUC or R² of the best model; {loss.name} loss has no rule for it: leave it out"
             )
         return None
-    values = SIGNALS[name] if signal is None else tuple(signal) if isinstance(signal, Sequence) else (signal, signal)
-    low = 0.5 if name == "logistic" else 0.0
+    values = SIGNALS[measure] if signal is None else tuple(signal) if isinstance(signal, Sequence) else (signal, signal)
+    low = 0.5 if loss.log_odds else 0.0
     for value in values:
         require_number("signal", value)
     if len(values) != 2 or not low < values[0] <= values[1] < 1.0:
         raise SpecificationError(
-            f"signal is the {NAMES[name]} of the best model, above {low:g} and below 1, or a pair of a weak and a strong one, "
+            f"signal is the {measure} of the best model, above {low:g} and below 1, or a pair of a weak and a strong one, "
             f"not {signal!r}"
         )
     return float(values[0]), float(values[1])

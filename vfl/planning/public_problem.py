@@ -13,7 +13,7 @@ from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.job.job import require_job
-from vfl.losses import Power, loss_of
+from vfl.losses import loss_of
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
@@ -55,8 +55,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     columns = [name for names in layout.columns.values() for name in names]
     reach = layout.of_columns([reach_of[name] for name in columns])
     low, high = job.schema[job.partition.label_column].limits
-    if isinstance(loss, Power) and math.isfinite(high):
-        loss = replace(loss, largest=min(loss.largest, high))
+    loss = loss.declared(high)
     label_range = 2.0 if loss.classification else high - low
     centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
     privacy = job.privacy

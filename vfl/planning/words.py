@@ -15,27 +15,13 @@ from vfl.solvers.rules.record_defaults import standing_still
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.losses import Loss
     from vfl.planning.forecast import Forecast
     from vfl.planning.run_plan import Plan
     from vfl.privacy.events import Event
 
 Lines = tuple[tuple[str, str], ...]
 """(name, words); a line that continues the one before has no name."""
-
-MODELS = {
-    "logistic": "logistic regression",
-    "squared": "linear regression",
-    "huber": "robust linear regression",
-    "poisson": "Poisson regression",
-    "gamma": "gamma regression",
-    "tweedie": "Tweedie regression",
-    "multinomial": "multinomial logistic regression",
-    "hinge": "linear support vector machine",
-    "smoothed_hinge": "linear support vector machine (smoothed)",
-    "class_weighted": "classification with class weights",
-}
-"""Models by the name of their loss."""
-
 
 UNPREDICTED = (
     "every step on shares waits several times for messages between all participants and for the words of the dealer"
@@ -53,15 +39,19 @@ def html(title: str, lines: Lines) -> str:
     return markup.whole(markup.line(title, strong=True), markup.table((), lines))
 
 
+def model_of(loss: Loss) -> str:
+    """Return the name of the model that a loss fits."""
+    return loss.words or f"{loss.name} loss"
+
+
 def title(plan: Plan) -> str:
     """Return the model and its sizes."""
     parties = len(plan.job.partition.parties)
     n = plan.problem.n_records
     records = f"{n:,} records" if plan.split is None else f"{n:,} of {plan.n_records:,} records"
-    loss = plan.problem.loss.name
     features = plan.problem.layout.n_columns - int(plan.job.intercept)
     columns = f"{features:,} feature{'s' * (features != 1)} of {parties} part{'ies' if parties > 1 else 'y'}"
-    return f"plan of job {plan.job.name!r}: {MODELS.get(loss, f'{loss} loss')}, {columns}, {records}"
+    return f"plan of job {plan.job.name!r}: {model_of(plan.problem.loss)}, {columns}, {records}"
 
 
 def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
@@ -231,7 +221,7 @@ def _faint(plan: Plan) -> Lines:
 
 def _compared(plan: Plan) -> bool:
     """Return False for losses on which no comparison of the solvers was measured."""
-    return plan.problem.loss.name not in ("gamma", "tweedie")
+    return plan.problem.loss.power in (None, 1.0)
 
 
 def _advice(plan: Plan) -> Lines:

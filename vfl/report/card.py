@@ -16,7 +16,7 @@ from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration, gains
 from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
-from vfl.planning.words import MODELS
+from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
@@ -89,13 +89,12 @@ def card(facts: Facts) -> Card:
 
 def _model(facts: Facts) -> Table:
     result, certificate = facts.result, facts.certificate
-    name = loss_of(result.job.loss).name
     n = certificate.n_records
     held = 0 if result.job.split is None else result.job.split.sizes(n)[1]
     return Table(
         ("", ""),
         (
-            ("model", MODELS.get(name, f"{name} loss")),
+            ("model", model_of(loss_of(result.job.loss))),
             ("features", f"{len(result.feature_names):,}, of {len(facts.parties)} parties"),
             ("trained on", f"{n - held:,} records" + (f"; {held:,} were held out" if held else "")),
             ("trained with", f"vfl {certificate.code_version}, {result.job.solver.name}"),

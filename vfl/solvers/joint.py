@@ -67,7 +67,7 @@ class ClippedDerivative:
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
         """Return r, (n,); it replaces no state."""
-        return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.name), {}
+        return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.kernel), {}
 
 
 def record_norms(problem: Problem) -> Query:

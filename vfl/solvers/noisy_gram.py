@@ -153,7 +153,7 @@ class NoisyGram(Solver):
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss that is not squared."""
-        if problem.loss.name != "squared":
+        if not problem.loss.quadratic:
             raise SpecificationError(
                 f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy; that of {problem.loss.name} "
                 "does not: use SkGD"

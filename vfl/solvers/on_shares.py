@@ -17,12 +17,13 @@ from vfl.solvers.skgd import SkGD
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.losses import Loss
     from vfl.messages import Backward
     from vfl.problem import Problem
     from vfl.solvers.protocol import Solver
 
-OFFERED = {"logistic": ("SkGD", "CD", "GD"), "squared": ("NoisyGram",)}
-"""Solvers per loss that need only sums of residuals times columns, or products of columns."""
+BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
+"""Solvers that need only sums of residuals of logistic loss times columns, and products of columns with squared loss."""
 FEW_CUT = 2.0
 """Factor of the default clip. The clip is then at least two thirds of the longest row, so few rows are cut. The factor was
 chosen among 1, 2 and 3 on one data set, California housing at ε = 1."""
@@ -41,17 +42,15 @@ NEEDS = {
 """Reasons why shares do not suffice, per solver."""
 
 
-def why_not(solver: Solver, loss: str) -> str:
+def why_not(solver: Solver, loss: Loss) -> str:
     """Return the reason why shares do not suffice for a solver with a loss; '' if trust='secure' offers them."""
-    if solver.name in OFFERED.get(loss, ()):
+    if solver.name in ((BY_SUMS if loss.log_odds else ()) + (BY_PRODUCTS if loss.quadratic else ())):
         return ""
     if solver.name in NEEDS:
         return NEEDS[solver.name]
     if solver.name == "NoisyGram":
         return "squared loss"
-    return (
-        "a residual without a bound" if loss in ("squared", "poisson") else "a residual that is no wave of the margin"
-    )
+    return "a residual that is no wave of the margin" if math.isfinite(loss.slope) else "a residual without a bound"
 
 
 def resolved(solver: Solver, problem: Problem) -> Solver:

@@ -124,8 +124,8 @@ class Derivative:
 
     @property
     def kernel(self) -> str:
-        """The loss's name: vfl.kernels.dense has a fused kernel for some."""
-        return self.loss.name
+        """The loss's fused kernel; '' if it has none."""
+        return self.loss.kernel
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

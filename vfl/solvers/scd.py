@@ -38,29 +38,10 @@ if TYPE_CHECKING:
 
 ITERATES = ("last", "tail")
 RELEASES = ("v", "both")
-HINGE = "hinge"
 DUALS, PERTURBATION = "duals", "perturbation"
 PUBLIC_PASSES = 200
 PRIVATE_OVERLAP = 0.3
 """Share of a batch that is assumed to pull in one direction. 1 is safe for any data, but too slow for private runs."""
-
-
-def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
-    """Return ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
-
-    Squared: its closed form, (y − v − α)/(1 + q). Hinge: its closed form, αy + (1 − yv)/q held in [0, 1]. Other smooth
-    losses, logistic among them: one Newton step from the point −ℓ'(v), where the gradient of ℓ* is known to be v, with the
-    largest curvature L for ℓ'': ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly
-    (Shalev-Shwartz & Zhang 2013, Thm. 1 and its proof's choice of s).
-
-    q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin by the steps of its batch.
-    """
-    if loss.name == HINGE:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            β = np.clip(np.nan_to_num(y * α + (1.0 - y * v) / q, nan=0.0), 0.0, 1.0)
-        return y * β - α
-    with np.errstate(over="ignore", invalid="ignore"):
-        return (-loss.derivative(v, y) - α) / (1.0 + q * loss.curvature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +69,8 @@ class DualStep:
         α = kept.get(DUALS, np.zeros_like(margins))
         q = self.coupling * kept["norms"]
         held = kept if self.grid is None else {**kept, "norms": np.maximum(kept["norms"], 1.0)}
-        ζ = dual_step(self.loss, margins, labels, α, q)
-        if self.loss.name == "logistic" and math.isfinite(self.cap):
+        ζ = self.loss.dual_step(margins, labels, α, q)
+        if self.loss.log_odds and math.isfinite(self.cap):
             # The cap alone cuts the rarer label's longer steps, which moves the intercept. This factor hardly depends on the
             # label, since α is small where caps are tight (vfl.kernels.geometry.capped).
             residual = abs(self.loss.derivative(margins, labels))
@@ -219,7 +200,7 @@ class SCD(Solver):
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         loss = problem.loss
-        if loss.name != HINGE and not math.isfinite(loss.curvature):
+        if not loss.closed_dual and not math.isfinite(loss.curvature):
             raise SpecificationError(
                 f"SCD with loss={loss.name!r} needs a closed form of the dual step or a bounded second derivative; "
                 "it has neither: use SGD"

@@ -18,7 +18,7 @@ from vfl.job.file import decode
 from vfl.job.flags import flags_of
 from vfl.job.job import require_job
 from vfl.job.plain import encode
-from vfl.losses import loss_of, power_of
+from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.privacy import gaussian_dp
 from vfl.privacy.events import MOST_CANDIDATES, Gaussian, OnPart, Selection, bare, on_part
@@ -323,7 +323,7 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
             f"candidate {number} has another loss than the first, and the score compares losses: choose by 'accuracy', "
             "or leave the loss as it is"
         )
-    if score == "deviance" and power_of(loss_of(job.loss)) != power_of(loss_of(first.loss)):
+    if score == "deviance" and loss_of(job.loss).power != loss_of(first.loss).power:
         raise SpecificationError(
             f"candidate {number} has another loss than the first, and deviances of different losses do not compare: choose "
             "by 'mae' or 'mse', or leave the loss as it is"

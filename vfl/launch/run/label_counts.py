@@ -21,7 +21,7 @@ def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts,
 
     It is a triple: the statistic, the noisy counts (BINS,), and the standard deviation of their noise.
     """
-    if plan.problem.loss.name != "squared" or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
+    if not plan.problem.loss.quadratic or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
         return None
     schedule = plan.solver.schedule(plan.problem)
     query = next(schedule)

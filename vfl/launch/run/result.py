@@ -83,7 +83,7 @@ def probabilities_of(job: Job, margins: Vector) -> Vector:
     """
     if job.multinomial:
         return np.asarray(softmax(margins, axis=1), dtype=np.float64)
-    if loss_of(job.loss).name != "logistic":
+    if not loss_of(job.loss).log_odds:
         raise SpecificationError(
             f"{loss_of(job.loss).name} loss estimates no probabilities: train with loss='logistic', or use decision_function"
         )

@@ -18,12 +18,13 @@ from vfl.errors import SpecificationError
 from vfl.features import Feature
 from vfl.launch.run.scikit_columns import function_step, plain_steps
 from vfl.launch.run.scikit_features import example_of, feature_steps
-from vfl.losses import Tweedie, loss_of
+from vfl.losses import loss_of
 from vfl.schema import Categorical
 
 if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.launch.run.result import Result
+    from vfl.losses import Loss
 
 
 def pipeline_of(result: Result) -> Any:
@@ -80,39 +81,35 @@ def _example(job: Job, pd: Any) -> Any:
     return pd.DataFrame([record, record])  # SplineTransformer wants two
 
 
-def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
-    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
-    from sklearn.linear_model import (
-        GammaRegressor,
-        LinearRegression,
-        LogisticRegression,
-        PoissonRegressor,
-        TweedieRegressor,
-    )
+def _unfitted(loss: Loss) -> Any:
+    """Return the model of scikit-learn that predicts as a loss does."""
+    from sklearn import linear_model
     from sklearn.svm import LinearSVC
 
-    nothing, labels = np.zeros((2, len(coef))), np.array([0.0, 1.0])
+    if loss.power is not None:
+        named = {1.0: linear_model.PoissonRegressor, 2.0: linear_model.GammaRegressor}
+        return named[loss.power]() if loss.power in named else linear_model.TweedieRegressor(power=loss.power)
+    if loss.log_odds or loss.multinomial:
+        return linear_model.LogisticRegression()
+    return LinearSVC() if loss.classification else linear_model.LinearRegression()
+
+
+def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
+    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
+    loss, nothing, labels = loss_of(job.loss), np.zeros((2, len(coef))), np.array([0.0, 1.0])
     if job.multinomial:
         K = job.n_margins
-        model = LogisticRegression().fit(np.zeros((K, len(coef))), np.arange(K))
+        model = _unfitted(loss).fit(np.zeros((K, len(coef))), np.arange(K))
         if K == 2:  # scikit-learn keeps the difference of two classes
             coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
         model.classes_ = np.array(job.classes)
         model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept
         return model
     if not job.classification:
-        loss = loss_of(job.loss)
-        of_loss = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
-        model = (
-            TweedieRegressor(power=loss.power)
-            if isinstance(loss, Tweedie)
-            else of_loss.get(loss.name, LinearRegression)()
-        )
-        model.fit(nothing, labels + 1.0)
+        model = _unfitted(loss).fit(nothing, labels + 1.0)
         model.coef_, model.intercept_ = coef, intercept
         return model
-    model = LogisticRegression() if loss_of(job.loss).name == "logistic" else LinearSVC()
-    model.fit(nothing, labels)
+    model = _unfitted(loss).fit(nothing, labels)
     negative, positive = job.classes or (0, 1)
     model.classes_ = np.array([False, True] if isinstance(negative, tuple) else [negative, positive])
     model.coef_, model.intercept_ = coef[np.newaxis, :], np.array([intercept])

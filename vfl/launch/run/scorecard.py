@@ -74,7 +74,7 @@ def scorecard_of(
 ) -> Scorecard:
     """Return the scorecard; arguments as for `Result.scorecard`."""
     job = result.job
-    if loss_of(job.loss).name != "logistic":
+    if not loss_of(job.loss).log_odds:
         raise SpecificationError(
             f"a scorecard needs log-odds, which {loss_of(job.loss).name} loss does not estimate: train with loss='logistic'"
         )

@@ -10,6 +10,7 @@ import numpy as np
 from vfl.certificate.issue import moments_digest
 from vfl.launch.run.importance import LEVEL
 from vfl.launch.run.label_counts import counts_among
+from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
 from vfl.schema import Numeric
 from vfl.solvers.bought.labels import MOST, narrow
@@ -74,7 +75,7 @@ def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
 def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
     """Return a sentence if the bounds of a label that is a number are far wider than released values show."""
     problem = plan.problem
-    if problem.loss.name not in ("squared", "huber") or not math.isfinite(problem.label_range):
+    if problem.loss.start != MEAN or not math.isfinite(problem.label_range):
         return ()
     found = _by_counts(result, plan) or _by_errors(result, plan)
     if not found:

@@ -155,7 +155,11 @@ def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
 
 
 def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
-    fits = problem.private and problem.loss.name in ("logistic", "squared") and record_defaults.early_passes(passes) > 0
+    fits = (
+        problem.private
+        and (problem.loss.log_odds or problem.loss.quadratic)
+        and record_defaults.early_passes(passes) > 0
+    )
     if solver.excess_share is None:
         # The noise of a last iterate is not averaged, so the rule would underestimate it.
         chosen_here = fits and solver.record_clip is None and solver.iterate == "tail"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.statistics import GRID, steps_of
-from vfl.losses import Poisson, Power
+from vfl.losses.base import COUNTS
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.solvers.bought.labels import Spread, noised
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
     from vfl.types import Integers, Vector
 
-LOG_LINKS = (Poisson, Power)
 BINS = 32
-REACH = 2.0
-"""Largest distance of a margin from log(mean) that the loss follows: means up to 7.4 times the mean of all records."""
 SEEN = 3.5
 """A bin stands as it is where its noisy count exceeds so many standard deviations of the noise."""
 EXPOSURES = 0.5
@@ -117,7 +114,7 @@ class CountHistogram:
 def has_counts(problem: Problem) -> bool:
     """Return True for private regression with a log link, a declared range of labels and a free intercept to start."""
     most = problem.label_low + problem.label_range
-    return problem.private and isinstance(problem.loss, LOG_LINKS) and problem.centred and 0.0 < most < 1e9
+    return problem.private and problem.loss.start == COUNTS and problem.centred and 0.0 < most < 1e9
 
 
 def share(clear: float) -> float:
@@ -132,7 +129,7 @@ def histogram(problem: Problem) -> CountHistogram:
     """Return the statistic over the declared counts."""
     most = 0.0 if problem.exposure is None else problem.exposure[1]
     high = problem.label_low + problem.label_range
-    if isinstance(problem.loss, Poisson):
+    if problem.loss.power == 1.0:
         return CountHistogram(high, most)
     return CountHistogram(STEPS, most, high / STEPS)
 
@@ -161,35 +158,18 @@ def near_the_mean(
         farthest, steeper = math.log(problem.exposure[1]), max(1.0, 0.5 / share)
         exposed = farthest + math.log(share)
     start = level - exposed
-    p = _power(problem.loss)
+    p = problem.loss.power or 1.0
     deviation = found.deviation * statistic.unit * math.exp((1.0 - p) * level)
     unit = (max(deviation, 1.0 / c) if p == 1.0 else deviation) / typical_spread(problem)
     nearest = 0.0 if problem.exposure is None else math.log(problem.exposure[0])
-    loss = near(problem.loss, start + farthest, start + nearest)
+    loss = problem.loss.near(start + farthest, start + nearest)
     if not isinstance(problem.smoothness, str):
         return replace(known, unit=unit), start, loss
     # A column that is 1 for the largest exposures alone has 1/share times the curvature at the mean. Steps that are twice too
     # long still descend.
-    flatter = problem.loss.curvature / (math.exp((2.0 - p) * min(level, _margin(problem.loss))) * steeper)
+    flatter = problem.loss.curvature / (math.exp((2.0 - p) * min(level, problem.loss.highest)) * steeper)
     # Caps are C = c·√(p/L) with the declared L; scaled columns are longer by √(L/L₀) in units of the curvature L₀ at the start.
     return replace(known, smoothness=known.smoothness / flatter, unit=unit * math.sqrt(flatter)), start, loss
-
-
-def near(loss: Loss, start: float, least: float | None = None) -> Loss:
-    """Return the loss, straight beyond start + REACH where it follows exp(v) for longer; Power also below least − REACH.
-
-    least : start of the records with the least exposure; None is `start`.
-    """
-    if isinstance(loss, Power):
-        high = max(min(loss.high, start + REACH), math.nextafter(loss.low, math.inf))
-        low = max(loss.low, (start if least is None else least) - REACH)
-        return replace(loss, low=min(low, math.nextafter(high, -math.inf)), high=high)
-    return replace(loss, margin=min(loss.margin, start + REACH)) if isinstance(loss, Poisson) else loss
-
-
-def _power(loss: Loss) -> float:
-    """Return p, where the variance of a label grows as the p-th power of its mean."""
-    return float(getattr(loss, "power", 1.0))
 
 
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
@@ -237,7 +217,3 @@ def time(ρ: float) -> float:
     the run stays at its start, the constant model.
     """
     return min(39.0, 0.15 * ρ, 0.004 * ρ**2)
-
-
-def _margin(loss: Loss) -> float:
-    return loss.margin if isinstance(loss, Poisson) else loss.high if isinstance(loss, Power) else math.inf

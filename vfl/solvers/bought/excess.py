@@ -72,7 +72,7 @@ class Excess:
     ) -> tuple[Vector, Mapping[str, Vector]]:
         """Return r, (n,); it replaces no state."""
         r, norms = self.loss.derivative(margins, labels), kept["norms"]
-        within = [capped(r, record_limits(norms, cap), self.loss.name) for cap in (self.wide, self.narrow)]
+        within = [capped(r, record_limits(norms, cap), self.loss.kernel) for cap in (self.wide, self.narrow)]
         limits = record_limits(norms, self.cap)
         return np.clip((within[0] - within[1]) / (self.wide - self.narrow), -limits, limits), {}
 

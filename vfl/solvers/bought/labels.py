@@ -14,7 +14,6 @@ import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import GRID, LabelMean, Positives
-from vfl.losses import SmoothedHinge
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
@@ -213,10 +212,7 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
     ((noisy,),) = yield Tally(Positives(), event)
     noise = event.sigma / problem.n_records
     share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, noise)
-    loss = problem.loss
-    if loss.name in ("hinge", "smoothed_hinge"):
-        return majority(share, noise, loss.width if isinstance(loss, SmoothedHinge) else 0.0)
-    return log_odds(share)
+    return problem.loss.constant(share, noise)
 
 
 def class_margins(shares: Vector, noise: float) -> Vector:
@@ -233,23 +229,3 @@ def class_margins(shares: Vector, noise: float) -> Vector:
     margins = np.log(np.maximum(drawn + noise, 0.02 * equal))
     centred: Vector = margins - margins.mean()
     return centred
-
-
-def log_odds(share: float) -> float:
-    """Return the log-odds of a share, held between 1 and 99 %: the best constant model of logistic loss."""
-    share = min(max(share, 0.01), 0.99)
-    return math.log(share / (1.0 - share))
-
-
-def majority(share: float, noise: float, width: float) -> float:
-    """Return the best constant model of smoothed hinge loss, or with h = 0 of hinge loss.
-
-    It is ±(1 − h·(smaller share)/(larger share)), on the majority's side.
-
-    It jumps at a share of one half. Within two standard deviations of that it is shorter in proportion, since the side may be
-    wrong.
-    """
-    positive = min(max(share, 0.0), 1.0)
-    larger = max(positive, 1.0 - positive)
-    clear = min(1.0, abs(positive - 0.5) / (2.0 * noise))
-    return math.copysign(clear * (1.0 - width * (1.0 - larger) / larger), positive - 0.5)

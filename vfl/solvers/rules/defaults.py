@@ -49,7 +49,7 @@ def nearly_parallel(problem: Problem) -> bool:
 
 def has_spread(problem: Problem) -> bool:
     """Return True if residuals are as wide as the labels' spread: squared loss with an intercept for their mean."""
-    return problem.loss.name == "squared" and problem.centred and math.isfinite(problem.label_range)
+    return problem.loss.quadratic and problem.centred and math.isfinite(problem.label_range)
 
 
 def typical_spread(problem: Problem) -> float:
@@ -188,7 +188,7 @@ def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]
     elif (
         solver.label_share
         and solver.by_pass
-        and (problem.loss.name != "squared" or (problem.mu or 0.0) * problem.n_records < BUYS_LABELS)
+        and (not problem.loss.quadratic or (problem.mu or 0.0) * problem.n_records < BUYS_LABELS)
     ):
         said.append(f"mean of the labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
     elif solver.label_share:

@@ -169,7 +169,7 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
             f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does",
             RANGES["greedy"],
         )
-    if problem.loss.name == "squared" and p <= PRODUCTS and math.isfinite(problem.label_range):
+    if problem.loss.quadratic and p <= PRODUCTS and math.isfinite(problem.label_range):
         yield _candidate(
             "NoisyGram",
             max(GRAM[0] * ρ ** -GRAM[1], descent),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vfl.losses.base import MEAN, SHARES
 from vfl.penalties import declares_sparse
 from vfl.solvers.bought import counts
 from vfl.solvers.rules.defaults import BUYS_LABELS, has_spread, nearly_parallel, off_centre, typical_spread
@@ -66,7 +67,7 @@ def serves(problem: Problem) -> bool:
     """
     if not problem.private or not off_centre(problem):
         return problem.private
-    return signal_to_noise(problem) < (_clear_off_centre(problem) if problem.loss.name == "squared" else FAINT)
+    return signal_to_noise(problem) < (_clear_off_centre(problem) if problem.loss.quadratic else FAINT)
 
 
 def _clear_off_centre(problem: Problem) -> float:
@@ -80,8 +81,9 @@ def buys_mean(problem: Problem) -> bool:
     For squared loss where noise would dominate a histogram of the labels; for Huber loss, whose unit is its width, wherever an
     intercept may start there.
     """
-    huber = problem.loss.name == "huber" and problem.centred and math.isfinite(problem.label_range)
-    return huber or (has_spread(problem) and clear(problem) < BUYS_LABELS)
+    if math.isfinite(problem.loss.slope):
+        return problem.loss.start == MEAN and problem.centred and math.isfinite(problem.label_range)
+    return has_spread(problem) and clear(problem) < BUYS_LABELS
 
 
 def standing_still(problem: Problem) -> str:
@@ -100,7 +102,7 @@ def still(problem: Problem) -> str:
 
 def has_balance(problem: Problem) -> bool:
     """Return True if the shares of the classes give the constant model that a free intercept can start at."""
-    return problem.loss.name in ("logistic", "smoothed_hinge", "multinomial") and problem.centred
+    return problem.loss.start == SHARES and problem.centred
 
 
 def label_share(problem: Problem) -> float:
@@ -114,7 +116,7 @@ def label_share(problem: Problem) -> float:
     if counts.has_counts(problem):
         return _nearly_all(problem) or counts.share(clear(problem))
     if has_balance(problem):
-        if problem.loss.name == "smoothed_hinge" and signal_to_noise(problem) >= UNSURE:
+        if not (problem.loss.log_odds or problem.loss.multinomial) and signal_to_noise(problem) >= UNSURE:
             return 0.0
         return _balance_share(problem, clear(problem), 0.1)
     if buys_mean(problem):
@@ -127,10 +129,9 @@ def label_share(problem: Problem) -> float:
 def has_constant(problem: Problem) -> bool:
     """Return True if label statistics give a best constant model that an intercept can start at, penalised or not."""
     if counts.has_counts(problem):
-        return problem.loss.name == "poisson" and problem.exposure is None
-    known = problem.loss.name in ("logistic", "multinomial", "smoothed_hinge", "hinge") or (
-        problem.loss.name in ("squared", "huber") and math.isfinite(problem.label_range)
-    )
+        return problem.loss.power == 1.0 and problem.exposure is None
+    start = problem.loss.start
+    known = start == SHARES or (start == MEAN and math.isfinite(problem.label_range))
     return known and problem.layout.has_intercept
 
 
@@ -146,7 +147,7 @@ def start_share(problem: Problem) -> float:
         return _nearly_all(problem) or counts.share(clear)
     if problem.loss.classification:
         return _balance_share(problem, clear, 0.07)
-    return _mean_share(problem, clear, 83.0 if problem.loss.name == "huber" else 33.0, 0.6)
+    return _mean_share(problem, clear, 83.0 if math.isfinite(problem.loss.slope) else 33.0, 0.6)
 
 
 def _nearly_all(problem: Problem) -> float:
@@ -160,7 +161,7 @@ def _balance_share(problem: Problem, clear: float, noise: float) -> float:
     The noise is kept at a thirtieth for multinomial loss and for the hinges. The best constant model of the hinges jumps at a
     share of one half.
     """
-    noise = noise if problem.loss.name == "logistic" else 1.0 / 30.0
+    noise = noise if problem.loss.log_odds else 1.0 / 30.0
     return _nearly_all(problem) or min(0.5, max(0.01, (1.0 / (noise * clear)) ** 2))
 
 

@@ -1,0 +1,119 @@
+"""The interface of a loss, with the facts that solvers, reports and exports read."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from vfl.arguments import require_number
+from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+SHARES, MEAN, COUNTS = "shares", "mean", "counts"
+REACH = 2.0
+"""Largest distance of a margin from log(mean) that a loss follows after `near`: means up to 7.4 times that of all records."""
+
+
+class Loss(ABC):
+    """A loss ℓ(v, y), convex in the margin v. A subclass is a frozen dataclass whose fields are public options.
+
+    All vectors are (n,) float64. Solvers ask for the facts below and never for a loss by name. Attributes with a default may be
+    left out.
+
+    name : its name in jobs.
+    classification : labels are ±1; 0 to K − 1 if `multinomial`.
+    curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
+    slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
+    words : name of the model in reports.
+    kernel : fused kernel and rule for caps of vfl.kernels; '' uses `derivative`.
+    start : statistic of the labels that gives the best constant model: SHARES of the classes, MEAN, or COUNTS, a histogram; ''
+        starts at 0.
+    quadratic : the minimum follows from products of columns and labels.
+    log_odds : margins are log-odds of the positive class.
+    multinomial : a record has K margins.
+    closed_dual : `dual_step` has a closed form, which needs no curvature.
+    power : p where a label has mean exp(v) and variance in proportion to mean^p; None for losses without a log link.
+    highest : margin beyond which ℓ is straight; infinite if there is none.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    classification: ClassVar[bool]
+    words: ClassVar[str] = ""
+    kernel: ClassVar[str] = ""
+    start: ClassVar[str] = ""
+    quadratic: ClassVar[bool] = False
+    log_odds: ClassVar[bool] = False
+    multinomial: ClassVar[bool] = False
+    closed_dual: ClassVar[bool] = False
+    power: ClassVar[float | None] = None
+
+    @property
+    @abstractmethod
+    def curvature(self) -> float:
+        """L."""
+
+    @property
+    @abstractmethod
+    def slope(self) -> float:
+        """R."""
+
+    @property
+    def highest(self) -> float:
+        """Margin beyond which ℓ is straight."""
+        return math.inf
+
+    @abstractmethod
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return ℓ(v, y), (n,)."""
+
+    @abstractmethod
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return ∂ℓ/∂v, (n,); at a kink, one of its subgradients."""
+
+    def response(self, v: Vector) -> Vector:
+        """Return the numeric label that a margin predicts, (n,): the y with ∂ℓ/∂v = 0."""
+        return v
+
+    def constant(self, share: float, noise: float) -> float:
+        """Return the margin of the best constant model for a share of positive labels with noise of that deviation."""
+        del share, noise
+        return 0.0
+
+    def declared(self, highest_label: float) -> Self:
+        """Return the loss for labels up to a declared bound."""
+        del highest_label
+        return self
+
+    def near(self, start: float, least: float) -> Self:
+        """Return the loss, straight beyond start + REACH, for runs that start at the mean of the labels.
+
+        least : start of the records with the least exposure.
+        """
+        del start, least
+        return self
+
+    def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
+        """Return ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
+
+        One Newton step from the point −ℓ'(v), where the gradient of ℓ* is known to be v, with the largest curvature L for ℓ'':
+        ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly (Shalev-Shwartz & Zhang 2013, Thm. 1
+        and its proof's choice of s). For squared loss it is the closed form.
+
+        q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin by the steps of its batch.
+        """
+        import numpy as np
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (-self.derivative(v, y) - α) / (1.0 + q * self.curvature)
+
+
+def require_positive(loss: str, option: str, value: float) -> None:
+    """Raise SpecificationError unless an option is positive and finite."""
+    require_number(f"{loss}: {option}", value)
+    if not (math.isfinite(value) and value > 0):
+        raise SpecificationError(f"{loss}: {option} must be positive and finite, not {value!r}")

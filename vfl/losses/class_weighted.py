@@ -1,0 +1,76 @@
+"""Losses of two classes with declared weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from vfl.arguments import as_floats
+from vfl.errors import SpecificationError
+from vfl.losses.base import Loss, require_positive
+from vfl.losses.hinge import Hinge, SmoothedHinge
+from vfl.losses.logistic import Logistic
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+
+WEIGHED: dict[str, Loss] = {loss.name: loss() for loss in (Logistic, Hinge, SmoothedHinge)}
+"""Losses that can be weighed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWeighted(Loss):
+    """c_y·ℓ(v, y) with *declared* weights of the two classes; curvature and slope are those of ℓ times the larger weight.
+
+    Declared weights cost no privacy. A record's contribution is c_y r_i x_i, clipped (or bounded by the larger slope) like
+    any other, so under replace-one the cap alone decides the sensitivity, for any classes of the two records. 'balanced'
+    weights n/(2 n_y) are refused: they are counts of labels, which one record changes.
+
+    loss : name of the loss. negative, positive : c of the two classes.
+    """
+
+    loss: str = "logistic"
+    negative: float = 1.0
+    positive: float = 1.0
+    name: ClassVar[str] = "class_weighted"
+    classification: ClassVar[bool] = True
+    words: ClassVar[str] = "classification with class weights"
+
+    def __post_init__(self) -> None:
+        for option in ("negative", "positive"):
+            if isinstance(getattr(self, option), str):
+                raise SpecificationError(
+                    f"class_weighted: {option} is a declared number, not {getattr(self, option)!r}: 'balanced' weights "
+                    "are computed from the number of labels per class, which one record changes, and are not charged; "
+                    "declare weights from public knowledge, 1/(2·share of the class)"
+                )
+            require_positive("class_weighted", option, getattr(self, option))
+        as_floats(self, "negative", "positive")
+        if self.loss not in WEIGHED:
+            raise SpecificationError(
+                f"class_weighted needs a loss of two classes ({', '.join(WEIGHED)}), not {self.loss!r}"
+            )
+
+    @property
+    def curvature(self) -> float:
+        """Return max(c)·L."""
+        return max(self.negative, self.positive) * WEIGHED[self.loss].curvature
+
+    @property
+    def slope(self) -> float:
+        """Return max(c)·R."""
+        return max(self.negative, self.positive) * WEIGHED[self.loss].slope
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return c_y ℓ(v, y), (n,)."""
+        return self._weights(y) * WEIGHED[self.loss].value(v, y)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return c_y ∂ℓ/∂v, (n,)."""
+        return self._weights(y) * WEIGHED[self.loss].derivative(v, y)
+
+    def _weights(self, y: Vector) -> Vector:
+        import numpy as np
+
+        return np.where(y > 0, self.positive, self.negative)

@@ -1,0 +1,53 @@
+"""Huber loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from vfl.arguments import as_floats
+from vfl.losses.base import MEAN, Loss, require_positive
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Huber(Loss):
+    """½(v − y)² where |v − y| ≤ width, beyond it width·|v − y| − ½width²: derivative v − y capped at ±width, curvature 1.
+
+    The derivative is bounded: labels need no bounds, no record has a residual beyond `width`, and output perturbation
+    applies. For large widths it becomes squared loss (Huber 1964).
+
+    width : in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of deviation 1.
+    """
+
+    width: float = 1.35
+    name: ClassVar[str] = "huber"
+    classification: ClassVar[bool] = False
+    words: ClassVar[str] = "robust linear regression"
+    start: ClassVar[str] = MEAN
+    curvature: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive("huber", "width", self.width)
+        as_floats(self, "width")
+
+    @property
+    def slope(self) -> float:
+        """Return width."""
+        return float(self.width)
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return a(|v − y| − a/2) with a = min(|v − y|, width), (n,)."""
+        import numpy as np
+
+        far = abs(v - y)
+        near = np.minimum(far, self.width)
+        return near * (far - 0.5 * near)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return v − y between −width and width, (n,)."""
+        import numpy as np
+
+        return np.clip(v - y, -self.width, self.width)
