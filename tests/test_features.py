@@ -451,6 +451,42 @@ def test_cells_that_are_no_dates(cells: list[Any], said: str) -> None:
     assert "SECRET" not in str(caught.value)
 
 
+UNREADABLE = ["2020-02-30", "", "SECRET", "2020-13-01"]
+KINDS_OF_CELLS: dict[str, Any] = {
+    "text": lambda path, cells: pa.table({"d": cells}),
+    "dictionary": lambda path, cells: pa.table({"d": pa.array(cells).dictionary_encode()}),
+    "objects": lambda path, cells: {"d": np.array([dt.date(2019, 1, 31), *cells[1:-1], 5.5], dtype=object)},
+    "surrogates": lambda path, cells: {"d": np.array([*cells[:-1], "\ud800"], dtype=object)},
+    "csv": lambda path, cells: _text_file(path, cells, "%Y-%m-%d"),
+    "iso csv": lambda path, cells: _text_file(path, cells, None),
+}
+
+
+def _text_file(path: Path, cells: list[str], form: str | None) -> vfl.Csv:
+    file = path / "d.csv"
+    file.write_text("d,k\n" + "".join(f'"{cell}",1\n' for cell in cells))
+    return vfl.Csv(str(file), dates=form)
+
+
+@pytest.mark.parametrize("source", KINDS_OF_CELLS)
+@pytest.mark.parametrize("instead", [{"fill": "2020-05-15"}, {"missing": "indicator"}])
+def test_an_unreadable_date_is_missing_if_the_job_declares_it(
+    tmp_path: Path, source: str, instead: dict[str, str]
+) -> None:
+    """One such cell does not end the load, and changes no other record."""
+    data = KINDS_OF_CELLS[source](tmp_path, ["2019-01-31", *UNREADABLE, "2019-02-28", "?"])
+    found = made(vfl.DateParts(("day",), of="d", unknown="missing", **instead), data)
+    expected = [[31.0], *[[15.0]] * 4, [28.0], [15.0]]
+    if "missing" in instead:
+        expected = [[31.0, 0.0], *[[1.0, 1.0]] * 4, [28.0, 0.0], [1.0, 1.0]]
+    assert found.tolist() == expected
+    with pytest.raises(DataError, match="no date") as caught:
+        made(vfl.DateParts(("day",), of="d", **instead), data)
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(SpecificationError, match="'refuse' or 'missing'"):
+        vfl.DateParts(("day",), unknown="zero")
+
+
 DAYS = [31.0, 1.0, 15.0]
 TEXTS = ["2026-01-31", "2025-12-01T23:59:59.9", "1969-07-15 12:00"]
 MOMENTS = [dt.datetime.fromisoformat(text) for text in TEXTS]
@@ -477,7 +513,7 @@ def test_dates_of_a_text_file(tmp_path: Path) -> None:
     path.write_text("d;k\n31.01.2026;1\n 01.12.2025 ;2\n15.07.1969;3\n")
     spec = vfl.Csv(str(path), delimiter=";", dates="%d.%m.%Y")
     assert made(vfl.DateParts(("day",), of="d"), spec).ravel().tolist() == DAYS
-    with pytest.raises(DataError, match="holds text that is no date: clean the cells, or declare the format"):
+    with pytest.raises(DataError, match="holds text that is no date: clean the cells"):
         made(vfl.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
     path.write_text("d\n2026-01-31\n2025-12-01\n1969-07-15\n")
     assert made(vfl.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS

@@ -139,8 +139,8 @@ class Origin:
     def no_date(self, column: str) -> DataError:
         """Return the error for other cells in a column of dates."""
         return self.error(
-            f"column {column!r} holds text that is no date: clean the cells, or declare the format of the file's dates "
-            '(dates = "%d.%m.%Y")'
+            f"column {column!r} holds text that is no date: clean the cells, declare the format of the file's dates "
+            "(dates = \"%d.%m.%Y\"), or let such cells be missing: unknown='missing' in its declaration, with a fill"
         )
 
     def undeclared_category(self, column: str) -> DataError:
@@ -149,6 +149,10 @@ class Origin:
             f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
             "them: unknown='zero' in its declaration"
         )
+
+
+NO_DATE = "?"
+"""Text that a source gives for a cell which is no date, so that the column's declaration decides what such a cell means."""
 
 
 def chunk_rows(n_columns: int) -> int:

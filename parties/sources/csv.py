@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.csv
 
-from parties.sources.base import chunk_rows
+from parties.sources.base import NO_DATE, chunk_rows
 from parties.sources.lines import keeps_lines, scan
 
 if TYPE_CHECKING:
@@ -272,8 +272,6 @@ class CsvSource:
                     raise self.origin.not_a_number(name)
             elif content == "date" and spec.dates:
                 arrays[j] = dates_of(arrays[j], spec)
-                if arrays[j] is None:
-                    raise self.origin.no_date(name)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _explain(self, names: list[str], part: tuple[int, int] | None) -> DataError:
@@ -306,16 +304,18 @@ def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
         return None
 
 
-def dates_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
-    """Return text as timestamps by a file's format of dates, null where it is; None if a field is no such date."""
-    found = fields.dictionary_encode()
-    form = spec.dates or "%Y-%m-%d"
-    try:
-        dates = [dt.datetime.strptime(text.strip(), form) for text in found.dictionary.to_pylist()]  # noqa: DTZ007 - as written
-    except ValueError:
-        return None
-    whole = [date.replace(microsecond=0, tzinfo=None) for date in dates]
-    return pa.array(whole, pa.timestamp("s")).take(found.indices)
+def dates_of(fields: pa.Array, spec: Csv) -> pa.Array:
+    """Return text as ISO dates by a file's format of dates: null where it is, NO_DATE where a field is no such date."""
+    found, form = fields.dictionary_encode(), spec.dates or "%Y-%m-%d"
+
+    def iso(text: str) -> str:
+        try:
+            date = dt.datetime.strptime(text.strip(), form)  # noqa: DTZ007 - as written
+        except ValueError:
+            return NO_DATE
+        return date.replace(microsecond=0, tzinfo=None).isoformat()
+
+    return pa.array([iso(text) for text in found.dictionary.to_pylist()], pa.string()).take(found.indices)
 
 
 def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from parties.sources.base import NO_DATE
 from vfl.schema import canonical_category, nearest_double
 
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def converted(cells: Any, content: Content | None, column: str, origin: Origin) 
     if content == "id":
         return _ids(cells, column, origin)
     if content == "date":
-        return origin.attempt(
-            lambda: pa.array([None if is_missing(cell) else _date(cell) for cell in cells], type=pa.string()),
-            f"column {column!r} holds values that are not dates: convert or leave it out",
-        )
+        return pa.array([None if is_missing(cell) else _date(cell) for cell in cells], type=pa.string())
     if content == "boolean":
         truths = [None if is_missing(cell) else _truth(cell) for cell in cells]
         if any(truth is NotImplemented for truth in truths):
@@ -106,14 +104,14 @@ def _truth(cell: Any) -> Any:
 
 
 def _date(cell: Any) -> str:
-    """Return a date as ISO text; text as it is."""
+    """Return a date as ISO text; text as it is, and NO_DATE for all else."""
     if isinstance(cell, str):
-        return cell
+        return cell if cell.isascii() else cell.encode(errors="replace").decode()  # pyarrow refuses lone surrogates
     if isinstance(cell, dt.date):
         return cell.isoformat()
     if isinstance(cell, np.datetime64):
         return str(cell)
-    raise TypeError
+    return NO_DATE
 
 
 def _texts(cells: Any, column: str, origin: Origin) -> pa.Array:

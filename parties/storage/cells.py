@@ -85,15 +85,19 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
     return numbers(cells, column, origin)
 
 
-def dates(cells: pa.Array, column: str, origin: Origin) -> Any:
-    """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError."""
+def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
+    """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError.
+
+    refuse : raise it for text that is no date too; otherwise such cells are missing.
+    """
     cells = _decoded(cells)
     kind = cells.type
     if _is_text(kind):
         found = codes(cells, _twice_seconds, column, origin)
-        if (found == UNREADABLE).any():
+        unreadable = found == UNREADABLE
+        if refuse and unreadable.any():
             raise origin.no_date(column)
-        return np.where(found == MISSING, np.datetime64("NaT"), (found // 2).astype("M8[s]"))
+        return np.where(unreadable | (found == MISSING), np.datetime64("NaT"), (found // 2).astype("M8[s]"))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
         raise origin.error(f"column {column!r} holds values of type {kind}, not dates: convert or leave it out")
     import pyarrow.compute as pc  # imported here so that a party starts faster

@@ -126,7 +126,7 @@ def _hashed(declared: Hashed, source: str, origin: Origin) -> Callable[[pa.Array
 
 def _dates(declared: DateParts, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
     def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
-        found = dates(cells, source, origin)
+        found = dates(cells, source, origin, refuse=declared.unknown == "refuse")
         absent = np.isnat(found)
         if declared.fill is not None:
             found[absent] = np.datetime64(declared.fill, "s")

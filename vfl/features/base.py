@@ -128,6 +128,12 @@ class OfBounded(OfNumbers, ABC):
         """Return the coordinate of cells within the bounds."""
 
 
+def check_unknown(value: Any) -> None:
+    """Raise SpecificationError unless the value says how to treat cells that a declaration does not know."""
+    if value not in ("refuse", "missing"):
+        raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {value!r}")
+
+
 def ascending(name: str, values: Any, least: int) -> tuple[float, ...]:
     """Return finite numbers in ascending order. Raises SpecificationError."""
     given = isinstance(values, tuple | list) and all(_is_number(x) for x in values)

@@ -11,7 +11,7 @@ import numpy as np
 
 from vfl.columns import repeated
 from vfl.errors import SpecificationError, nearest
-from vfl.features.base import OfCells
+from vfl.features.base import OfCells, check_unknown
 from vfl.features.curves import circle, on_circle
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class DateParts(OfCells):
     parts : of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
     bounds : (first, last) date, as ISO text or dates; earlier and later ones are clamped.
     cyclic : whether parts that repeat become two coordinates, sin and cos of their position in the cycle, within [−1, 1].
+    unknown : treatment of text that is no date, such as '2020-02-30': 'refuse' (an error at the owner) or 'missing'.
     fill : date for missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
@@ -53,6 +54,7 @@ class DateParts(OfCells):
     parts: tuple[str, ...]
     bounds: tuple[str, str] = ("1900-01-01", "2100-01-01")
     cyclic: bool = False
+    unknown: str = "refuse"
     of: str | None = None
     fill: str | None = None
     missing: str | None = None
@@ -78,6 +80,7 @@ class DateParts(OfCells):
             raise SpecificationError("bounds within one year leave its number constant: leave the part 'year' out")
         if not isinstance(self.cyclic, bool):
             raise SpecificationError(f"cyclic is true or false, not {self.cyclic!r}")
+        check_unknown(self.unknown)
         if self.fill is not None:
             object.__setattr__(self, "fill", _date_text(self.fill))
         self._check()

@@ -9,7 +9,7 @@ import numpy as np
 
 from vfl.columns import Bounds, Categorical, Category, canonical_category
 from vfl.errors import SpecificationError
-from vfl.features.base import OfCells
+from vfl.features.base import OfCells, check_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +39,7 @@ class Ordinal(OfCells):
     def __post_init__(self) -> None:
         Categorical(self.categories, fill=self.fill)
         object.__setattr__(self, "categories", tuple(self.categories))
-        if self.unknown not in ("refuse", "missing"):
-            raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {self.unknown!r}")
+        check_unknown(self.unknown)
         self._check()
 
     @property

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parties.sources.base import NO_DATE
 from parties.sources.csv import dates_of, numbers_of
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
@@ -189,7 +190,7 @@ def _are_dates(cells: pa.Array, spec: Csv) -> bool:
     if spec.dates is None and len(cells):
         iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
         return bool(pc.all(pc.match_substring_regex(cells, iso)).as_py())
-    return len(cells) > 0 and dates_of(cells, spec) is not None
+    return len(cells) > 0 and NO_DATE not in dates_of(cells, spec).to_pylist()
 
 
 def draft(

@@ -70,6 +70,10 @@ def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: An
             )
         steps = [(column, _hashed(declared, pd), [source])]
     elif isinstance(declared, DateParts):
+        if declared.unknown == "missing" and declared.missing is not None:
+            raise SpecificationError(
+                f"column {column!r}: scikit-learn's indicator does not count text that is no date: declare a fill instead"
+            )
         steps = [
             (name, _part(declared, part, pd, function), source)
             for part in declared.parts
@@ -210,7 +214,8 @@ def _part(declared: DateParts, part: str, pd: Any, function: Any) -> Any:
 
     first, last = (pd.Timestamp(text) for text in declared.bounds)
     series = pd.Series
-    steps = [_series_step(pd.to_datetime)]
+    lenient = {"errors": "coerce", "format": "ISO8601"} if declared.unknown == "missing" else {}
+    steps = [_series_step(pd.to_datetime, **lenient)]
     if declared.fill is not None:
         steps.append(_series_step(series.fillna, value=pd.Timestamp(declared.fill)))
     steps.append(_series_step(series.clip, lower=first, upper=last))
