@@ -199,7 +199,8 @@ def main() -> None:
     slope = np.log(path(legs) / path(quarter)) / np.log(4)
     print(f"  slope in n {slope:.3f}")
     roles = Roles(("a", "b"), "a", 1)
-    found = cost.logistic(roles, n, dict.fromkeys("ab", COLUMNS), sigmoid.SERIES[PLACE].terms, {"a": 1}, COLUMNS)
+    models = cost.Models(1, {"a": 1}, 1, COLUMNS)
+    found = cost.logistic(roles, n, dict.fromkeys("ab", COLUMNS), sigmoid.SERIES[PLACE].terms, models)
     per = {name: getattr(found, name) / n for name in ("angles", "waves", "residuals")}
     print("  bytes per record of a round:", ", ".join(f"{name} {size:g}" for name, size in per.items()))
     print(f"  growth over 1,000 rounds {growth(1000):.2f} MB")

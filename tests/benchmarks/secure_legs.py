@@ -40,8 +40,8 @@ from tests.coordinator.organisations import federation
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.secure import cost
-from vfl.secure.legs import Contribution
+from vfl.planning.sharing import TYPICAL_MARGIN
+from vfl.secure.legs import Commitment, Contribution
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 
@@ -58,6 +58,7 @@ MODEL = {
     "ShareResidual": "residuals",
     "DealSum": "openings",
     "Contribute": "openings",
+    "Disclose": "openings",
 }
 """Legs of a run, and the parts of the cost model that predict the bytes of their messages."""
 PARTIES = ("a", "b")
@@ -84,7 +85,11 @@ class Meter:
         begun = self._clock()
         reply, sent = answer()
         spent = self._clock() - begun
-        messages = [*sent, reply.words] if isinstance(reply, Contribution) else sent
+        messages = list(sent)
+        if isinstance(reply, Commitment):
+            messages.append(reply.digest)
+        if isinstance(reply, Contribution):
+            messages.append(reply.words + reply.nonce)
         with self._lock:
             entry = self.legs[type(leg).__name__]
             entry[0] += len(messages)
@@ -218,19 +223,6 @@ def measured(engine: str, job: vfl.Job, table: pa.Table) -> tuple[list[Round], l
         return rounds, stated()
 
 
-def model(job: vfl.Job, n: int) -> cost.Cost:
-    """Return the bytes that the cost model predicts."""
-    planned = vfl.plan(job, n)
-    sharing, layout = planned.sharing, planned.problem.layout
-    assert isinstance(sharing, Sharing)
-    widths = {party: len(names) for party, names in layout.columns.items()}
-    blocks = {party: -(-width // job.solver.block_size) for party, width in widths.items()}
-    passes = sharing.versions // sum(blocks.values())
-    terms = SERIES[sharing.place(8.0)].terms
-    times = {party: passes * count for party, count in blocks.items()} | {"": sharing.versions}
-    return cost.logistic(sharing.roles, n, widths, terms, times, passes * sum(widths.values()))
-
-
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -246,8 +238,12 @@ def main() -> None:
     for legs, _ in meters:
         for name, entry in legs.items():
             sums[name] = [a + b for a, b in zip(sums[name], entry, strict=True)]
-    predicted, planned = model(job, given.records), vfl.plan(job, given.records).sharing
-    versions = planned.versions
+    planned = vfl.plan(job, given.records).sharing
+    assert isinstance(planned, Sharing)
+    versions, stated = planned.versions, planned.costs[SERIES[planned.place(TYPICAL_MARGIN)].terms]
+    parts: dict[str, float] = defaultdict(float)
+    for name, part in MODEL.items():
+        parts[part] += sums[name][1]
     print(
         f"{given.engine}: n = {given.records:,}, 2 × {given.columns} columns, blocks of {given.block}, {versions} models\n"
     )
@@ -256,16 +252,17 @@ def main() -> None:
     )
     for name, part in MODEL.items():
         count, size, seconds = sums[name]
-        share = {"DealSum": 1, "Contribute": len(PARTIES)}
-        said = getattr(predicted, part) * share.get(name, 1) // (1 + len(PARTIES) if name in share else 1)
-        ratio = f"{size / said:.3f}"
+        said = getattr(stated, part)  # of all messages of this part
+        ratio = f"{parts[part] / said:.3f}"
         print(
             f"| {name} | {count} | {size:,} | {said:,} | {ratio} | "
             + (f"{seconds:.2f} | " if seconds else "| ")
             + (f"{1e3 * seconds / versions:.2f} |" if name != "SetUp" else " |")
         )
     whole = sum(entry[1] for entry in sums.values())
-    print(f"\nbytes of all messages over those of the plan: {whole / planned.n_bytes:.3f}")
+    print(
+        f"\nbytes of all messages over those that the plan states for V = {TYPICAL_MARGIN:g}: {whole / stated.total:.3f}"
+    )
     steps = [event for event in rounds if event.kind == "Descend"]
     per = versions / len(steps)
     print(

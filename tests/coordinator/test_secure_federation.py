@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import vfl
 from coordinator.federation.gathering import Gathering
+from coordinator.federation.transport import FederationTransport
 from coordinator.rounds import Lost
 from parties.dealing import Dealing
 from parties.session import Credentials
@@ -46,6 +48,29 @@ def joined(tmp_path_factory):
         for name, source in sources_of(job(), table()).items():
             joined.start(name, source, policy=joined.policy(name, SHARED))
         yield joined
+
+
+@pytest.mark.parametrize("options", [{}, SQUARED], ids=["logistic", "squared"])
+def test_organisations_send_at_most_twice_what_the_plan_states(
+    joined: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dealer is a third organisation: every parcel travels to the coordinator and on to its receiver."""
+    moved, sent = [0], FederationTransport._sent
+
+    def counting(self: Any, to: str, leg: Any, parcels: Any, count: int) -> Any:
+        reply, found = sent(self, to, leg, parcels, count)
+        given = [answer.result()[1][place] for answer, place in parcels]
+        words = [getattr(reply, name, b"") for name in ("words", "nonce", "digest")]
+        with lock:
+            moved[0] += sum(map(len, (*given, *found, *words)))
+        return reply, found
+
+    lock = threading.Lock()
+    monkeypatch.setattr(FederationTransport, "_sent", counting)
+    spec = job(secure=vfl.Secure(margin=None if options else 8.0), **options)
+    vfl.train(spec, federation=joined.place)
+    stated = vfl.plan(spec, N).n_bytes
+    assert 0.9 * 2 * stated <= moved[0] <= 2 * stated
 
 
 @pytest.mark.parametrize("dealer", ["separate", "coordinator"])

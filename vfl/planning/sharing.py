@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError
 from vfl.privacy.events import Gaussian
-from vfl.secure.cost import gram
+from vfl.secure.cost import gram, logistic
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import Roles
 from vfl.secure.sharing import GramSharing, Sharing
@@ -58,11 +58,10 @@ def sharing_of(
     typical = [chosen(secure.margin or TYPICAL_MARGIN, fine=fine) for fine in (False, True)]
     biases = [_bias(problem, parties, place, rows.size, residual, found) / multipliers[-1] for place in typical]
     fine = biases[0] > LARGEST_BIAS
-    moved = sum(len(roles.receivers(party)) for party in parties) if rows.together else len(roles.holders)
-    waves = 16 * SERIES[typical[fine]].terms
-    n, holders = problem.n_records, len(roles.holders)
-    setup = sum(8 * len(names) * len(roles.receivers(q)) for q, names in problem.layout.columns.items())
-    each = waves + 2 * holders * (len(parties) - 1) + 8 * moved
+    widths = {q: len(names) for q, names in problem.layout.columns.items()}
+    margins = [secure.margin] if secure.margin else sorted({series.margin for series in SERIES})
+    used = dict.fromkeys(SERIES[chosen(margin, fine=fine)] for margin in margins)
+    costs = {series.terms: logistic(roles, problem.n_records, widths, series.terms, rows.models) for series in used}
     return Sharing(
         secure,
         roles,
@@ -73,9 +72,8 @@ def sharing_of(
         fine,
         biases[fine],
         min(multipliers),
-        rows.versions,
-        n * (setup + rows.versions * each),
-        n * rows.versions * waves,
+        rows.models.count,
+        costs,
     )
 
 

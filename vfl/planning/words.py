@@ -171,7 +171,7 @@ def _trust(plan: Plan) -> Lines:
     roles, dealer = sharing.roles, sharing.secure.dealer
     many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
     where = "a separate dealer" if dealer == "separate" else "a dealer at the coordinator"
-    bits, accuracy, shares = sharing.described()
+    bits, accuracy, shares, *traffic = sharing.described()
     return (
         (
             "trust",
@@ -182,6 +182,7 @@ def _trust(plan: Plan) -> Lines:
         ("bits", bits),
         ("accuracy", accuracy),
         ("shares", shares),
+        *(("", said) for said in traffic),
     )
 
 
@@ -191,7 +192,8 @@ def broken_by(collude: int) -> str:
 
 
 def _cost(plan: Plan) -> tuple[str, str]:
-    traffic = f"{plan.round_trips:,} round trips, {plan.n_bytes / 1e6:.3g} MB between participants"
+    most = "at most " * (plan.sharing is not None)
+    traffic = f"{plan.round_trips:,} round trips, {most}{plan.n_bytes / 1e6:.3g} MB between participants"
     if plan.sharing is not None:
         return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
     return "cost", f"{traffic}, about {plan.seconds:.2g} s once the parties have loaded"

@@ -1,11 +1,16 @@
-"""Bytes and seconds of each step of a run on shares, computed from public numbers alone."""
+"""Bytes that participants send one another in a run on shares, computed from public numbers alone.
+
+Guarantee. A run without losses sends at most these bytes of sealed parcels, commitments and words. It sends fewer where a model
+occurs twice in a row, whose residuals are shared once. The requests that carry them are not counted.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from vfl.secure.spares import SPARES
+from vfl.security.sealing import TAG, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,26 +18,30 @@ if TYPE_CHECKING:
     from vfl.secure.roles import Roles
 
 WORD, ANGLE = 8, 2
+COMMITMENT = 64
+"""Bytes of a commitment, and of the random bytes that open it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Speeds:
-    """Rates that turn bytes into seconds.
+class Models:
+    """Public numbers of a run of logistic regression on shares.
 
-    generator : bytes per second of AES-256-CTR in one thread. memory : bytes per second of a pass over an array.
-    link : bytes per second between two participants. hop : seconds that an empty message takes.
+    count : T, the number of models at which residuals are shared.
+    opened : {party: number of them at which its columns are opened}.
+    queries : number of requests that open sums. sums : Σs, the coordinates over all openings.
     """
 
-    generator: float = 3e9
-    memory: float = 1e10
-    link: float = 1.25e9
-    hop: float = 0.0
+    count: int
+    opened: Mapping[str, int]
+    queries: int
+    sums: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes sent in a run, by kind of message, without the few bytes of envelope per message."""
+    """Bytes sent in a run, by kind of message: in a session's beginning, its set-up, per model, and per opening."""
 
+    session: int
     setup: int
     angles: int
     waves: int
@@ -43,49 +52,39 @@ class Cost:
     @property
     def total(self) -> int:
         """Return the bytes of all messages."""
-        return self.setup + self.angles + self.waves + self.checks + self.residuals + self.openings
+        return sum(astuple(self))
 
 
-def logistic(
-    roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, versions: Mapping[str, int], openings: int
-) -> Cost:
-    """Return the bytes of a logistic run.
-
-    widths : {party: columns that are masked}. terms : K. openings : coordinates over all openings, Σ s.
-    versions : {party: number of versions at which its columns are opened}. The number of all versions T is the entry "" if
-        there is one, and the largest entry otherwise.
-    """
-    m, h, n = len(roles.parties), len(roles.holders), n_records
-    count = versions.get("", max(versions.values()))
+def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
+    """Return the bytes of a logistic run. widths : {party: columns that are masked}. terms : K, of every model."""
+    m, h, n, label = len(roles.parties), len(roles.holders), n_records, roles.label
+    masks, rows = ANGLE * SPARES, 2 * WORD * terms * SPARES
+    checks = sum(sealed_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
+    receivers = {party: len(roles.receivers(party)) for party in roles.parties}
     return Cost(
-        setup=WORD * n * sum(width * len(roles.receivers(party)) for party, width in widths.items()),
-        angles=ANGLE * n * h * (m - 1) * count,
-        waves=2 * WORD * terms * (n + SPARES) * count,
-        checks=SPARES * (ANGLE * (m - 1) + 2 * WORD * terms * (h - 1)) * count,
-        residuals=WORD * n * sum(len(roles.receivers(party)) * times for party, times in versions.items() if party),
-        openings=WORD * openings * (m + 1),
+        session=m * sealed_size(WORD) + (m - 1) * sealed_size(32),
+        setup=sum(receivers[party] * sealed_size(WORD * n * width) for party, width in widths.items()),
+        angles=models.count * h * (m - 1) * sealed_size(ANGLE * n),
+        waves=models.count * sealed_size(2 * WORD * terms * (n + SPARES)),
+        checks=models.count * checks,
+        residuals=sealed_size(WORD * n) * sum(receivers[party] * count for party, count in models.opened.items()),
+        openings=WORD * models.sums * (m + 1)
+        + models.queries * m * COMMITMENT
+        + TAG * max(models.queries, sum(models.opened.values())),  # the dealer's parcels: of one owner, or of several
     )
 
 
 def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
     """Return the bytes of the products of all columns, the label's among them."""
     m, parties = len(roles.parties), roles.parties
-    pairs = sum(widths[a] * widths[b] for i, a in enumerate(parties) for b in parties[i + 1 :])
+    dealt = [widths[later] * sum(widths[first] for first in parties[:place]) for place, later in enumerate(parties)]
+    words = 2 * sum(dealt) + sum(width * width for width in widths.values())
     return Cost(
-        setup=WORD * n_records * sum(widths.values()) * (m - 1),
+        session=m * sealed_size(WORD),
+        setup=(m - 1) * sum(sealed_size(WORD * n_records * width) for width in widths.values()),
         angles=0,
         waves=0,
         checks=0,
         residuals=0,
-        openings=WORD * (3 * pairs + sum(width * width for width in widths.values())),
+        openings=sum(sealed_size(WORD * size) for size in dealt[1:]) + WORD * words + m * COMMITMENT,
     )
-
-
-def seconds(cost: Cost, speeds: Speeds, n_records: int, terms: int, versions: int, openings: int) -> float:
-    """Return the seconds of a logistic run: T(16Kn/generator + 3 hops) + bytes/link + 10n·Σs/memory.
-
-    A holder's column takes 8 bytes of masked words and 2 bytes of integers, per record and opening. The dealer may deal waves
-    ahead of time; this bound does not assume it.
-    """
-    waves = versions * (2 * WORD * terms * n_records / speeds.generator + 3.0 * speeds.hop)
-    return waves + cost.total / speeds.link + 10.0 * n_records * openings / speeds.memory

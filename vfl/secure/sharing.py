@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from vfl.errors import PrivacyError
 from vfl.secure.ring import RESIDUAL_BITS, caps
 from vfl.secure.roles import DEALER
-from vfl.secure.sigmoid import chosen
+from vfl.secure.sigmoid import SERIES, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.secure.cost import Cost
     from vfl.secure.gram import GramBits, Pair
     from vfl.secure.noise import Deviations
     from vfl.secure.ring import Bits
@@ -37,7 +38,8 @@ class Sharing:
     bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes columns as
         large as the largest |x̃|, so runs stay far below it.
     multiplier : least σ/Δ of the planned releases.
-    versions : number of models at which residuals are shared. n_bytes : bytes sent; `n_dealt` of them are the dealer's waves.
+    versions : number of models at which residuals are shared.
+    costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
     """
 
     secure: Secure
@@ -50,8 +52,12 @@ class Sharing:
     bias: float
     multiplier: float
     versions: int
-    n_bytes: int
-    n_dealt: int
+    costs: Mapping[int, Cost]
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes that the run sends at most: those of the series with the most terms."""
+        return self.costs[max(self.costs)].total
 
     @property
     def price(self) -> float:
@@ -96,10 +102,22 @@ class Sharing:
         return (
             f"{self.bits.total} after the binary point of an opened sum",
             f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at margins up to V",
-            f"{self.versions:,} models at which residuals are shared; {self.n_dealt / 1e6:.3g} MB of it by the dealer",
+            f"{self.versions:,} models at which residuals are shared",
+            f"at most {self._traffic()}",
+            TWICE,
         )
 
+    def _traffic(self) -> str:
+        """Return the traffic in words, for each series that the run may use."""
+        sizes = {K: f"{cost.total / 1e6:.3g}" for K, cost in self.costs.items()}
+        if len(sizes) == 1:
+            return f"{sizes[max(sizes)]} MB"
+        margins = {SERIES[self.place(series.margin)].terms: series.margin for series in SERIES}
+        *most, (_, beyond) = sizes.items()
+        return f"{', '.join(f'{own} MB up to |margin| {margins[K]:g}' for K, own in most)}, {beyond} MB beyond"
 
+
+TWICE = "twice that across organisations, since all of it passes through the coordinator"
 CUTS = (
     "each party cuts its rows by itself, which biases the model where a cut row leaves the regression line: give a clip that "
     "cuts few"
@@ -158,6 +176,7 @@ class GramSharing:
             f"{2 * self.bits.columns} after the binary point of an opened product, in units of C²",
             CUTS,
             "products of columns are opened once",
+            TWICE,
         )
 
 

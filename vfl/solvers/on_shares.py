@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
+from vfl.secure.cost import Models
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.bought.smoothness import Curvature
 from vfl.solvers.gd import GD
@@ -83,14 +85,12 @@ class Rows:
     """Public facts about the sums of a run on shares.
 
     squares : {party: its part of the squared cap}: its number of coordinates if they are scaled by √M_j, otherwise ΣB_j².
-    size : of a typical scaled column, divided by C. versions : number of models at which residuals are shared.
-    together : True if sums over all parties' columns are opened at each model, False if over one party's.
+    size : of a typical scaled column, divided by C. models : at which residuals are shared.
     """
 
     squares: Mapping[str, float]
     size: float
-    versions: int
-    together: bool
+    models: Models
 
 
 def rows_of(solver: Solver, problem: Problem) -> Rows:
@@ -109,13 +109,30 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.
         size = 2.0 / (float(solver.record_clip or 1.0) * math.sqrt(problem.layout.n_coordinates))
-        versions = walk.n_releases if walk.sweeps else walk.n_draws
-        return Rows({party: float(block.size) for party, block in whole.items()}, size, versions, not walk.sweeps)
+        return Rows({party: float(block.size) for party, block in whole.items()}, size, _models(walk))
     if isinstance(solver, GD):
         B = {party: problem.reach[block.coordinates] for party, block in whole.items()}
         size = float(problem.reach.max()) / float(solver.clip or 1.0)
-        return Rows({party: float(own @ own) for party, own in B.items()}, size, solver.passes or 1, together=True)
+        passes = solver.passes or 1
+        models = Models(passes, dict.fromkeys(whole, passes), passes, passes * problem.layout.n_coordinates)
+        return Rows({party: float(own @ own) for party, own in B.items()}, size, models)
     raise SpecificationError(f"trust='secure' does not offer {solver.name}")
+
+
+def _models(walk: Walk) -> Models:
+    """Return the models of a walk that draws every block once per pass.
+
+    The draws of an incomplete last pass are not known here: its largest blocks are counted, and all blocks that they may be.
+    """
+    count, blocks = walk.n_draws, walk.blocks
+    passes, more = divmod(count, walk.draws_a_pass)
+    own = Counter(block.party for block in blocks)
+    opened = {party: passes * drawn + min(more, drawn) for party, drawn in own.items()}
+    largest = sorted((block.size for block in blocks), reverse=True)
+    sums = passes * sum(largest) + sum(largest[:more])
+    if walk.solver.parallel > 1:  # draws of one visit share one model
+        count = walk.solver.visits(walk.problem)[0]
+    return Models(count, opened, walk.n_releases, sums)
 
 
 @dataclass(frozen=True, slots=True)

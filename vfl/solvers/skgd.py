@@ -196,12 +196,12 @@ class SkGD(Solver):
         before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
         before += bool(self.residual_share) + (len(FACTORS) + 1) * bool(self.excess_share)
         before += MESSAGES * self._extrapolations(problem)
-        return before + (self.outer_rounds or 1) - 1 + self._visits(problem)[0]
+        return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
         """Return the vectors of a run: two per visited party, one of each party for a rebuild, and in sweeps the constants."""
         parties, caps = len(problem.layout.whole()), 1 + bool(self.residual_share)
-        visited, sweeps = self._visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
+        visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + 2 * bool(self.excess_share)
         return Vectors(
             out=visited + parties * (len(FACTORS) - 1) * bool(self.excess_share),
@@ -212,7 +212,7 @@ class SkGD(Solver):
             norms=parties * self.by_pass,
         )
 
-    def _visits(self, problem: Problem) -> tuple[int, int]:
+    def visits(self, problem: Problem) -> tuple[int, int]:
         """Return the number of visits, and the sum of the numbers of parties over them."""
         walk = Walk(self, problem, Curvature.flat(problem))
         rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
