@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +43,10 @@ os.environ |= {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+
+# A shell makes its background jobs ignore SIGINT, and children inherit that: tests that interrupt a command need it heard.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 18
 """Words that are drawn at once."""
+HEAD = 1 << 24
+"""Number of first records, which are drawn one by one. Later ones are drawn in strata, whose share is counted at once."""
+STRATUM = 1 << 12
 
 
 class Side(enum.Enum):
@@ -53,31 +56,60 @@ class Split:
         """Return 16 hexadecimal digits of a hash of salt and share: two splits of one name are the same."""
         return hashlib.sha256(f"vfl split {self.share.hex()} {self.salt}".encode()).hexdigest()[:16]
 
-    def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
-        """Return (n − start,) booleans: True where word i of SHAKE-256(salt), as a number in [0, 1), lies below the share.
+    @property
+    def _most(self) -> int:
+        """The share in units of 2⁻⁶⁴: a record of the head is held out if its word is smaller."""
+        return int(self.share * 2.0**64)
 
-        Word i is a hash of the salt and of i: it does not depend on n. Memory is in proportion to n − start.
+    def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
+        """Return (n − start,) booleans: True for the records that are held out. None of them depends on n.
+
+        Record i < HEAD: word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record is in stratum s,
+        of STRATUM records, which has `_before(s + 1) − _before(s)` held-out ones: those with the smallest words of
+        SHAKE-256(salt, s). Memory is in proportion to n − start; time too, from HEAD on.
         """
-        most = np.uint64(int(self.share * 2.0**64))
         found = np.empty(n_records - start, dtype=bool)
         position = 0
-        for words in self._words(n_records):
+        for words in self._words(min(n_records, HEAD) if start < HEAD else 0):
             kept = words[max(0, start - position) :]
             position += len(words)
             if len(kept):
-                found[position - len(kept) - start : position - start] = kept < most
+                found[position - len(kept) - start : position - start] = kept < np.uint64(self._most)
+        for number in range(max(0, start - HEAD) // STRATUM, -(-max(0, n_records - HEAD) // STRATUM)):
+            begin = HEAD + number * STRATUM
+            first, last = max(start, begin), min(n_records, begin + STRATUM)
+            found[first - start : last - start] = self._stratum(number)[first - begin : last - begin]
         return found
 
     def counts(self, ends: Sequence[int]) -> list[int]:
-        """Return the number of held-out records before each of these positions, which increase, in bounded memory."""
-        most = np.uint64(int(self.share * 2.0**64))
+        """Return the number of held-out records before each of these positions, which increase.
+
+        Memory and time are bounded: from HEAD on the number follows from the share, except within one stratum.
+        """
+        last = min(ends[-1], HEAD)
         found, position, total = [0] * len(ends), 0, 0
-        for words in self._words(ends[-1]):
-            below = words < most
+        for words in self._words(last):
+            below = words < np.uint64(self._most)
             for k, end in enumerate(ends):
                 if position <= end <= position + len(words):
                     found[k] = total + int(below[: end - position].sum())
             position, total = position + len(words), total + int(below.sum())
+        for k, end in enumerate(ends):
+            if end > HEAD:
+                number, within = divmod(end - HEAD, STRATUM)
+                found[k] = total + self._before(number) + (int(self._stratum(number)[:within].sum()) if within else 0)
+        return found
+
+    def _before(self, number: int) -> int:
+        """Return the number of held-out records in the first strata: the share of them, rounded down."""
+        return self._most * STRATUM * number >> 64
+
+    def _stratum(self, number: int) -> np.ndarray:
+        """Return (STRATUM,) booleans: the held-out records of a stratum."""
+        text = f"vfl holdout stratum {number} {self.salt}".encode()
+        words = np.frombuffer(hashlib.shake_256(text).digest(8 * STRATUM), dtype="<u8")
+        found = np.zeros(STRATUM, dtype=bool)
+        found[np.argsort(words, kind="stable")[: self._before(number + 1) - self._before(number)]] = True
         return found
 
     def _words(self, n_records: int) -> Iterator[np.ndarray]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from pathlib import Path
@@ -50,14 +52,13 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("signals")
     rng = np.random.default_rng(0)
-    for name, n in (("job", 3_000), ("long", 20_000)):  # the alignment of the second takes longer than starting it
-        ids = [f"c{i}" for i in range(n)]
-        a, b = rng.uniform(-1, 1, (2, n))
-        y = (a > b).astype(int)
-        pyarrow.parquet.write_table(pa.table({"id": ids, "a": a, "y": y}), folder / f"{name}-bank.parquet")
-        pyarrow.parquet.write_table(pa.table({"id": ids, "b": b}), folder / f"{name}-telco.parquet")
-        text = JOB.replace('"bank.parquet"', f'"{name}-bank.parquet"').replace('"telco.p', f'"{name}-telco.p')
-        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    n = 3_000
+    ids = [f"c{i}" for i in range(n)]
+    a, b = rng.uniform(-1, 1, (2, n))
+    y = (a > b).astype(int)
+    pyarrow.parquet.write_table(pa.table({"id": ids, "a": a, "y": y}), folder / "bank.parquet")
+    pyarrow.parquet.write_table(pa.table({"id": ids, "b": b}), folder / "telco.parquet")
+    (folder / "job.toml").write_text(JOB, encoding="utf-8")
     return folder
 
 
@@ -72,37 +73,52 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def ended(folder: Path, words: list[str], number: signal.Signals, after: str) -> tuple[int, str, float]:
-    """Run a command, send the signal once its output holds a text; return exit code, last line and seconds to the last end."""
+    """Run a command, send the signal once its output holds a text; return exit code, last line and seconds to the last end.
+
+    A command that prints fewer lines than `ROOM` waits in its next write until the signal has been sent, however slow this
+    process is: its pipe is full.
+    """
     mark = uuid.uuid4().hex
     environ = {**os.environ, MARK: mark, "PYTHONPATH": str(Path(vfl.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "vfl", *words],
-        cwd=folder,
-        env=environ,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith(after):
-                break
+    reads, writes = os.pipe()
+    filled = fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1) - ROOM
+    os.write(writes, b"\n" * filled)
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "vfl", *words],
+            cwd=folder,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=writes,
+            start_new_session=True,
+        ) as process,
+        os.fdopen(reads, encoding="utf-8") as stderr,
+    ):
+        os.close(writes)
+        while waiting(reads) == filled and process.poll() is None:
+            time.sleep(0.02)
+        said = [] if after == FIRST else [next(line for line in stderr if line.startswith(after))]
         started = time.monotonic()
         process.send_signal(number)
-        said += process.stderr.readlines()
+        said += stderr.readlines()
         code = process.wait(LIMIT)
         while list(marked(mark)) and time.monotonic() - started < LIMIT:
             time.sleep(0.02)
         return code, said[-1], time.monotonic() - started
 
 
+def waiting(descriptor: int) -> int:
+    """Return the number of bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+ROOM = 120
+"""Bytes of output for which the pipe has room: two or three lines."""
+FIRST = ""
 RUN = ["run", "job.toml", "--engine", "inprocess"]
 COMMANDS = {
     "run": (RUN, "round "),
-    "align": (["align", "long.toml", "--engine", "inprocess", "--again"], "aligning "),
+    "align": (["align", "job.toml", "--engine", "inprocess", "--again"], FIRST),
 }
 
 

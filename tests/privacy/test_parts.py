@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from vfl import holdout
 from vfl.errors import BudgetExceeded, LedgerError, PrivacyError
 from vfl.holdout import Split
 from vfl.privacy import accountants
@@ -205,8 +208,40 @@ class TestSplit:
         assert trained + held_out == n
         assert abs(held_out - n * share) < 5 * math.sqrt(n * share * (1 - share))
 
-    def test_larger_shares_contain_the_smaller_ones(self) -> None:
-        assert (Split("x", 0.2).held_out(500) <= Split("x", 0.4).held_out(500)).all()
+    @pytest.mark.parametrize("salt", ["", "job", '["age"]', "é" * 40])
+    def test_the_first_records_are_compared_word_by_word(self, salt: str) -> None:
+        """The definition, written again: nobody's held-out records change."""
+        n, ends = 300_000, [0, 1, 24, 262_144, 262_145, 300_000]
+        words = np.frombuffer(hashlib.shake_256(f"vfl holdout {salt}".encode()).digest(8 * n), dtype="<u8")
+        for share in (0.001, 0.2, 0.5, 0.99):
+            expected, split = words < np.uint64(int(share * 2.0**64)), Split(salt, share)
+            assert (split.held_out(n) == expected).all()
+            assert (split.held_out(n, 262_000) == expected[262_000:]).all()
+            assert split.counts(ends) == [int(expected[:end].sum()) for end in ends]
+
+    @pytest.mark.parametrize("share", [0.0001, 0.2, 0.37, 0.99])
+    def test_later_records_are_counted_at_once(self, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(holdout, "HEAD", 1000)
+        split, n = Split("job", share), 1000 + 5 * holdout.STRATUM + 77
+        apart = split.held_out(n)
+        for start in (0, 999, 1000, 1001, 6000, 1000 + holdout.STRATUM, n):
+            assert (split.held_out(n, start) == apart[start:]).all()
+            assert (split.held_out(start) == apart[:start]).all()
+        ends = [0, 500, 1000, 1001, 5000, 1000 + 2 * holdout.STRATUM, n]
+        assert split.counts(ends) == [int(apart[:end].sum()) for end in ends]
+        assert abs(apart[1000 : 1000 + 5 * holdout.STRATUM].sum() - 5 * holdout.STRATUM * share) <= 1
+        first, second = (apart[1000 + k * holdout.STRATUM :][: holdout.STRATUM] for k in (0, 1))
+        assert share < 0.001 or (first != second).any()
+
+    def test_the_sizes_of_any_number_of_records_are_known_at_once(self) -> None:
+        trained, held_out = Split("x", 0.2).sizes(10**15)
+        assert trained + held_out == 10**15
+        assert abs(held_out - 2 * 10**14) < 10**4
+
+    def test_larger_shares_contain_the_smaller_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for head in (holdout.HEAD, 100):
+            monkeypatch.setattr(holdout, "HEAD", head)
+            assert (Split("x", 0.2).held_out(500) <= Split("x", 0.4).held_out(500)).all()
 
     def test_different_splits_have_different_names(self) -> None:
         """A record may be trained on in one split and held out in the other."""

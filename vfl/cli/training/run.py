@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
     from vfl.job.environment import Environment
     from vfl.launch.run.result import Result
+
+
+LONGEST = 60
+"""Letters of a job's name in the name of a folder."""
 
 
 @click.command("run")
@@ -122,7 +127,7 @@ def command(
                 metrics, log, federation=federation, parties=members_of(spec, federation), job=spec.name, quiet=as_json
             )
         )
-        folder = output or unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        folder = output or unused(spec.name)
         stack.enter_context(resumable(folder))
         progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
         for warning in () if as_json else warnings:
@@ -197,8 +202,10 @@ def resumable(folder: Path) -> Iterator[None]:
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def unused(folder: Path) -> Path:
-    """Make and return the folder; if it exists, append the first free number to its name."""
+def unused(name: str) -> Path:
+    """Make and return runs/NAME-TIME; if it exists, append the first free number. A job of any name gets one folder in runs."""
+    plain = re.sub(r"[^\w.-]+", "-", name).lstrip(".-")[:LONGEST] or "run"
+    folder = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):
         try:
             candidate.mkdir(parents=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ def command(
         planned = TunePlan(tuning_of(spec, **given).with_delta(records), records)
         if not as_json:
             click.echo(str(planned), err=True)
-    folder = output or unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = output or unused(spec.name)
     kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(resumable(folder))
