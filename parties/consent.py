@@ -37,13 +37,13 @@ import dataclasses
 import math
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
 from vfl.secure.specification import SEPARATE
 
@@ -119,13 +119,13 @@ class Policy:
         """Read a policy file. Raises SpecificationError for a missing file or an unknown entry."""
         path = Path(path).expanduser().absolute()
         try:
-            plain = tomllib.loads(path.read_text(encoding="utf-8"))
+            plain = parse_toml(read_bytes(path, LARGEST_TOML))
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise SpecificationError(
                 f"the policy file {path.name!r} cannot be read, so nothing is consented to: {why}"
             ) from None
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:
             raise SpecificationError(f"the policy file {path.name!r} is not valid TOML: {error}") from error
         if plain.pop("format", None) != FORMAT:
             raise SpecificationError(f"the policy file {path.name!r} needs format = {FORMAT}, which this vfl reads")

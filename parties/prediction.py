@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -16,6 +15,7 @@ from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import Divided, digests_of, divided, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
+from vfl.documents import parse_json, read_bytes
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
@@ -27,6 +27,7 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from parties.alignment.index import Index
     from parties.alignment.reading import Chosen, ReadIds
@@ -125,7 +126,7 @@ class ModelPart:
     def read(cls, path: str | Path) -> Self:
         """Read back the text of `to_json`; answers are equal to the bit. Raises OutputError."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_bytes(path).decode()
         except OSError as error:
             raise OutputError(f"cannot read the part of a model {str(path)!r}: {error.strerror}") from error
         except ValueError as error:
@@ -136,7 +137,7 @@ class ModelPart:
     def parse(cls, text: str, where: str) -> Self:
         """Return the part that `to_json` wrote. where : names the text in errors. Raises OutputError."""
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
         except ValueError as error:
             raise OutputError(f"{where} is damaged: {error}") from error
         if not isinstance(plain, dict) or plain.get("format") != FORMAT or "party" not in plain:

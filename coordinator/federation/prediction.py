@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from coordinator.alignment import align
 from coordinator.federation.alignment import FederationAlignment
 from coordinator.federation.link import SENTENCE
 from coordinator.federation.transport import MOST_RECORDS, expected, sized, together
+from vfl.documents import parse_json
 from vfl.errors import DataError, FederationError
 from vfl.messages.joining import About, AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
 from vfl.security.sealing import sealed_size
@@ -105,8 +105,8 @@ class FederationPrediction:
 
     def _ids_of(self, text: bytes) -> list[Any]:
         try:
-            ids = json.loads(text)
-        except (ValueError, RecursionError):
+            ids = parse_json(text)
+        except ValueError:
             ids = None
         if not isinstance(ids, list) or any(isinstance(one, list | dict) for one in ids):
             raise FederationError(f"party {self._receiver!r} sent ids that are not a list of ids")

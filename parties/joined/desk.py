@@ -7,7 +7,6 @@ sizes that follow from the job; a call that is not due is refused, and nothing i
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from parties.joined.predicting import Predicting
 from parties.joined.training import Training
 from parties.prediction import ModelPart
 from parties.session import Credentials
+from vfl.documents import parse_json
 from vfl.errors import (
     ConsentRefused,
     FederationError,
@@ -351,7 +351,7 @@ def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reques
 def job_of(offer: Offer, member: str) -> Job:
     """Return the job of an offer, read here from its public text."""
     try:
-        plain = json.loads(offer.job)
+        plain = parse_json(offer.job)
     except ValueError:
         raise FederationError("the offer contains a job that cannot be read") from None
     if not isinstance(plain, dict):

@@ -37,6 +37,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.targets",
         "vfl.markup",
         "vfl.csv",
+        "vfl.documents",
         "vfl.endings",
         "vfl.writing",
     ),

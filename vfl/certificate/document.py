@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from vfl import markup
 from vfl.certificate.words import described
+from vfl.documents import LARGEST as LARGEST_FILE
+from vfl.documents import parse_json, read_bytes
 from vfl.errors import LedgerError, OutputError
 from vfl.privacy.events import Event
 from vfl.privacy.ledger.codec import as_json, canonical, from_json
@@ -168,7 +170,7 @@ class Certificate:
         said : name of the text in the error.
         """
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
             if isinstance(plain, dict) and plain.get("format", FORMAT) not in FORMATS:
                 known = " and ".join(map(str, FORMATS))
                 raise OutputError(f"this vfl reads certificates of formats {known}, not {plain['format']!r}")
@@ -185,11 +187,11 @@ class Certificate:
         return certificate
 
     @classmethod
-    def load(cls, path: str | Path) -> Certificate:
-        """Read a certificate file."""
+    def load(cls, path: str | Path, largest: int = LARGEST_FILE, *, follow: bool = True) -> Certificate:
+        """Read a certificate file. largest, follow : as for vfl.documents."""
         try:
             # Read bytes, since reading text would normalise line ends.
-            return cls.from_json(Path(path).read_bytes().decode(), said=f"{str(path)!r}")
+            return cls.from_json(read_bytes(path, largest, follow=follow).decode(), said=f"{str(path)!r}")
         except OSError as error:
             raise OutputError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
         except UnicodeDecodeError as error:

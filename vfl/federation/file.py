@@ -17,13 +17,13 @@ import hashlib
 import ipaddress
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from vfl.documents import parse_toml, read_bytes
 from vfl.errors import OutputError, SpecificationError, nearest
 from vfl.federation.certificate import Read, check_name, read_certificate
 from vfl.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, Identity, load_identity
@@ -109,16 +109,13 @@ def read_federation(path: str | os.PathLike[str]) -> Federation:
     path = Path(path).expanduser()
     where = f"the federation file {str(path)!r}"
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise SpecificationError(f"{where} is larger than {LARGEST} bytes, and is not read")
+        content = read_bytes(path, LARGEST)
         if b"PRIVATE KEY" in content:
             raise SpecificationError(
                 f"{where} contains a private key, which its owner must hand to nobody: that participant makes a new identity, "
                 "and the file is written anew"
             )
-        plain = tomllib.loads(content.decode())
+        plain = parse_toml(content)
     except FileNotFoundError:
         raise SpecificationError(
             f"there is no federation file {str(path)!r}: make one with: vfl federation new"
@@ -127,7 +124,7 @@ def read_federation(path: str | os.PathLike[str]) -> Federation:
         raise SpecificationError(f"{where} is not UTF-8") from None
     except OSError as error:
         raise SpecificationError(f"cannot read {where}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SpecificationError(f"{where} is not valid TOML: {error}") from error
     if plain.pop("format", None) != FORMAT:
         raise SpecificationError(f"{where} needs format = {FORMAT}, which this vfl reads")

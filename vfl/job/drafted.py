@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
+
+from vfl.documents import parse_json, parse_toml
 
 MARK = "read off the records: NOT PRIVATE unless publicly known"
 _LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.escape(MARK)}""")
@@ -15,8 +15,8 @@ _LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.esca
 def left_in(text: str) -> dict[str, list[str]]:
     """Return {table: keys} of marked comments whose keys the job file does not declare; '' stands for the top level."""
     try:
-        plain = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        plain = parse_toml(text)
+    except ValueError:
         return {}
     left: dict[str, list[str]] = {}
     table = ""
@@ -26,7 +26,7 @@ def left_in(text: str) -> dict[str, list[str]]:
         found = _LEFT.fullmatch(line.rstrip())
         if found is None:
             continue
-        key = json.loads(found["key"]) if found["key"].startswith('"') else found["key"]
+        key = parse_json(found["key"]) if found["key"].startswith('"') else found["key"]
         if key not in _at(plain, table):
             left.setdefault(table, []).append(found["key"])
     return left
@@ -34,7 +34,7 @@ def left_in(text: str) -> dict[str, list[str]]:
 
 def _at(plain: Mapping[str, Any], header: str) -> Mapping[str, Any]:
     """Return the table under a header such as '[columns."a b"]'."""
-    path = tomllib.loads(header) if header else {}
+    path = parse_toml(header) if header else {}
     here: Any = plain
     while path:
         (name, path), *_ = path.items()

@@ -35,12 +35,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.csv import Csv, formatted
+from vfl.documents import parse_toml
 from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, path_of
@@ -235,8 +235,8 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
             raise SpecificationError(f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
         key, text = found["key"], found["value"]
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            value = parse_toml(f"value = {text}")["value"]
+        except ValueError:
             value = text
         *tables, last = map(_unquoted, re.findall(_NAME, key))
         target = plain
@@ -250,8 +250,8 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 def _unquoted(name: str) -> str:
     """Return a name without its quotes; one that TOML cannot read stays as it is."""
     try:
-        return str(tomllib.loads(f"name = {name}")["name"]) if name[0] in "\"'" else name
-    except tomllib.TOMLDecodeError:
+        return str(parse_toml(f"name = {name}")["name"]) if name[0] in "\"'" else name
+    except ValueError:
         return name
 
 
@@ -316,10 +316,10 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
     return dataclasses.replace(source, path=path) if isinstance(source, Csv) else path
 
 
-def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Environment]:
-    """Read a job file; paths in [data] and [simulation] are relative to its folder."""
+def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
+    """Read a job file; paths in [data] and [simulation] are relative to its folder. follow : as for vfl.documents."""
     path = Path(path)
-    plain = read_toml(path, "job file")
+    plain = read_toml(path, "job file", follow=follow)
     override(plain, assignments)
     _known(plain, (*(f.name for f in dataclasses.fields(Job) if f.init), *ENVIRONMENT, "format"), TOP)
     environment = _environment(plain, path.resolve().parent)

@@ -6,31 +6,38 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import JobFileError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+LINE = 200
+"""Characters of a wrong line that an error shows."""
 
-def read_toml(path: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a file; `kind` names it in errors, for instance 'job file'.
+
+def read_toml(path: Path, kind: str, *, follow: bool = True) -> dict[str, Any]:
+    """Return the content of a file; `kind` names it in errors, for instance 'job file'. follow : as for vfl.documents.
 
     Raises JobFileError if there is no such file, if it cannot be read, or if it is not TOML; the error then shows the line.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = read_bytes(path, LARGEST_TOML, follow=follow).decode()
+        return parse_toml(text)
     except FileNotFoundError:
         raise JobFileError(f"there is no {kind} {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise JobFileError(f"cannot read {kind} {str(path)!r}: {why}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}{_line(path, error)}") from error
+    except ValueError as error:
+        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}{_line(text, error)}") from error
 
 
-def _line(path: Path, error: tomllib.TOMLDecodeError) -> str:
-    """Return a clause that shows the line that the error names, or the last one."""
-    lines = path.read_text(encoding="utf-8").splitlines() or [""]
+def _line(text: str, error: ValueError) -> str:
+    """Return a clause that shows the line that the error names, or the last one; '' for an error about the whole text."""
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return ""
+    lines = text.split("\n")
     found = re.search(r"line (\d+)", str(error))
     number = min(int(found[1]) if found else len(lines), len(lines))
-    return f"; line {number} is: {lines[number - 1].strip()}"
+    return f"; line {number} is: {lines[number - 1].strip()[:LINE]}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from parties.alignment.index import file_of, label
 from parties.alignment.index import place as folder_of
 from vfl.alignment import Aligned, Aligning
+from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
 from vfl.launch.engines.arrangement import Arrangement
@@ -94,7 +95,7 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
     """
     path = _memory(job, sources, federation)
     try:
-        plain = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
+        plain = read_json(path) if path is not None else None
     except (OSError, ValueError):
         return None
     n = plain.get("n_records") if isinstance(plain, dict) and plain.get("format") == FORMAT else None

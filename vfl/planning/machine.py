@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from vfl.documents import read_json
 from vfl.errors import SpecificationError
 from vfl.writing import write_whole
 
@@ -71,9 +72,9 @@ class Machine:
         if not path.is_file():
             return found
         try:
-            kept: Any = json.loads(path.read_text(encoding="utf-8"))
+            kept: Any = read_json(path)
             return cls(**kept)
-        except (ValueError, TypeError, SpecificationError):
+        except (OSError, ValueError, TypeError, SpecificationError):
             return found  # the file is damaged or from another version: `vfl doctor --measure` rewrites it
 
     def store(self) -> Path:

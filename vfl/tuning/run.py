@@ -28,6 +28,7 @@ from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl import markup
 from vfl.certificate.selection import certify_selection
+from vfl.documents import read_json
 from vfl.errors import BudgetError, DataError, FederationError, LedgerError, OutputError, SpecificationError, VflError
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.inquiries import NOISED
@@ -270,7 +271,7 @@ def is_tune(folder: Path) -> bool:
 def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
     """Return the tune of a folder, its run, its ledger and the environment that it began with."""
     try:
-        plain = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        plain = read_json(folder / NAME)
         if plain["format"] != FORMAT:
             raise OutputError(f"this vfl reads tunes of format {FORMAT}; {str(folder)!r} holds another")
         ledger = plain["ledger"]
@@ -519,7 +520,7 @@ def _commit(folder: Path, result: Result) -> None:
 def _unpack(folder: Path) -> None:
     """Write the files of the released winner; the model comes last."""
     try:
-        documents = json.loads((folder / WINNER).read_text(encoding="utf-8"))
+        documents = read_json(folder / WINNER)
     except (OSError, ValueError) as error:
         raise OutputError(f"{str(folder / WINNER)!r} is damaged: {error}") from error
     for name in sorted(documents, key=lambda name: name == MODEL):

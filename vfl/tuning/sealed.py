@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.documents import parse_json, read_bytes
 from vfl.errors import OutputError
 from vfl.writing import write_whole
 
@@ -92,9 +93,9 @@ class Sealed:
         if self._folder is None:
             return self._held[number]
         try:
-            content = bytearray(self._file(number).read_bytes())
+            content = bytearray(read_bytes(self._file(number), follow=False))
             head, _, _ = bytes(content[: content.index(b"\n")]).partition(b"\n")
-            plain = json.loads(head)
+            plain = parse_json(head)
             values = np.frombuffer(content, dtype=np.float64, offset=len(head) + 1).copy()
             content[:] = bytes(len(content))
             return Trial(values, int(plain["n_records"]), tuple(plain["flags"]))

@@ -351,7 +351,7 @@ def _print_json(value: object) -> None:
 def _print_balance(balance: Balance) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, color_system=None)  # a terminal would show the codes of colours
     lines = (balance.title, balance.sums, *map(str, balance.revisions))
     console.print("\n  ".join(lines), markup=False, soft_wrap=True)
     if not balance.runs:

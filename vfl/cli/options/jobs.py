@@ -98,11 +98,12 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
 
 def _left(path: Path) -> str:
     """Return the declarations that a drafted job file still lacks, in words."""
+    from vfl.documents import read_bytes
     from vfl.job.drafted import left_in
 
     try:
-        left = left_in(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+        left = left_in(read_bytes(path).decode())
+    except (OSError, ValueError):
         return ""
     return "; ".join(f"{', '.join(keys)} {f'under {table}' if table else 'at the top'}" for table, keys in left.items())
 

@@ -11,6 +11,7 @@ import click
 
 from coordinator.rounds import Lost, Round
 from vfl.alignment import Aligned, Aligning
+from vfl.cli.terminal.streams import drawing, shown
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Steps:
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
-            self._bar = RichProgress(words, BarColumn(), console=Console(stderr=True))
+            self._bar = RichProgress(words, BarColumn(), console=Console(file=drawing()))
             self._task = self._bar.add_task("starting", total=self._total)
             self._bar.start()
 
@@ -90,7 +91,7 @@ class Steps:
 
     def _draw(self) -> None:
         if self._bar is not None and self._done:
-            self._bar.update(self._task, completed=self._done, description=self._line() + self._left())
+            self._bar.update(self._task, completed=self._done, description=shown(self._line() + self._left()))
             self._drawn = time.monotonic()
 
     def _say(self) -> None:

@@ -1,15 +1,19 @@
-"""Standard streams that survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget."""
+"""Standard streams of the command line.
+
+They survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget. They spell control characters
+as in JSON instead of sending them to the terminal: files that others wrote hold names and texts, and every command prints some.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Environment that keeps Ray from reporting dead processes on standard output, among lines of JSON.
@@ -28,9 +32,50 @@ class Unread(io.FileIO):
             return memoryview(data).nbytes
 
 
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
+)
+"""Characters that a terminal obeys, except tabs and ends of lines; marks of direction; and bytes that are not UTF-8."""
+
+
+def shown(text: str) -> str:
+    """Return text whose control characters are spelt as in JSON, so that JSON stays valid."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class Shown(io.TextIOWrapper):
+    """Text stream that shows control characters; `write_control` sends them, for text that this program made."""
+
+    def write(self, text: str, /) -> int:
+        """Write text as `shown` spells it."""
+        super().write(shown(text))
+        return len(text)
+
+    def write_control(self, text: str) -> int:
+        """Write text as it is."""
+        return super().write(text)
+
+
+class _Drawing:
+    def write(self, text: str) -> int:
+        stream = sys.stderr
+        return stream.write_control(text) if isinstance(stream, Shown) else stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+def drawing() -> Any:
+    """Return standard error for a drawn line, whose control characters are the program's own: its words pass `shown` first."""
+    return _Drawing()
+
+
 @contextlib.contextmanager
 def outliving() -> Iterator[None]:
-    """Let the process's own standard streams survive closed pipes; leave streams that replace them as they are."""
+    """Let the process's own standard streams survive closed pipes and spell control characters.
+
+    Streams that replace them are left as they are.
+    """
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -38,7 +83,7 @@ def outliving() -> Iterator[None]:
             stream.flush()
             raw = io.BufferedWriter(Unread(stream.fileno(), "wb", closefd=False))
             lines = stream.line_buffering
-            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=lines))
+            setattr(sys, name, Shown(raw, stream.encoding, stream.errors, line_buffering=lines))
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options.jobs import CSV, formats_of, in_format
+from vfl.documents import parse_toml
 
 if TYPE_CHECKING:
     from vfl.launch.drafting.draft import Ask, Question
@@ -136,7 +136,7 @@ def _party(file: str) -> str:
 
 def _said(text: str) -> list[str]:
     """Return the facts of a draft that its reader should check first: the label, the ids, and the format of text files."""
-    plain = tomllib.loads(text)
+    plain = parse_toml(text)
     party, column = plain["partition"]["label"]
     said = [f"the label is {party}.{column}" if column else "NO LABEL was found: name it in the file, or with --label"]
     said += [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# the label ")]
@@ -231,7 +231,7 @@ def _read(about: str, answer: str) -> str | None:
 def _value(text: str) -> Any:
     """Return a cell of a list as TOML reads it; text needs no quotes."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
     return value if isinstance(value, str | int | float | bool) else text

@@ -29,6 +29,7 @@ from coordinator.charging.budget import Budget, Reserved
 from coordinator.rounds import LEFT, Log, Round
 from vfl.certificate.verification import charges
 from vfl.csv import OPTIONS
+from vfl.documents import opened, parse_json, read_bytes
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
@@ -50,6 +51,7 @@ REMEDY = (
     "restore the file from a copy, or start a new run; the releases of this one stay charged, and vfl ledger settle frees the "
     "rest of its reservation"
 )
+LARGEST_LOG, LARGEST_LINE = 1 << 34, 1 << 30
 SYNC_SECONDS = 1.0
 """Time between two fsyncs. A power cut may lose the lines of that time: their releases stay charged and are repeated."""
 
@@ -167,7 +169,13 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
                 break
             raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
         previous = digest
-        lines.append((digest, json.loads(text)))
+        try:
+            entry = parse_json(text)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict):
+            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
+        lines.append((digest, entry))
         size += len(line)
     if not lines or "start" not in lines[0][1]:
         raise OutputError(f"there is no log of a run in {str(folder)!r}")
@@ -185,7 +193,7 @@ def _found(ledger: str | None, folder: Path) -> str | None:
 def processes(folder: Path) -> int:
     """Return the number of processes that worked on the run: one plus one per resumption; 0 without a log."""
     try:
-        lines, _ = _lines((folder / NAME).read_bytes(), folder)
+        lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
     except OSError:
         return 0
     return sum("reserved" in entry for _, entry in lines)
@@ -194,15 +202,15 @@ def processes(folder: Path) -> int:
 def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
     """Return {party: format of its text file}, as the run's job declared it; {} without a log that can be read."""
     try:
-        with (folder / NAME).open("rb") as log:
-            lines, _ = _lines(log.readline(), folder)
+        with opened(folder / NAME, follow=False) as log:
+            lines, _ = _lines(log.readline(LARGEST_LINE), folder)
         data = lines[0][1]["start"]["environment"].get("data") or {}
         return {
             party: {key: value for key, value in source.items() if key in OPTIONS}
             for party, source in data.items()
             if isinstance(source, dict)
         }
-    except (OSError, OutputError, KeyError, AttributeError):
+    except (OSError, OutputError, KeyError, TypeError, AttributeError):
         return {}
 
 
@@ -212,10 +220,16 @@ def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budg
     digest : of the job that the run began with; None takes that of `job`.
     """
     try:
-        lines, _ = _lines((folder / NAME).read_bytes(), folder)
+        lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
     except OSError as error:
         raise OutputError(f"there is no run to resume in {str(folder)!r}: {error.strerror}") from error
-    entries = [entry for _, entry in lines]
+    try:
+        return _read(folder, job, digest, [entry for _, entry in lines])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise OutputError(f"the log of the run in {str(folder)!r} is damaged: {REMEDY}") from error
+
+
+def _read(folder: Path, job: Job, digest: str | None, entries: list[dict[str, Any]]) -> tuple[Start, Budget, Log]:
     if entries[0]["start"].get("format") != FORMAT:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from vfl.documents import read_json
 from vfl.errors import OutputError
 from vfl.launch.run import checkpoint
 
@@ -48,7 +48,7 @@ def read_model(folder: Path) -> dict[str, Any]:
     """Return the contents of a run's model.json; OutputError if it is missing, damaged or of another format."""
     check_finished(folder)
     try:
-        model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        model = read_json(folder / MODEL, follow=False)
     except OSError as error:
         raise OutputError(f"cannot read {str(folder / MODEL)!r}: {error.strerror}") from error
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ from vfl import markup
 from vfl.arguments import require
 from vfl.certificate import Certificate, verify
 from vfl.certificate.issue import model_digest
+from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
@@ -97,16 +99,26 @@ def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
 
 def _read_findings(folder: Path) -> dict[str, Findings]:
     path = folder / FINDINGS
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        plain = read_json(path, follow=False)
         found = {name: Findings.from_dict(one) for name, one in plain.items()} if isinstance(plain, dict) else None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise OutputError(f"{str(path)!r} is damaged: {error}") from error
     if found is None:
         raise OutputError(f"{str(path)!r} is damaged: it holds no table of findings")
     return found
+
+
+def _check_shapes(job: Job, w: Vector, coordinates: tuple[Any, ...], *released: Vector) -> None:
+    """Raise ValueError unless there is one coefficient per coordinate of the job, and the released sums are vectors."""
+    named = (*job.schema.features(job.partition.features), *((INTERCEPT,) if job.intercept else ()))
+    expected = sorted(own for name in named for own in coordinates_of(name, job.class_names))
+    if sorted(coordinates) != expected or w.shape != (len(expected),):
+        raise ValueError("its coordinates are not those of the job")
+    if any(u.ndim != 1 for u in released):
+        raise ValueError("its released sums are not lists of numbers")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -409,11 +421,13 @@ class Result:
         require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
         folder = Path(folder)
         model = read_model(folder)
-        job, _ = jobfile.read(folder / jobfile.NAME)
+        job, _ = jobfile.read(folder / jobfile.NAME, follow=False)
+        certificate, findings = Certificate.load(folder / CERTIFICATE, follow=False), _read_findings(folder)
         try:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
             moments = tuple(np.array(u, dtype=np.float64) for u in model.get("moments", ()))
             labels = np.array(model["labels"], dtype=np.float64) if "labels" in model else None
-        except (KeyError, TypeError, ValueError) as error:
+            _check_shapes(job, w, coordinates, *moments, *(() if labels is None else (labels,)))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder), moments, labels)
+        return cls(job, certificate, w, coordinates, findings, moments, labels)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.rounds import Round
+from vfl.documents import read_bytes
 from vfl.writing import owners_file
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Stopwatch:
 def read(folder: Path) -> tuple[Line, ...]:
     """Return the lines of the file, () if there is none; incomplete lines are left out."""
     try:
-        text = (folder / NAME).read_text(encoding="utf-8")
+        text = read_bytes(folder / NAME, follow=False).decode()
     except (OSError, UnicodeDecodeError):
         return ()
     lines = []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vfl.certificate import Certificate, Check, Report, verify
+from vfl.certificate.issue import moments_digest
+from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import OutputError, VflError
 from vfl.federation.file import read_federation
 from vfl.job import file as jobfile
@@ -15,7 +18,9 @@ from vfl.job.plain import digest_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
+from vfl.launch.run.label_counts import counts_among
 from vfl.launch.run.result import Result
+from vfl.launch.run.witness import FIRST
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
@@ -55,7 +60,7 @@ def verify_run(
         expected = expected_of(certificate)
         return verify(certificate, ledger=ledger, key=key, federation=expected)
     check_finished(run)
-    certificate = Certificate.load(run / CERTIFICATE)
+    certificate = Certificate.load(run / CERTIFICATE, follow=False)
     expected = expected_of(certificate)
     result, model = Result.load(run), read_model(run)
     filed = _filed(run)
@@ -77,13 +82,17 @@ def verify_run(
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)
+    if (kept := _moments(result, plan)) is not None and found["moments"].holds is not False:
+        found["moments"] = kept
+    if result.labels is not None:
+        found["labels"] = _labels(result, plan, released)
     return Report(certificate, tuple(found.values()))
 
 
 def _filed(run: Path) -> str | None:
     """Return the SHA-256 of the job as the run's folder spells it, without the defaults of this version."""
     try:
-        return digest_of(tomllib.loads((run / jobfile.NAME).read_text(encoding="utf-8")))
+        return digest_of(parse_toml(read_bytes(run / jobfile.NAME, LARGEST_TOML, follow=False)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -99,14 +108,36 @@ def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Pla
 
 
 def _log(run: Path, job: Job, filed: str | None) -> tuple[tuple[Released, ...], int | None, Check | None]:
-    """Return the releases of the first query and n if the log is complete, or the failed check if it is damaged."""
+    """Return the releases of the first queries and n if the log is complete, or the failed check if it is damaged."""
     if not (run / checkpoint.NAME).exists():
         return (), None, None
     try:
         log = checkpoint.read(run, job, filed)[2]
-        return tuple(released for released in log.released[:1] if released is not None), log.n_records, None
-    except (OutputError, ValueError, KeyError, TypeError) as error:
+        return tuple(released for released in log.released[:FIRST] if released is not None), log.n_records, None
+    except OutputError as error:
         return (), None, Check("log", False, str(error))
+
+
+def _moments(result: Result, plan: Plan | None) -> Check | None:
+    """Compare the moments beside the model with those that the certificate names; None if neither has any."""
+    stated = result.certificate.moments_digest
+    if not result.moments or (plan is None and stated):
+        return None
+    if plan is None or moments_digest(plan, (result.moments,)) != stated:
+        return Check("moments", False, "those beside the model are not the certified ones")
+    return Check("moments", True, "of the columns, from which smoothness follows: the certified ones")
+
+
+def _labels(result: Result, plan: Plan | None, released: tuple[Released, ...]) -> Check:
+    """Compare the histogram of the labels beside the model with the run's log, since no certificate names it."""
+    try:
+        counts = counts_among(plan, released) if plan is not None and released else None
+    except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError):  # an altered log may hold anything
+        return Check("labels", False, "the run's log does not hold the releases that the job plans")
+    if counts is None:
+        return Check("labels", None, "not checked: the histogram beside the model is in no certificate; the log has it")
+    same = np.array_equal(result.labels, counts[1])
+    return Check("labels", same, f"the histogram beside the model is {'' if same else 'not '}that of the run's log")
 
 
 def _units(result: Result, model: dict[str, Any]) -> Check:

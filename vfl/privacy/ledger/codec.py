@@ -10,6 +10,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from vfl.documents import parse_json
 from vfl.errors import LedgerError, UnknownEvent, VflError
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, Selection
 from vfl.types import Adjacency
@@ -58,7 +59,7 @@ def as_json(event: Event) -> dict[str, Any]:
 def decode(text: str) -> Event:
     """Return the event from the output of `encode`; any other text raises LedgerError."""
     try:
-        return from_json(json.loads(text))
+        return from_json(parse_json(text))
     except ValueError as error:
         raise LedgerError(f"an event of the ledger cannot be read: {error}") from error
 

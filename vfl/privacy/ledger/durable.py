@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vfl import markup
+from vfl.documents import parse_json
 from vfl.errors import BudgetError, SpecificationError
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
@@ -245,7 +246,7 @@ class Ledger:
         with self._locked(), self._store.reading() as rows:
             head = self._catch_up(rows).head
             entries: list[dict[str, Any]] = [
-                {**entry._asdict(), "body": json.loads(entry.body), "hash": digest.hex()}
+                {**entry._asdict(), "body": parse_json(entry.body), "hash": digest.hex()}
                 for entry, digest in rows.since(1)
             ]
             identity = rows.identity

@@ -5,11 +5,11 @@ The same fold validates new entries, verifies stored ones and answers queries.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from vfl.documents import parse_json
 from vfl.errors import BudgetError, LedgerError, VflError
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger.account import Account, Allowance
@@ -189,7 +189,7 @@ class LedgerState:
         return found
 
     def _cap(self, entry: Entry) -> None:
-        body = json.loads(entry.body)
+        body = parse_json(entry.body)
         adjacency = Adjacency(body["adjacency"])
         epsilon, delta = float.fromhex(body["epsilon"]), float.fromhex(body["delta"])
         accounting = Accounting(body["accounting"]) if body["accounting"] else None
@@ -213,7 +213,7 @@ class LedgerState:
 
     def _reserve(self, entry: Entry) -> None:
         scope = self.scope(entry.dataset)
-        body = json.loads(entry.body)
+        body = parse_json(entry.body)
         accounting = Accounting(body["accounting"])
         units = plan_cost([(from_json(event), count) for event, count in body["plan"]], accounting)
         if (
@@ -245,7 +245,7 @@ class LedgerState:
 
     def _settle(self, entry: Entry) -> None:
         scope, run = self.scope(entry.dataset), self.run(entry.dataset, entry.run)
-        body = json.loads(entry.body)
+        body = parse_json(entry.body)
         run.account.require_open()
         if int(body["spent"], 16) != run.allowance.spent or body["releases"] != run.account.count:
             raise LedgerError("it does not add up to the charges before it")
@@ -266,7 +266,7 @@ class LedgerState:
         del scope.open[run.account.run]
 
     def _note(self, entry: Entry) -> None:
-        body = json.loads(entry.body)
+        body = parse_json(entry.body)
         self.notes[body["book"]] = Head(body["seq"], body["hash"])
 
 

@@ -1,0 +1,118 @@
+"""Files and texts that others wrote, read within limits.
+
+Guarantee. Reading ends, whatever the path leads to and whatever it holds: only a regular file is opened, never a pipe or a
+device, and no more than a limit is read. A value that is returned has at most DEPTH levels and no key twice, and its whole
+numbers have at most DIGITS digits.
+
+A file that cannot be read raises OSError, whose `strerror` says why; a text that is refused raises ValueError.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST = 1 << 30
+"""Bytes of the largest file that is read whole; of text in TOML, which takes a second per megabyte, LARGEST_TOML."""
+LARGEST_TOML = 1 << 25
+DEPTH = 64
+DIGITS = 40
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. follow : False refuses a path whose last part is a symbolic link."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError:  # a null character
+        raise OSError(errno.EINVAL, "this is not the name of a file") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed here") from None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        if stat.S_ISDIR(mode := os.fstat(descriptor).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        yield file
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file of at most `largest` bytes. follow : as for `opened`."""
+    with opened(path, follow=follow) as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EFBIG, f"it is larger than {largest} bytes")
+    return content
+
+
+def read_json(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: bool = True) -> Any:
+    """Return the value in a JSON file; arguments as for `read_bytes`."""
+    return parse_json(read_bytes(path, largest, follow=follow))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a text in JSON, UTF-8 if it is bytes."""
+    try:
+        value = json.loads(
+            text if isinstance(text, str) else text.decode(), parse_int=_whole, object_pairs_hook=_without_repeats
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    _check(value)
+    return value
+
+
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """Return the table of a text in TOML, UTF-8 if it is bytes."""
+    if len(text) > LARGEST_TOML:
+        raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
+    try:
+        value = tomllib.loads(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise _too_deep() from None
+    _check(value)
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"it holds a whole number of more than {DIGITS} digits")
+    return int(digits)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("it holds a table with the same key twice")
+    return table
+
+
+def _check(value: Any) -> None:
+    """Check depth and numbers without recursion: dotted keys of TOML are as deep as they are long."""
+    level, depth = [value], 0
+    while level:
+        if depth > DEPTH:
+            raise _too_deep()
+        inner = []
+        for one in level:
+            for item in one.values() if isinstance(one, dict) else one if isinstance(one, list) else (one,):
+                if isinstance(item, dict | list):
+                    inner.append(item)
+                elif type(item) is int and abs(item) >= 10**DIGITS:
+                    raise ValueError(f"it holds a whole number of more than {DIGITS} digits")
+        level, depth = inner, depth + 1
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its tables and lists are more than {DEPTH} levels deep")
