@@ -89,8 +89,8 @@ class Origin:
         """
         try:
             return read()
-        except MemoryError:
-            raise
+        except MemoryError:  # a damaged header may state any size
+            error = self.error("needs more memory than this machine has, or states a wrong size")
         except PermissionError:
             error = self.error("may not be read: its owner has not allowed it to the user who runs this")
         except Exception:  # noqa: BLE001 — readers of damaged files raise anything

@@ -1,5 +1,7 @@
 import gzip
+import io
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +244,20 @@ def corrupt_page(folder):
     return path
 
 
+def vast(name):
+    def make(folder):
+        content = io.BytesIO()
+        np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": (10**12, 2)})
+        if name.endswith(".npz"):
+            with zipfile.ZipFile(folder / name, "w") as archive:
+                archive.writestr("d.npy", content.getvalue())
+        else:
+            (folder / name).write_bytes(content.getvalue())
+        return folder / name
+
+    return make
+
+
 def object_npy(folder):
     np.save(folder / "d.npy", np.array([{}, {}]), allow_pickle=True)
     return folder / "d.npy"
@@ -329,6 +345,11 @@ BROKEN_FILES = {
     "feather in name only": (broken("d.arrow", CSV), DAMAGED),
     "npy cut short": (cut_short(npy, 150), DAMAGED + ", or holds objects"),
     "npy of objects": (object_npy, DAMAGED + ", or holds objects"),
+    "npy that states too many values": (vast("d.npy"), DAMAGED + ", or holds objects"),
+    "npz that states too many values": (
+        vast("d.npz"),
+        "needs more memory than this machine has, or states a wrong size",
+    ),
     "npz cut short": (cut_short(npz_named, 100), DAMAGED + ", or holds objects"),
 }
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import socket
+import sqlite3
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
@@ -28,7 +31,6 @@ from vfl.ui.live import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 EVIL = "<script>alert(1)</script>"
 N = 200
@@ -342,6 +344,115 @@ def test_wrong_folders_ledgers_and_ports_are_refused(tmp_path: Path, server: Ser
         Server(tmp_path, 0, [tmp_path / "none.db"])
     with pytest.raises(OutputError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*; give another --port"):
         Server(tmp_path, server.server_port)
+
+
+def test_the_token_is_in_no_argument_of_a_browser(tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ps` shows the arguments to every user of the machine."""
+    pages: list[Path] = []
+
+    def opened(address: str) -> None:
+        page = Path(unquote(urlsplit(address).path))
+        pages.append(page)
+        assert page.stat().st_mode & 0o777 == 0o600
+        url = re.search(r"url=([^\"]+)", page.read_text())
+        assert url is not None
+        token = url[1].rstrip("/").rpartition("/")[2]
+        assert len(token) >= 32
+        assert token not in address
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("webbrowser.open", opened)
+    assert call("ui", str(tmp_path), "--open").code == 130
+    assert len(pages) == 1
+    assert not pages[0].exists()
+
+
+LINE = "password = hunter2 = 3"
+
+
+def _edited(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes, indent=2, ensure_ascii=False) + "\n")
+
+
+def _hostile(root: Path, tmp_path: Path) -> dict[str, Path]:
+    """Make a folder of things that froze the page or took it down; return its runs by the name of what is wrong."""
+    (tmp_path / "secret").write_text(f"a = 1\n{LINE}\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    runs = {name: folder / name for name in ("deep", "findings", "linked", "many", "log", "huge", "fifo")}
+    for name, path in runs.items():
+        shutil.copytree(root / ("runs/half" if name in ("log", "huge") else "runs/one"), path)
+    (runs["deep"] / "certificate.json").write_text("[" * 10**5)
+    (runs["findings"] / "findings.json").write_text('{"held out": ' + "[" * 10**5)
+    (runs["fifo"] / "findings.json").unlink()
+    os.mkfifo(runs["fifo"] / "findings.json")
+    (runs["linked"] / "job.toml").unlink()
+    (runs["linked"] / "job.toml").symlink_to(tmp_path / "secret")
+    _edited(runs["many"] / "certificate.json", n_records=10**11)
+    (runs["log"] / "rounds.log").write_text("0 " + "[" * 10**5 + "\n")
+    log = (runs["huge"] / "rounds.log").read_text()
+    (runs["huge"] / "rounds.log").write_text(log.replace(f'"n_records":{N}', f'"n_records":{10**11}'))
+    os.mkfifo(folder / "x.toml")
+    os.mkfifo(folder / "x.db")
+    (folder / "deep.toml").write_text("[partition]\na = " + "[" * 10**4)
+    jobfile.write(job("split", holdout=0.5), folder / "split.toml")
+    (folder / "evil.db").unlink(missing_ok=True)
+    with closing(sqlite3.connect(folder / "evil.db")) as ledger:
+        for name in ("format", "entries"):
+            ledger.execute(
+                f"CREATE VIEW {name} AS WITH RECURSIVE c(version, ledger) AS (SELECT 1, '' UNION ALL SELECT version + 1, '' "
+                "FROM c) SELECT * FROM c WHERE version < 0"
+            )
+    jobfile.write(job("latin"), Path(os.fsdecode(os.fsencode(folder) + b"/\xe9.toml")))
+    shutil.copytree(root / "runs/one", os.fsdecode(os.fsencode(folder) + b"/\xe9"))
+    shutil.copytree(root / "runs/one", folder / "sound")
+    return runs
+
+
+def test_a_hostile_item_takes_no_other_down(root: Path, tmp_path: Path) -> None:
+    runs = _hostile(root, tmp_path)
+    with served(tmp_path / "folder", root / "steward.db") as server:
+        said = page(server).text
+        assert re.search(r">sound</a></td><td[^>]*>finished<", said)
+        for path in (*(f"run/{name}" for name in runs), "run/%E9", "job/%E9.toml", "run/sound"):
+            assert f'href="{server.site.base}{path}"' in said
+            assert page(server, path).status == 200
+        for path in (f"{kind}/{name}" for name in runs for kind in ("report", "live", "card")):
+            assert page(server, path).status == 200
+        for path in ("job/deep.toml", "ledger/evil.db", "job/split.toml?n=1e11"):
+            assert page(server, path).status == 200
+        assert "plan of job" in page(server, "job/split.toml?n=1e11").text
+        assert "is not a ledger" in page(server, "ledger/evil.db").text
+        for path in ("run/linked", "report/linked", ""):
+            assert "hunter2" not in page(server, path).text
+        for path in ("job/x.toml", "ledger/x.db"):
+            assert page(server, path).status == 404
+
+
+def test_an_item_that_never_ends_holds_up_no_other(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "stuck", "z"):
+        shutil.copytree(root / "runs/half", tmp_path / name)
+    ends, progress = threading.Event(), Watched.progress
+
+    def stuck(self: Watched, *arguments: Any) -> Any:
+        if self.folder.name == "stuck":
+            ends.wait()
+        return progress(self, *arguments)
+
+    monkeypatch.setattr(Watched, "progress", stuck)
+    monkeypatch.setattr("vfl.ui.server.PATIENCE", 5.0)
+    with served(tmp_path) as server:
+        try:
+            asked = threading.Thread(target=page, args=(server, "run/stuck"))
+            asked.start()
+            said = page(server).text
+            assert said.count("interrupted: round 4") == 2
+            assert "takes too long" in said
+            assert "interrupted: round 4" in page(server, "run/z").text
+            assert "takes too long" in page(server, "run/stuck").text
+            asked.join()
+        finally:
+            ends.set()
 
 
 BROWSER = next((name for name in ("chromium", "google-chrome", "chrome") if shutil.which(name)), None)

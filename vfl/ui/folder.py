@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vfl.documents import opened
 from vfl.launch.run import checkpoint
 from vfl.launch.run.folder import MODEL, TUNE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-DEPTH, MOST = 4, 2000
-"""Depth of the search in levels of folders, and the largest number of folders searched."""
+DEPTH, MOST, MOST_FILES = 4, 2000, 20_000
+"""Depth of the search in levels of folders, and the largest numbers of folders searched and of files looked into."""
 SKIPPED = ("node_modules", "site-packages", "__pycache__")
 MAGIC = b"SQLite format 3\x00"
 TABLE = "[partition"
@@ -41,7 +42,7 @@ class Found:
 
 def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
     """Return everything below `root`. ledgers : files elsewhere, listed under their whole paths."""
-    found = Found()
+    found, left = Found(), MOST_FILES
     for number, (folder, files) in enumerate(_folders(root)):
         if number >= MOST:
             break
@@ -51,7 +52,9 @@ def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
         elif TUNE in files:
             found.tunes[name] = folder
         else:
-            for file in files:
+            candidates = [file for file in files if file.endswith((".toml", ".db"))][:left]
+            left -= len(candidates)
+            for file in candidates:
                 path = folder / file
                 if path.suffix == ".toml" and _holds(path, TABLE.encode(), 1 << 20):
                     found.jobs[path.relative_to(root).as_posix()] = path
@@ -74,7 +77,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def _begins(path: Path, magic: bytes) -> bool:
     try:
-        with path.open("rb") as file:
+        with opened(path, follow=False) as file:
             return file.read(len(magic)) == magic
     except OSError:
         return False
@@ -82,7 +85,7 @@ def _begins(path: Path, magic: bytes) -> bool:
 
 def _holds(path: Path, text: bytes, limit: int) -> bool:
     try:
-        with path.open("rb") as file:
+        with opened(path, follow=False) as file:
             return text in file.read(limit)
     except OSError:
         return False

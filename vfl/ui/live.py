@@ -6,14 +6,15 @@ The log holds released values only. This module does not check the chain of hash
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.verification import charges
+from vfl.documents import opened, parse_json
 from vfl.errors import VflError
 from vfl.job import file as jobfile
 from vfl.launch.run import checkpoint
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
 
 KERNEL = Path("/proc/locks")
+LONGEST = 1 << 26
+"""Bytes of the longest line of a log that is read."""
+UNREADABLE = "unreadable"
 REST = 10.0
 """Wait between two computations of ε, as a multiple of the last one's duration: verifying a long chain takes a while."""
 
@@ -58,6 +62,8 @@ class Progress:
     @property
     def said(self) -> str:
         """State in one line of text."""
+        if self.state == UNREADABLE:
+            return f"{self.state}: {self.why}"
         rounds = f"round {self.rounds:,}" + ("" if self.of is None else f" of at most {self.of:,}")
         resumed = {0: "", 1: ", resumed once"}.get(self.resumed, f", resumed {self.resumed} times")
         return f"{self.state}: {rounds}{resumed}"
@@ -77,15 +83,16 @@ class Watched:
     _spent: float | None = None
     _asked: tuple[int, int] = (-1, -1)
     _again: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self, known: Sequence[Path] = ()) -> Progress:
         """Return the present state of the run. known : ledgers that may be opened in addition to the run's own."""
-        if (self.folder / MODEL).exists():
+        if os.path.lexists(self.folder / MODEL):
             return Progress("finished")
         try:
             self._read()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return Progress("unreadable", why="its log cannot be read")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return Progress(UNREADABLE, why="its log cannot be read")
         state = "running" if _locked(self.folder / checkpoint.NAME) else "interrupted"
         resumed = max(0, self._processes - 1)
         try:
@@ -109,15 +116,13 @@ class Watched:
     def _read(self) -> None:
         """Read the complete lines that were added to the log."""
         path = self.folder / checkpoint.NAME
-        with path.open("rb") as file:
+        with opened(path, follow=False) as file:
             if file.seek(0, os.SEEK_END) < self._at:
                 self._at = self._rounds = self._processes = 0
             file.seek(self._at)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
+            while (line := file.readline(LONGEST)).endswith(b"\n"):
                 self._at += len(line)
-                entry = json.loads(line.partition(b" ")[2])
+                entry = parse_json(line.partition(b" ")[2])
                 if "start" in entry:
                     self._start = dict(entry["start"])
                 elif "reserved" in entry:
@@ -128,7 +133,7 @@ class Watched:
 
     def _planned(self) -> Plan | None:
         if self._plan is None and self._n_records is not None:
-            job, _ = jobfile.read(self.folder / jobfile.NAME)
+            job, _ = jobfile.read(self.folder / jobfile.NAME, follow=False)
             self._plan = make_plan(job, self._n_records)
         return self._plan
 
@@ -153,7 +158,7 @@ def _locked(path: Path) -> bool:
     except OSError:
         pass
     try:
-        with path.open("rb") as file:
+        with opened(path, follow=False) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except BlockingIOError:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from vfl.certificate import Certificate
+from vfl.documents import read_json
 from vfl.errors import VflError
 from vfl.evaluation import Findings
 from vfl.job.plain import to_toml
@@ -41,6 +42,10 @@ POLICY = (
 """Policy under which only `SCRIPT` may run, even if foreign markup were to get into a page."""
 
 
+SHOWN = 1 << 24
+"""Bytes of the largest file of a run whose content the overview shows."""
+
+
 def page(title: str, base: str, *body: Child) -> str:
     """Return a whole page. base : path of the overview, which holds the token."""
     head = element(
@@ -61,14 +66,17 @@ def page(title: str, base: str, *body: Child) -> str:
 
 def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
     """Return a link to the page of a job, run or ledger."""
-    return element("a", said or name, href=f"{base}{kind}/{quote(name, safe='/')}")
+    return element("a", said or name, href=f"{base}{kind}/{quoted(name)}")
 
 
-def overview(base: str, root: Path, found: Found, live: Mapping[str, Progress]) -> str:
-    """Return the page that lists everything found. live : state of each run."""
-    runs: list[tuple[Child, ...]] = [
-        (link(base, "run", name), *_run_cells(base, name, folder, live[name])) for name, folder in found.runs.items()
-    ]
+def quoted(name: str) -> str:
+    """Return a name as the path of a URL, whatever its bytes are."""
+    return quote(os.fsencode(name), safe="/")
+
+
+def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
+    """Return the page that lists everything found. states : `state_of` each run."""
+    runs: list[tuple[Child, ...]] = [(link(base, "run", name), *states[name]) for name in found.runs]
     runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
     return page(
         str(root),
@@ -91,12 +99,12 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
     return section(heading, table(head, rows) if rows else element("p", none, class_="soft"))
 
 
-def _run_cells(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
+def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
     """Return state, ε and measures of a run as its files claim them. Only the page of the run verifies them."""
     if progress.state != "finished":
         return (watched(base, name, progress), _of_cap(progress), "")
     try:
-        certificate = Certificate.load(folder / CERTIFICATE)
+        certificate = Certificate.load(folder / CERTIFICATE, SHOWN, follow=False)
     except VflError as error:
         return ("finished", "", str(error))
     epsilon = f"{certificate.epsilon:.4g}" if certificate.private else "not private"
@@ -105,17 +113,17 @@ def _run_cells(base: str, name: str, folder: Path, progress: Progress) -> tuple[
 
 def _measures(folder: Path) -> str:
     try:
-        kinds = json.loads((folder / FINDINGS).read_text(encoding="utf-8"))
+        kinds = read_json(folder / FINDINGS, SHOWN, follow=False)
         held = (kinds.get("held out") or kinds.get("score") or {}).get("measures", {})  # a tune releases a score
         found = Findings.from_dict({"measures": held, "n_records": 0, "note": ""}).measures
         return ", ".join(f"{name} {e.value:.3g} {e.spread}".rstrip() for name, e in found.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return ""
 
 
 def watched(base: str, name: str, progress: Progress) -> Markup:
     """Return the state of a run in one line. The script updates it while the run is in progress."""
-    at = f"{base}live/{quote(name, safe='/')}"
+    at = f"{base}live/{quoted(name)}"
     return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
 
 
@@ -198,7 +206,7 @@ def _between(items: list[Markup], sign: str) -> Iterable[Child]:
 
 
 def _at_work(base: str, name: str, progress: Progress) -> Markup:
-    at = f"{base}live/{quote(name, safe='/')}"
+    at = f"{base}live/{quoted(name)}"
     bars: list[Child] = []
     if progress.of:
         bars.append(

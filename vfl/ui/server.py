@@ -13,16 +13,19 @@ A path can only name something that `vfl.ui.folder.find` found.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 import secrets
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from vfl.documents import opened, parse_json
 from vfl.errors import OutputError, VflError
 from vfl.job import file as jobfile
 from vfl.launch.align import remembered_records
@@ -34,12 +37,14 @@ from vfl.report.facts import gathered
 from vfl.report.run import html as report_html
 from vfl.ui import pages
 from vfl.ui.folder import Found, find, ledger_of
-from vfl.ui.live import Watched
+from vfl.ui.live import LONGEST, Watched
+from vfl.ui.work import Expected, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vfl.report.facts import Facts
+    from vfl.report.markup import Child
     from vfl.ui.live import Progress
 
 HOST = "127.0.0.1"
@@ -55,7 +60,13 @@ KEPT = 8
 """Number of finished runs whose verified facts are kept, since verification can take seconds."""
 
 
-class Refused(Exception):
+PATIENCE = 10.0
+"""Seconds that a request waits for its page, and the overview for all of its runs."""
+ITEM = 2.0
+"""Seconds that the overview waits for one run."""
+
+
+class Refused(Expected):
     """Raised for a request that has no page, with its HTTP status and a sentence."""
 
     def __init__(self, status: HTTPStatus, said: str) -> None:
@@ -73,7 +84,8 @@ class Site:
         self._watched: dict[Path, Watched] = {}
         self._facts: dict[Path, tuple[object, Facts]] = {}
         self._found = Found()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held for single steps on the three fields above, never for work
+        self._work = Work()
         self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
             "run": self._run,
             "live": self._live,
@@ -86,24 +98,43 @@ class Site:
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[str, str]:
         """Return (content type, text) of a path below the base; raise Refused if there is none."""
         kind, _, name = path.partition("/")
-        with self._lock:  # the pages share cached state
+        if path and kind not in self._routes:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+        try:
             if kind != "live":  # each second, for runs that a page has already found
-                self._found = find(self.root, self._ledgers)
-            found = self._found
+                found = self._work.done(("find", ""), PATIENCE, lambda: find(self.root, self._ledgers))
+                with self._lock:
+                    self._found = found
+            with self._lock:
+                found = self._found
             if not path:
-                live = {name: self._progress(found, folder) for name, folder in found.runs.items()}
-                return "text/html", pages.overview(self.base, self.root, found, live)
-            if kind not in self._routes:
-                raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+                return "text/html", pages.overview(self.base, self.root, found, self._states(found))
+            asked = (kind, f"{name}?{sorted(query.items())}")
+            text = self._work.done(asked, PATIENCE, lambda: self._routes[kind](found, name, query))
+        except (VflError, OSError) as error:
+            return "text/html", pages.problem(self.base, name, str(error))
+        return ("application/json" if kind == "live" else "text/html"), text
+
+    def _states(self, found: Found) -> dict[str, tuple[Child, ...]]:
+        """Return the cells of all runs within PATIENCE together. A run whose files hold anything takes no other run down."""
+        states: dict[str, tuple[Child, ...]] = {}
+        until = time.monotonic() + PATIENCE
+        for name, folder in found.runs.items():
+            work = functools.partial(self._state, found, name, folder)
             try:
-                text = self._routes[kind](found, name, query)
-            except (VflError, OSError) as error:
-                return "text/html", pages.problem(self.base, name, str(error))
-            return ("application/json" if kind == "live" else "text/html"), text
+                states[name] = self._work.done(("state", name), min(ITEM, until - time.monotonic()), work)
+            except (VflError, OSError, Refused) as error:
+                states[name] = (f"unreadable: {error}", "", "")
+        return states
+
+    def _state(self, found: Found, name: str, folder: Path) -> tuple[Child, ...]:
+        return pages.state_of(self.base, name, folder, self._progress(found, folder))
 
     def _progress(self, found: Found, folder: Path) -> Progress:
-        watched = self._watched.setdefault(folder, Watched(folder))
-        return watched.progress(tuple(found.ledgers.values()))
+        with self._lock:
+            watched = self._watched.setdefault(folder, Watched(folder))
+        with watched.lock:
+            return watched.progress(tuple(found.ledgers.values()))
 
     def _run(self, found: Found, name: str, query: Mapping[str, str]) -> str:
         del query
@@ -131,7 +162,7 @@ class Site:
 
     def _job(self, found: Found, name: str, query: Mapping[str, str]) -> str:
         path = _named(found.jobs, name)
-        job, environment = jobfile.read(path)
+        job, environment = jobfile.read(path, follow=False)
         given = [field for field in ("n", "positives") if query.get(field, "").strip()]
         refused = [field for field in given if _number(query, field) is None]
         if refused:
@@ -152,20 +183,23 @@ class Site:
         ledger = ledger_of(folder, _ledger_named(folder), tuple(found.ledgers.values()))
         files = sorted(path for path in folder.iterdir() if path.is_file())
         state = [(path, stat.st_mtime_ns, stat.st_size) for path in (*files, ledger) if path for stat in [path.stat()]]
-        if (kept := self._facts.get(folder)) is not None and kept[0] == state:
+        with self._lock:
+            kept = self._facts.get(folder)
+        if kept is not None and kept[0] == state:
             return kept[1]
         facts = gathered(folder, ledger=ledger, key=None, with_timing=False)
-        self._facts.pop(folder, None)
-        while len(self._facts) >= KEPT:
-            del self._facts[next(iter(self._facts))]
-        self._facts[folder] = (state, facts)
+        with self._lock:
+            self._facts.pop(folder, None)
+            while len(self._facts) >= KEPT:
+                del self._facts[next(iter(self._facts))]
+            self._facts[folder] = (state, facts)
         return facts
 
 
 def _ledger_named(folder: Path) -> str | None:
     try:
-        with (folder / checkpoint.NAME).open("rb") as file:
-            start = json.loads(file.readline().partition(b" ")[2])["start"]
+        with opened(folder / checkpoint.NAME, follow=False) as file:
+            start = parse_json(file.readline(LONGEST).partition(b" ")[2])["start"]
         return None if start.get("ledger") is None else str(start["ledger"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -228,7 +262,7 @@ class Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             raise Refused(HTTPStatus.FORBIDDEN, "the token is missing or wrong: use the address that vfl ui printed")
         query = {name: values[-1] for name, values in parse_qs(split.query).items()}
-        return self.server.site.answer(unquote(path), query)
+        return self.server.site.answer(unquote(path, errors="surrogateescape"), query)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of http.server
         """Log nothing: the address holds the token."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import webbrowser
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @click.command("ui")
@@ -31,5 +39,22 @@ def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool)
     with Server(folder, port, ledgers) as server:
         click.echo(f"vfl ui: {server.url}")
         if opened:
-            webbrowser.open(server.url)
+            with redirecting(server.url) as page:
+                webbrowser.open(page.as_uri())
+                server.serve_forever(poll_interval=0.2)
         server.serve_forever(poll_interval=0.2)
+
+
+@contextlib.contextmanager
+def redirecting(url: str) -> Iterator[Path]:
+    """Return a page of this user alone that leads to a URL. The arguments of a browser, which all users see, name the page."""
+    descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
+    page = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={escape(url)}">'
+            )
+        yield page
+    finally:
+        page.unlink(missing_ok=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.planning import Plan
     from vfl.solvers.protocol import Released
+    from vfl.types import Vector
 
 UNITS = 1e-9
 """Relative difference allowed to the intercept: another machine adds its summands in another order."""
@@ -85,7 +86,7 @@ def verify_run(
     if (kept := _moments(result, plan)) is not None and found["moments"].holds is not False:
         found["moments"] = kept
     if result.labels is not None:
-        found["labels"] = _labels(result, plan, released)
+        found["labels"] = _labels(result.labels, plan, released)
     return Report(certificate, tuple(found.values()))
 
 
@@ -128,7 +129,7 @@ def _moments(result: Result, plan: Plan | None) -> Check | None:
     return Check("moments", True, "of the columns, from which smoothness follows: the certified ones")
 
 
-def _labels(result: Result, plan: Plan | None, released: tuple[Released, ...]) -> Check:
+def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -> Check:
     """Compare the histogram of the labels beside the model with the run's log, since no certificate names it."""
     try:
         counts = counts_among(plan, released) if plan is not None and released else None
@@ -136,7 +137,7 @@ def _labels(result: Result, plan: Plan | None, released: tuple[Released, ...]) -
         return Check("labels", False, "the run's log does not hold the releases that the job plans")
     if counts is None:
         return Check("labels", None, "not checked: the histogram beside the model is in no certificate; the log has it")
-    same = np.array_equal(result.labels, counts[1])
+    same = np.array_equal(labels, counts[1])
     return Check("labels", same, f"the histogram beside the model is {'' if same else 'not '}that of the run's log")
 
 
