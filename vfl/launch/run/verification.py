@@ -83,7 +83,7 @@ def verify_run(
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)
-    if (kept := _moments(result, plan)) is not None and found["moments"].holds is not False:
+    if (kept := _moments(result, plan)) is not None and (found["moments"].holds is None or not kept.holds):
         found["moments"] = kept
     if result.labels is not None:
         found["labels"] = _labels(result.labels, plan, released)
