@@ -160,10 +160,10 @@ def clamped(population: Population, v: np.ndarray, y: np.ndarray) -> dict[str, f
     found = {"mae": e.mean(), "mse": (e**2).mean(), "rmse": math.sqrt((e**2).mean())}
     found["r2"] = 1.0 - (e**2).mean() / (u**2).mean()
     if population.loss in ("poisson", "gamma"):
-        from vfl.losses import power_of, unit_deviance
+        from vfl.losses.deviance import unit_deviance
 
         each = [
-            np.minimum(unit_deviance(y, at, power_of(loss)), whole.deviance_cap()) for at in (mean, np.full(y.size, k))
+            np.minimum(unit_deviance(y, at, loss.power), whole.deviance_cap()) for at in (mean, np.full(y.size, k))
         ]
         found |= {"deviance": each[0].mean(), "d2": 1.0 - each[0].mean() / each[1].mean()}
     return found
