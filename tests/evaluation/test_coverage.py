@@ -162,9 +162,7 @@ def clamped(population: Population, v: np.ndarray, y: np.ndarray) -> dict[str, f
     if population.loss in ("poisson", "gamma"):
         from vfl.losses.deviance import unit_deviance
 
-        each = [
-            np.minimum(unit_deviance(y, at, loss.power), whole.deviance_cap()) for at in (mean, np.full(y.size, k))
-        ]
+        each = [np.minimum(unit_deviance(y, at, loss.power), whole.deviance_cap()) for at in (mean, np.full(y.size, k))]
         found |= {"deviance": each[0].mean(), "d2": 1.0 - each[0].mean() / each[1].mean()}
     return found
 
