@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import subprocess
@@ -28,6 +29,7 @@ from vfl.schema import Boolean, Categorical, Numeric
 from vfl.shards import Here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from vfl.launch.run.result import Result
@@ -365,3 +367,52 @@ def test_a_plain_pipeline_needs_no_vfl(result: Result, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     probabilities = 1 / (1 + np.exp(-result.decision_function(table())))
     assert float(done.stdout) == pytest.approx(probabilities.sum())
+
+
+def odd_cells() -> pd.DataFrame:
+    """Return a frame as pandas reads it from CSV: codes as integers, gaps as floats, truth values, and blanks."""
+    text = "region,code,level,flag,yes,x,y\n" + "".join(
+        f"{1 + k % 3},{'' if k % 7 == 0 else k % 2},{' low' if k % 2 else 'high '},{'TRUE' if k % 3 else 'FALSE'},"
+        f"{'true' if k % 4 else 'false'},{'' if k % 11 == 0 else k % 5},{(k * k) % 2}\n"
+        for k in range(60)
+    )
+    return pd.read_csv(io.StringIO(text))
+
+
+FORMS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "as read": lambda frame: frame,
+    "best dtypes": lambda frame: frame.convert_dtypes(),
+    "text": lambda frame: frame.astype(dict.fromkeys(("region", "level", "yes"), str)),
+    "objects": lambda frame: frame.astype(object).where(frame.notna(), None),
+    "objects with NA": lambda frame: frame.astype(object).where(frame.notna(), pd.NA),
+    "categories": lambda frame: frame.astype(dict.fromkeys(("region", "code", "level"), "category")),
+    "small integers": lambda frame: frame.astype({"region": "int8", "x": "float32"}),
+    "floats": lambda frame: frame.astype({"region": float}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("spelt", ["text", "numbers"])
+def test_a_plain_pipeline_takes_the_frames_that_the_result_takes(form: str, spelt: str) -> None:
+    names = ["region", "code", "level", "flag", "yes", "x"]
+    codes: Any = (("1", "2", "3"), ("0", "1")) if spelt == "text" else ((1, 2, 3), (0, 1))
+    spec = vfl.Job(
+        partition=vfl.FeaturePartition({"a": names[:3], "b": names[3:]}, label=("a", "y")),
+        bounds={"x": (0.0, 4.0)},
+        fill={"x": 1.0},
+        columns={
+            "region": vfl.Categorical(codes[0]),
+            "code": vfl.Categorical(codes[1], missing="indicator"),
+            "level": vfl.Categorical(("low", "high")),
+            "flag": vfl.Categorical(("true", "false")),
+            "yes": vfl.Boolean(),
+        },
+        privacy=None,
+        solver=vfl.SkGD(passes=4),
+    )
+    frame = odd_cells()
+    result = vfl.train(spec, frame, engine="inprocess")
+    given = FORMS[form](frame)[names]
+    expected = result.predict_proba(given)
+    assert np.ptp(expected[:, 1]) > 0.0
+    np.testing.assert_allclose(result.to_sklearn().predict_proba(given), expected, atol=1e-9)

@@ -4,8 +4,9 @@ The pipeline takes a pandas frame with the columns of all parties by name. It fi
 as declared, with scikit-learn's own transformers, then applies `coef_` and `intercept_` in original units. Its margins agree
 with `Result.decision_function` up to rounding.
 
-It does not join parties or ids, strip or respell text, or read booleans that are spelt as text: categories have to be spelt as
-declared, and numbers have to be numbers. It carries no certificate, and fitting it again would have no guarantee.
+It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with blanks around,
+and booleans as text. It does not join parties or ids, and numbers have to be numbers. It carries no certificate, and fitting it
+again would have no guarantee.
 """
 
 from __future__ import annotations

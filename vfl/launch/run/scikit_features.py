@@ -29,7 +29,7 @@ from vfl.features import (
     Spline,
     own_of,
 )
-from vfl.launch.run.scikit_columns import function_step, plain_steps
+from vfl.launch.run.scikit_columns import cells_step, function_step, plain_steps, spellings
 from vfl.schema import Boolean, Categorical
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: An
     elif isinstance(declared, Ordinal):
         steps = [(column, _ordinal(declared, pd), [source])]
     else:
-        number = [function_step(frame.astype, dtype=float)]
+        number = [function_step(frame.fillna, value=np.nan), function_step(frame.astype, dtype=float)]
         if declared.fill is not None:
             number.append(function_step(frame.fillna, value=declared.fill))
         steps = [(column, make_pipeline(*number, *_of_number(declared, pd)), [source])]
@@ -175,10 +175,9 @@ def _ordinal(declared: Ordinal, pd: Any) -> Any:
         raise SpecificationError(
             "scikit-learn's OrdinalEncoder wants numbers in ascending order: declare them as text, or keep vfl's model"
         )
-    steps: list[Any] = []
+    steps = cells_step(spellings(declared.categories), pd)
     if declared.fill is not None:
         steps.append(function_step(pd.DataFrame.fillna, value=declared.fill))
-    steps.append(function_step(pd.DataFrame.fillna, value=np.nan))
     refuse = declared.unknown == "refuse"
     gaps = [np.nan] if declared.missing is not None and declared.fill is None else []
     encoder = OrdinalEncoder(
