@@ -103,6 +103,7 @@ class FederationAlignment:
                 Multiply(owner, sets.get(owner, party)),
                 vectors={"points": sealed[owner]} if owner != party else {},
                 progress=lambda count, party=party: done.update({party: count}),
+                steps=self._sizes[owner],
             )
             for party, owner in step.items()
         }

@@ -94,7 +94,7 @@ class Gathering:
             log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": refused}))
             yield ToParty(refused=Refused(reason=refused)).SerializeToString()
             return
-        link = Link(hello.name, hello.process, hello.version)
+        link = Link(hello.name, hello.process, hello.version, peer.cancel)
         if not self._admitted(link):
             why = f"another process of {hello.name!r} is connected: a party joins from one process"
             log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": why}))

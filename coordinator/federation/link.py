@@ -12,7 +12,7 @@ from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
 from vfl.kinds import from_plain, to_plain
 from vfl.messages.joining import Failure
 from vfl.wire.federation_pb2 import FromParty
-from vfl.wire.frames import Constant, Incoming, Limits, frames, parsed
+from vfl.wire.frames import SLOWEST, Constant, Incoming, Limits, frames, parsed
 from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
@@ -24,15 +24,51 @@ SENTENCE = 1 << 16
 """Bytes of an answer's body that are always allowed: a failure holds a sentence."""
 
 
-class Answer:
-    """An answer that is awaited."""
+STEP_SECONDS = 1e-3
+"""Seconds for one step of a call that reports progress: forty times what blinding one id takes on one core."""
 
-    def __init__(self, link: Link, call: int, limits: Limits, progress: Callable[[int], None] | None) -> None:
-        self._link, self.call, self.limits, self.progress = link, call, limits, progress
+
+class Answer:
+    """An answer that is awaited.
+
+    sent : bytes of the call's vectors. progress, steps : of `Link.call`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        call: int,
+        limits: Limits,
+        sent: int = 0,
+        progress: Callable[[int], None] | None = None,
+        steps: int = 0,
+    ) -> None:
+        self._link, self.call, self.limits = link, call, limits
+        self._progress, self._steps, self._done = progress, steps, 0
         self._there = threading.Event()
         self._error: VflError | None = None
         self._incoming: Incoming | None = None
-        self.touched = time.monotonic()
+        self._bytes = sent
+        self._began = self._touched = time.monotonic()
+
+    def began(self, incoming: Incoming) -> None:
+        """Note the head of the answer."""
+        self._bytes += incoming.size
+        if self._progress is not None:
+            self._touched = time.monotonic()
+
+    def progressed(self, done: int) -> None:
+        """Note a report of progress, which restarts the limit if it counts more steps. Raises WireError if none is due."""
+        if self._progress is None or done > self._steps:
+            raise WireError("received a report of progress that is not due")
+        if done > self._done:
+            self._done, self._touched = done, time.monotonic()
+            self._progress(done)
+
+    def _until(self, seconds: float) -> float:
+        """Return the time at which the party is lost."""
+        seconds += self._bytes / SLOWEST
+        return min(self._touched + seconds, self._began + seconds + self._steps * STEP_SECONDS)
 
     def arrived(self, incoming: Incoming) -> None:
         """Note the complete answer."""
@@ -47,15 +83,17 @@ class Answer:
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
         """Return the answer's message and its vectors, as bytes.
 
-        seconds : allowed silence; a report of progress ends it.
+        seconds : for the whole answer, beside the time for the bytes of call and answer at SLOWEST. A report of progress
+            restarts them, up to STEP_SECONDS per step in total.
 
         Raises the party's error, or PartyLost. A party that exceeds the limit loses its stream, and
         its answer is lost.
         """
         name = self._link.party
-        while not self._there.wait(max(self.touched + seconds - time.monotonic(), 0.0)):
-            if time.monotonic() >= self.touched + seconds:
+        while not self._there.wait(max(self._until(seconds) - time.monotonic(), 0.0)):
+            if time.monotonic() >= self._until(seconds):
                 self._link.end(f"it did not answer within {seconds:g} s")
+                self._link.cancel()
                 raise PartyLost(f"{name!r} did not answer within {seconds:g} s", name)
         if self._error is not None or self._incoming is None:
             raise self._error or PartyLost(f"{name!r} is lost", name)
@@ -73,10 +111,11 @@ class Link:
     """The stream of one party.
 
     process : of the party, 16 random bytes. version : of its code.
+    cancel : ends the stream at once, also while the party reads nothing.
     """
 
-    def __init__(self, party: str, process: bytes, version: str) -> None:
-        self.party, self.process, self.version = party, process, version
+    def __init__(self, party: str, process: bytes, version: str, cancel: Callable[[], object] = lambda: None) -> None:
+        self.party, self.process, self.version, self.cancel = party, process, version, cancel
         self._out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._calls = 0
@@ -91,11 +130,12 @@ class Link:
         vectors: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         progress: Callable[[int], None] | None = None,
+        steps: int = 0,
     ) -> Answer:
         """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
 
         messages : the call, and for a query its key. vectors : as bytes-like objects; a Constant travels once.
-        limits : of the answer.
+        limits : of the answer. progress : takes the number of steps done, of `steps`; None refuses reports of progress.
         """
         limits = limits or Limits(SENTENCE)
         with self._lock:
@@ -104,9 +144,14 @@ class Link:
             if self._waiting is not None:
                 raise FederationError(f"party {self.party!r} is still working on the last call")
             self._calls += 1
-            answer = self._waiting = Answer(self, self._calls, limits, progress)
+            sent = self._sent(vectors or {})
+            size = sum(memoryview(given).nbytes for given in sent.values() if not isinstance(given, Constant))
+            size += sum(
+                given.vector.nbytes for given in sent.values() if isinstance(given, Constant) and not given.held
+            )
+            answer = self._waiting = Answer(self, self._calls, limits, size, progress, steps)
             plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
-            self._out.put(frames(answer.call, plain, self._sent(vectors or {})))
+            self._out.put(frames(answer.call, plain, sent))
         return answer
 
     def _sent(self, vectors: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,13 +176,12 @@ class Link:
             answer = self._waiting
             if answer is None:
                 raise WireError("received a frame that no call asked for")
-            answer.touched = time.monotonic()
             if kind == "progress" and frame.progress.call == answer.call and self._incoming is None:
-                if answer.progress is not None:
-                    answer.progress(frame.progress.done)
+                answer.progressed(frame.progress.done)
                 return
             if kind == "head" and frame.head.call == answer.call and self._incoming is None:
                 self._incoming = Incoming(frame.head, content, answer.limits, {})
+                answer.began(self._incoming)
             elif kind == "piece" and self._incoming is not None and frame.piece.call == answer.call:
                 self._incoming.feed(content)
             else:

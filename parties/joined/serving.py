@@ -22,7 +22,7 @@ from vfl.kinds import to_plain
 from vfl.messages.joining import Failure
 from vfl.version import __version__
 from vfl.wire.federation_pb2 import FromParty, Hello, Progress, ToParty
-from vfl.wire.frames import PROTOCOL, Incoming, frames, parsed
+from vfl.wire.frames import PROTOCOL, SLOWEST, Incoming, frames, parsed
 from vfl.wire.streams import CONNECT_SECONDS, Dialled, StreamBroken
 from vfl.wire.values import WireError
 
@@ -40,7 +40,7 @@ BUSY_SECONDS = 60.0
 """Seconds to keep trying while another process of the party is connected: a dead one may still be counted."""
 DRAIN_SECONDS = 10.0
 STALL_SECONDS = 120.0
-"""Seconds that the coordinator has for each following piece of a call."""
+"""Seconds that the coordinator has for a call that has begun, beside the time for its bytes on the slowest link."""
 WATCH_SECONDS = 0.5
 
 
@@ -207,8 +207,8 @@ class _Joining:
         if frame.WhichOneof("frame") != "head":
             raise WireError("received an unexpected frame")
         coming = Incoming(frame.head, content, self._desk.limits, self._desk.held, self._desk.due)
+        self._due = time.monotonic() + STALL_SECONDS + coming.size / SLOWEST
         while not coming.complete:
-            self._due = time.monotonic() + STALL_SECONDS
             following, content = parsed(ToParty, next(incoming))
             if following.WhichOneof("frame") != "piece" or following.piece.call != coming.call:
                 raise WireError("received an unexpected frame")

@@ -42,6 +42,8 @@ def test_every_frame_is_listed() -> None:
         (frames.PIECE, MIB),
         (frames.MOST_VECTORS, 16),
         (frames.PROTOCOL, 1),
+        (frames.SLOWEST, 1 << 16),
+        (link.STEP_SECONDS, 1e-3),
         (values.DEEPEST, 24),
         (values.LARGEST_WHOLE, 512),
         (values.MOST_VALUES, 1 << 16),

@@ -31,6 +31,8 @@ PIECE = 1 << 20
 LARGEST_FRAME = (1 << 22) + (1 << 16)
 """Bytes of a frame that a receiver accepts: 4 MiB of content, and the rest of a head."""
 MOST_VECTORS = 16
+SLOWEST = 1 << 16
+"""Bytes per second of the slowest link for which a message has time."""
 CONSTANTS = ("labels", "limits")
 """Vectors that a receiver keeps for later calls."""
 DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
@@ -220,10 +222,11 @@ class Incoming:
         _check_within(head.vectors, limits.vectors)
         self.vectors: dict[str, Any] = {vector.name: self._known(vector) for vector in head.vectors if vector.held}
         self._vectors = list(head.vectors)
+        self.size = head.body + sum(vector.size for vector in head.vectors if not vector.held)
         self._digests: dict[str, bytes] = {}
         self._plain: Plain | None = None
         self._waiting: list[memoryview] = []
-        if content.nbytes == head.body + sum(vector.size for vector in self._vectors if not vector.held):
+        if content.nbytes == self.size:
             self._body: memoryview | bytearray = content[: head.body]
             self._begin_vectors(content[head.body :])
             return

@@ -23,7 +23,7 @@ import ssl
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError, SpecificationError
@@ -109,10 +109,14 @@ def import_grpc() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a stream at the coordinator. certificate : DER, as verified by TLS. version : of TLS."""
+    """The other end of a stream at the coordinator.
+
+    certificate : DER, as verified by TLS. version : of TLS. cancel : ends the stream at once.
+    """
 
     certificate: bytes
     version: str
+    cancel: Callable[[], object] = field(default=lambda: None, compare=False, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -152,7 +156,7 @@ class Listener:
             found = context.auth_context()
             pem = found.get("x509_pem_cert", [b""])[0].decode()
             version = found.get("ssl_tls_version", [b""])[0].decode()
-            peer = Peer(der_of(pem) if pem else b"", version)
+            peer = Peer(der_of(pem) if pem else b"", version, context.cancel)
             if not self._taken(peer, context):
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._crowded(peer))
             return session(_until_broken(frames), peer, context.add_callback)
