@@ -328,6 +328,7 @@ class PartyActor(Serving):
     """
 
     _prediction: Prediction
+    _agreed_source: Any
 
     def __init__(
         self,
@@ -369,8 +370,9 @@ class PartyActor(Serving):
     def prepare(self, source: Any, salt: bytes, cores: int) -> None:
         """Read the party's ids for an alignment, once its owner has agreed to the job."""
         task = self._task
-        consented(task, self._policy)
-        spec = self._divisible(source)
+        spec = _opened(source)
+        consented(task, spec, self._policy)
+        self._require_divisible(spec)
         self._alignment = Alignment(
             task, spec, salt=salt, cores=cores, keeping=self._keeping, read=self._reads_ids(task, spec, source)
         )
@@ -401,8 +403,10 @@ class PartyActor(Serving):
         """
         task = self._task
         if self._loaded is None and self._divided is None:
-            agreed, index = consented(task, self._policy), None
-            spec = self._divisible(source)
+            spec = _opened(source)
+            agreed, index = consented(task, spec, self._policy), None
+            self._require_divisible(spec)
+            self._agreed_source = source  # the owner agrees to this source, so a lost shard reads no other
             if task.id is not None:
                 index = self._index(task, spec, source)
             if not self._shards:
@@ -411,14 +415,12 @@ class PartyActor(Serving):
             read = self._reads_ids(task, spec, source)
             self._divided = agreed, index, Divided(task, spec, index, len(self._shards), read)
         if self._shards:
-            self._load_shards(source)
+            self._load_shards(self._agreed_source)
 
-    def _divisible(self, source: Any) -> Any:
-        """Return the source. If there are shards, first check that they can read it."""
-        spec = _opened(source)
+    def _require_divisible(self, spec: Any) -> None:
+        """Check that shards, if there are any, can read the source."""
         if self._shards:
             require_rereadable(spec, party=self._name)
-        return spec
 
     def _load_shards(self, source: Any) -> None:
         """Make the shards without rows load them."""

@@ -4,6 +4,10 @@ format = 1
 jobs = ["3f9a…", "credit"]      digests pin a job to the last option; names trust whoever submits it; "*" is any job
 columns = ["income", "age"]     that a job may use, label and id included; left out: all
 trust = ["trusted"]             settings of who may see what; left out: all
+sources = ["bank.parquet"]      files and addresses that may be read to train, align, evaluate and predict; "memory" for tables,
+                                and for parts of one table of all parties; "*" is a wild card; a relative path starts at this
+                                file's folder; left out: any file or table. Addresses must be listed, with their parameters:
+                                "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
@@ -21,8 +25,7 @@ delta = 1e-6
 [prediction]                    applying models to this party's records, un-noised; left out: no prediction is allowed
 models = ["7be1…"]              digests of this party's part of a model, as a refusal states them; "*" is any
 parties = ["bank"]              that may add up and so see this party's part of each margin; left out: any
-sources = ["new/*.csv"]         files and addresses that may be read, "memory" for tables; "*" and "?" are wild cards, and a
-                                relative path starts at this file's folder; left out: any
+sources = ["new/*.csv"]         of the sources above those that may be predicted; left out: all of them
 records = 1000                  that may be predicted on one day (UTC), counted beside the book; left out: any number
 labels = true                   also measure a model on this party's labels, without noise (vfl evaluate)
 
@@ -39,10 +42,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from parties.allowed import matches, require_listed
 from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
 from vfl.secure.specification import SEPARATE
@@ -99,6 +102,7 @@ class Policy:
     """An owner's policy; the module's docstring explains each entry.
 
     job : limit of one job, beside the total. columns, trust : None allows all; but with `secure`, no trust means 'secure' only.
+    sources : None allows all files and tables.
     prediction : None allows none. secure : None demands nothing.
     """
 
@@ -108,6 +112,7 @@ class Policy:
     jobs: tuple[str, ...] = ()
     columns: tuple[str, ...] | None = None
     trust: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
     interactive: bool = False
     allow_non_private: bool = False
     prediction: Predicting | None = None
@@ -165,10 +170,22 @@ class Policy:
         if not listed and not (ask or _ask_at_terminal)(_question(job, party)):
             refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
 
+    def check_source(self, party: str, source: str, what: str, *, owners: bool) -> None:
+        """Return when the owner allows a source to be read, for any purpose; reads no data. Raises ConsentRefused.
+
+        source : as by parties.allowed.name_of. what : it is read for, in words.
+        owners : True if the owner set this policy itself, so that it may allow addresses.
+        """
+        if self.sources is not None and not self._lists(self.sources, source):
+            raise ConsentRefused(
+                f"party {party!r} refuses {what} by its policy's sources: the source is not listed there"
+            )
+        require_listed(party, source, (self.sources or ()) if owners else (), self.book.parent)
+
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
         """Return when the owner allows a part of a model to be applied to a source; reads no data.
 
-        digest : of the part. source : absolute path, address or 'memory'. receiver : sees the party's part of each margin.
+        digest : of the part. source : as by parties.allowed.name_of. receiver : sees the party's part of each margin.
         labels : whether labels are read too.
 
         Raises ConsentRefused, which names the rule.
@@ -186,7 +203,7 @@ class Policy:
             self.refuse_prediction(
                 party, "parties", f"{receiver!r} adds up, and {_listing(allowed.parties)} is allowed"
             )
-        if allowed.sources is not None and not any(self._matches(source, pattern) for pattern in allowed.sources):
+        if allowed.sources is not None and not self._lists(allowed.sources, source):
             self.refuse_prediction(party, "sources", "the source that was named is not listed there")
         if labels and not allowed.labels:
             self.refuse_prediction(party, "labels", "a model may not be measured on its labels")
@@ -197,11 +214,8 @@ class Policy:
             f"party {party!r} refuses a prediction by its policy's [prediction]{rule and ' '}{rule}: {why}"
         )
 
-    def _matches(self, source: str, pattern: str) -> bool:
-        if source == "memory" or "://" in source or "://" in pattern:
-            return fnmatchcase(source, pattern)
-        path = Path(source).resolve()  # a link or '..' leads to no file that is not listed
-        return fnmatchcase(str(path), str(self.book.parent.resolve() / pattern))
+    def _lists(self, patterns: tuple[str, ...], source: str) -> bool:
+        return any(matches(source, pattern, self.book.parent) for pattern in patterns)
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
         """Refuse a job that asks for more than one job may; delta is None while it waits for the number of records."""
@@ -248,6 +262,17 @@ def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
     return Policy.read(path) if path else None
 
 
+def require_source(policy: Policy | None, party: str, source: str, what: str, *, owners: bool = False) -> None:
+    """Return when the party's owner allows a source; reads no data. Raises ConsentRefused.
+
+    policy : as by `policy_of`. Other arguments : as for `Policy.check_source`; a policy of $VFL_POLICY is its owner's.
+    """
+    if policy is None:
+        require_listed(party, source)
+    else:
+        policy.check_source(party, source, what, owners=owners or bool(os.environ.get(VARIABLE)))
+
+
 def _not_private(job: Job) -> str:
     """Return why the job's certificate would say NOT PRIVATE; '' when it would not."""
     if job.privacy is None:
@@ -285,7 +310,7 @@ def _listing(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names)) or "nothing"
 
 
-_LISTS = ("jobs", "columns", "trust")
+_LISTS = ("jobs", "columns", "trust", "sources")
 _FLAGS = ("interactive", "allow_non_private", "allow_network_file_system")
 _LIMITS = ("job", "total")
 _SECTION = "prediction"

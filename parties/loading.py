@@ -11,7 +11,8 @@ import numpy as np
 from parties.alignment.divided import read_divided
 from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import AlignedSource, check_aligned, open_with_ids
-from parties.consent import Policy, policy_of
+from parties.allowed import name_of
+from parties.consent import Policy, policy_of, require_source
 from parties.party import Party
 from parties.rows import Rows
 from parties.sources.blocks import CHANGED, BlockSource
@@ -48,14 +49,17 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-def consented(task: PartyTask, policy: str | None = None) -> Policy | None:
-    """Return the owner's policy once it has agreed to the job, None where nothing is asked; ConsentRefused otherwise.
+def consented(task: PartyTask, source: Any, policy: str | None = None) -> Policy | None:
+    """Return the owner's policy once it has agreed to job and source, None where it has none; ConsentRefused otherwise.
+
+    Without a policy, an address is refused unless the owner listed it (parties.allowed).
 
     policy : path of its owner's policy (parties.consent), read here, before any data are opened.
     """
     agreed = policy_of(policy)
     if agreed is not None:
         agreed.check(task.job, task.party)
+    require_source(agreed, task.party, name_of(source), f"job {task.job.name!r}")
     return agreed
 
 
@@ -80,7 +84,7 @@ def load(
     own : the party's identity across organisations, for the keys of a run on shares.
     shards : number of shards of its rows, all in this process.
     """
-    agreed = policy if isinstance(policy, Policy) else consented(task, policy)
+    agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)
     opened = open_for(task, source, ids=index is not None)
     unchanged = Unchanged(source, opened)
     rows = [

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parties.alignment.index import file_of
-from parties.consent import Policy, policy_of
+from parties.allowed import name_of
+from parties.consent import Policy, policy_of, require_source
 from parties.daily_count import DailyCount
-from parties.sources.plugins import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from parties.prediction import ModelPart
-
-MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +35,25 @@ class Permission:
 
 
 def permitted(
-    part: ModelPart, source: Any, policy: str | None = None, *, receiver: str | None = None, labels: bool = False
+    part: ModelPart,
+    source: Any,
+    policy: str | None = None,
+    *,
+    receiver: str | None = None,
+    labels: bool = False,
+    owners: bool = False,
 ) -> Permission:
     """Ask the owner's policy, before the source is opened. Raises ConsentRefused, which names the rule.
 
     policy : path of the owner's policy; one that the owner set for this process (parties.consent.VARIABLE) goes before it.
     receiver : the party that adds up and sees this party's part of each margin; None is the party itself.
-    labels : whether labels are read too, to measure the model without noise.
+    labels : whether labels are read too, to measure the model without noise. owners : True if the owner named `policy` itself.
     """
     agreed = policy_of(policy)
+    named = name_of(source)
     if agreed is not None:
-        named = source if is_address(source) else file_of(source) or MEMORY
         agreed.check_prediction(part.party, part.digest, named, receiver=receiver or part.party, labels=labels)
+    require_source(agreed, part.party, named, "a prediction", owners=owners)
     return Permission(part.party, agreed)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of
+from parties.allowed import name_of
 from parties.consent import Policy, policy_of
 from parties.joined.aligning import PartySettings
 from parties.joined.predicting import Predicting
@@ -254,6 +255,8 @@ class Desk:
             policy.check(job, self.party)
         self._require_trust(policy, job)
         source = self._source(offer.source)
+        if part is None:
+            policy.check_source(self.party, name_of(source), f"job {job.name!r}", owners=True)
         context = (self._federation.digest, offer.run, offer.purpose)
         certificates = {name: member.certificate_pem for name, member in self._federation.parties.items()}
         dealer = self._dealer(job)

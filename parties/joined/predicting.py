@@ -66,6 +66,7 @@ class Predicting(Work):
             None if policy is None else str(policy),
             receiver=self._receiver,
             labels=self._measured and part.party == self._receiver,
+            owners=True,
         )
         self._task = part.job.for_party(part.party)
         self._aligning = Aligning(offer, self._task.features, source, own)

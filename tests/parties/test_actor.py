@@ -62,8 +62,9 @@ def test_vectors_in_the_call_are_taken_as_they_are(fetched: list[Any]) -> None:
     ["duckdb:///data/bank.duckdb?table=customers", "warehouse://sales/customers"],
     ids=["database", "installed"],
 )
-def test_shards_read_no_source_whose_order_may_change(source: str) -> None:
+def test_shards_read_no_source_whose_order_may_change(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record could be in two shards, each of which opens the source by itself, and add to one sum twice."""
+    monkeypatch.setenv("VFL_SOURCES", source)
     party = actor.PartyActor(job(), "bank", shards=({}, {}))
     with pytest.raises(DataError, match=r"may give its rows in another order to each shard .* or leave shards at 1"):
         party.load(source)

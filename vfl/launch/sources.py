@@ -51,8 +51,8 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *, here: bool =
     from parties.loading import consented
 
     if here or isinstance(data, str | Path) or callable(data) or hasattr(data, "delimiter"):
-        for party in job.partition.parties:
-            consented(job.for_party(party), policies.get(party))
+        for party, source in named_for(job.partition, data).items():
+            consented(job.for_party(party), source, policies.get(party))
 
 
 def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None) -> dict[str, str]:

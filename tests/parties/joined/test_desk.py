@@ -171,6 +171,20 @@ class TestOffers:
             kinds = [type(event) for event in counter.events]
             assert kinds == [events.Requested, events.Refused]
 
+    def test_a_source_that_the_policy_does_not_list(self, tmp_path) -> None:
+        """Neither is an address that no policy lists opened, though the owner offers it."""
+        with federation(tmp_path, PARTIES) as joined:
+            listing = POLICY.replace("format = 1\n", "format = 1\nsources = [{}]\n")
+            counter = Counter(tmp_path, joined, listing.format('"bank.parquet"'))
+            for purpose in ("train", "align"):
+                assert "by its policy's sources" in counter.refused(offer(job(), purpose=purpose))
+            assert counter.opened == 0
+            counter = Counter(tmp_path, joined, listing.format('"memory"'))
+            assert isinstance(counter.call(offer(job()))[0], Done)
+            counter = Counter(tmp_path, joined)
+            counter.desk._sources[""] = "postgresql://reader@db.example/bank?table=t"
+            assert "has not listed it" in counter.refused(offer(job()))
+
     def test_a_party_needs_a_policy(self, tmp_path) -> None:
         with (
             federation(tmp_path, PARTIES) as joined,

@@ -149,7 +149,7 @@ def run(
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
-    agreed = {name: consented(task, (policies or {}).get(name)) for name, task in tasks.items()}
+    agreed = {name: consented(task, there[name], (policies or {}).get(name)) for name, task in tasks.items()}
     arrangement = arrangement or Arrangement()
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
@@ -174,7 +174,7 @@ def align_only(
     """Yield the progress of an alignment, then its outcome. Every owner's policy is checked before its data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
-        consented(task, (policies or {}).get(name))
+        consented(task, sources[name], (policies or {}).get(name))
     yield from _aligned(tasks, sources, arrangement)
 
 

@@ -1,0 +1,117 @@
+"""Sources that an owner allows: files by path, tables in memory as "memory", and addresses part by part.
+
+An address is opened with what the party's process holds: PGPASSWORD, ~/.pgpass, keys of an object store, a role of the node.
+The host that the address names receives them. So an address is opened only if its owner listed it where the party runs: in
+`sources` of the policy that the owner set itself ($VFL_POLICY, vfl join --policy), or in $VFL_SOURCES, with blanks between:
+
+    VFL_SOURCES='postgresql://reader@db.example/bank s3://bucket/bank/*?region=eu-central-1'
+
+A policy that the job names may come from the job's author: it restricts sources, and allows no address. DuckDB files are local,
+so they count as files; a policy lists them by their address.
+
+In a pattern of an address, "*" stands for any text within user, host, path or the value of a parameter. Each parameter has to
+be listed, since one may name another host (endpoint_override, host). `table` may be left out, which allows all tables. A query
+is listed as it is written, or as `query=*`; write a blank in $VFL_SOURCES as %20.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote
+
+from parties.alignment.index import file_of
+from parties.sources.plugins import SEPARATOR, is_address, shown
+from vfl.csv import Csv
+from vfl.errors import ConsentRefused
+
+VARIABLE = "VFL_SOURCES"
+MEMORY = "memory"
+LOCAL = "duckdb"
+_DATABASES = (LOCAL, "postgresql", "postgres")
+_READ = ("table", "query")
+_PLAIN = re.compile(r"(?P<user>[\w.+~-]*@)?(?P<host>[\w.:\[\]-]*)(?P<path>(/[^#\\\s\x00-\x1f]*)?)")
+"""A place that every reader of addresses divides in the same way: libpq takes 'db,evil' for two hosts."""
+
+
+def name_of(source: Any) -> str:
+    """Return the absolute path of a file, an address, or 'memory' for everything else."""
+    address = source.path if isinstance(source, Csv) else source
+    return address if is_address(address) else file_of(source) or MEMORY
+
+
+def matches(name: str, pattern: str, folder: Path) -> bool:
+    """Return True if a source is one that the pattern lists. name : as by `name_of`. folder : of relative paths."""
+    if is_address(name) or SEPARATOR in pattern:
+        return is_address(name) and is_address(pattern) and _Address.read(pattern, folder).lists(_Address.read(name))
+    if MEMORY in (name, pattern):
+        return fnmatchcase(name, pattern)
+    path = Path(name).resolve()  # a link or '..' leads to no file that is not listed
+    return fnmatchcase(str(path), str(folder.resolve() / pattern))
+
+
+def require_listed(party: str, name: str, patterns: tuple[str, ...] = (), folder: Path | None = None) -> None:
+    """Raise ConsentRefused for an address that the owner listed neither in these patterns nor in $VFL_SOURCES."""
+    if not is_address(name) or name.startswith(LOCAL + SEPARATOR):
+        return
+    listed = (*patterns, *os.environ.get(VARIABLE, "").split())
+    if not any(matches(name, pattern, folder or Path()) for pattern in listed):
+        raise ConsentRefused(
+            f"party {party!r} refuses the source {shown(name)!r}: it would be opened with the credentials of this machine, and "
+            "its owner has not listed it. If you own the data and trust it, list it with its user and all parameters but table "
+            f"where the party runs: in {VARIABLE}, as in {VARIABLE}='postgresql://reader@db.example/bank', or in `sources` of "
+            "the policy that $VFL_POLICY names"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    scheme: str
+    place: str
+    parameters: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, text: str, folder: Path | None = None) -> Self:
+        """Divide an address. folder : at which the relative path of a DuckDB file in a pattern begins."""
+        scheme, _, rest = text.partition(SEPARATOR)
+        place, _, given = rest.partition("?")
+        if scheme == LOCAL:  # of a pattern, only the folder is resolved: '*' is no name
+            place = str(Path(place).resolve() if folder is None else folder.resolve() / place)
+        return cls(scheme, place, tuple(parse_qsl(given.replace("+", "%2B"), keep_blank_values=True)))
+
+    def lists(self, named: _Address) -> bool:
+        """Return True if this pattern lists an address."""
+        return self.scheme == named.scheme and self._places(named.place) and self._lists(named.parameters)
+
+    def _places(self, place: str) -> bool:
+        if self.scheme == LOCAL:
+            return fnmatchcase(place, self.place)
+        if place == self.place:
+            return True
+        named, own = _PLAIN.fullmatch(place), re.fullmatch(r"(?P<user>[^@/]*@)?(?P<host>[^/]*)(?P<path>.*)", self.place)
+        if named is None or own is None or {".", ".."} & set(unquote(named["path"]).split("/")):
+            return False
+        return all(_fits(named[part] or "", own[part] or "") for part in ("user", "host", "path"))
+
+    def _lists(self, named: tuple[tuple[str, str], ...]) -> bool:
+        read = [(name, value) for name, value in self.parameters if name in _READ]
+        if self.scheme in _DATABASES and not read:
+            read = [("table", "*")]
+        others = [(name, value) for name, value in self.parameters if name not in _READ]
+        known = all(any(_same(pair, own) for own in (*read, *others)) for pair in named)
+        return known and all(any(_same(pair, own) for pair in named) for own in others)
+
+
+def _same(pair: tuple[str, str], pattern: tuple[str, str]) -> bool:
+    (name, value), (own, listed) = pair, pattern
+    if name == "query":  # its own '*' is no wild card
+        return own == name and listed in ("*", value)
+    return own == name and _fits(value, listed)
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return text == pattern or fnmatchcase(text, pattern)
