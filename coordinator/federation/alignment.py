@@ -50,7 +50,7 @@ COPIES = 2
 class FederationAlignment:
     """Transport of blinded sets between the parties of a federation. Sets are named by the party that holds them.
 
-    timeout : seconds of silence that a party may take for one answer.
+    timeout : seconds that a party may take for one answer.
     """
 
     def __init__(self, gathering: Gathering, parties: tuple[str, ...], timeout: float) -> None:

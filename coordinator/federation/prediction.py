@@ -31,7 +31,7 @@ ID_BYTES = 1 << 10
 
 
 class FederationPrediction:
-    """Has the parties apply their parts of one model. timeout : seconds of silence that a party may take for one answer."""
+    """Has the parties apply their parts of one model. timeout : seconds that a party may take for one answer."""
 
     def __init__(self, gathering: Gathering, job: Job, parties: tuple[str, ...], timeout: float) -> None:
         self._gathering, self._job, self._timeout = gathering, job, timeout

@@ -148,6 +148,16 @@ def test_a_connection_with_a_stream_stays_and_one_without_ends(gate, monkeypatch
         assert not is_open(held)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::]", ""])
+def test_a_second_listener_is_refused(host: str) -> None:
+    gate = Gate(f"{host}:0")
+    try:
+        with pytest.raises(OSError, match="in use"):
+            Gate(f"{host}:{gate.port}")
+    finally:
+        gate.close()
+
+
 def test_the_soft_limit_of_descriptors_is_raised(monkeypatch) -> None:
     seen = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 100_000))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import resource
 import shutil
@@ -34,6 +35,9 @@ RESERVE = 512
 """Descriptors left to the rest of the process; a connection takes three."""
 DESCRIPTORS = 4096
 """Descriptors that the process asks for, where the system allows it."""
+LONGEST_FOLDER = 60
+"""Characters of the folder for temporary files: the address of a Unix socket has at most 107 bytes."""
+TAKEN = (errno.EADDRINUSE, errno.EACCES)
 CHUNK = 1 << 18
 CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
 
@@ -65,7 +69,8 @@ class Gate:
         self.most = MOST_WAITING if soft < 0 else max(8, min(MOST_WAITING, (soft - RESERVE) // 3))
         self._sockets = _listening(address)
         self.port: int = self._sockets[0].getsockname()[1]
-        self._folder = Path(tempfile.mkdtemp(prefix="vfl-"))  # mode 0700; Unix addresses have at most 107 bytes
+        short = len(tempfile.gettempdir()) <= LONGEST_FOLDER
+        self._folder = Path(tempfile.mkdtemp(prefix="vfl-", dir=None if short else "/tmp"))  # noqa: S108 - fresh, mode 0700
         self.inner = f"unix:{self._folder}/grpc"
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}
@@ -215,20 +220,30 @@ def raise_descriptors() -> None:
 
 
 def _listening(address: str) -> list[socket.socket]:
+    """Return a socket for each address of the host that this machine has. Raises OSError if there is none, or one is taken."""
     host, _, given = address.rpartition(":")
     host, port = host.strip("[]"), int(given)
-    if host in ("", "::") and socket.has_dualstack_ipv6():
-        return [_nonblocking(socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True))]
+    if host in ("", "::"):
+        try:
+            return [_nonblocking(socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True))]
+        except (OSError, ValueError) as error:  # ValueError: no sockets for both versions of IP
+            if getattr(error, "errno", None) in TAKEN:
+                raise
+        return [_nonblocking(socket.create_server(("", port)))]
     found: list[socket.socket] = []
-    flags = socket.AI_PASSIVE | socket.AI_ADDRCONFIG
-    try:
-        for family, *_, where in socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags):
-            bound = found[0].getsockname()[1] if found else port
+    missing = OSError(errno.EADDRNOTAVAIL, "no such address")
+    for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+        bound = found[0].getsockname()[1] if found else port
+        try:
             found.append(_nonblocking(socket.create_server((where[0], bound), family=family)))
-    except OSError:
-        for each in found:
-            each.close()
-        raise
+        except OSError as error:
+            if error.errno in TAKEN:
+                for each in found:
+                    each.close()
+                raise
+            missing = error
+    if not found:
+        raise missing
     return found
 
 
