@@ -22,6 +22,7 @@ from parties.sources.base import Origin
 from parties.sources.plugins import is_address
 from vfl.alignment import Indexed, alignment_name
 from vfl.csv import Csv
+from vfl.documents import opened
 from vfl.errors import OutputError
 from vfl.writing import replace_file
 
@@ -86,7 +87,7 @@ class Index:
     def read(cls, path: Path) -> Index | None:
         """Return the index in the file, None when there is no file; OutputError when it is damaged."""
         try:
-            with path.open("rb") as file:
+            with opened(path) as file:
                 first = file.readline()
                 rows = _mapped(file)
         except FileNotFoundError:

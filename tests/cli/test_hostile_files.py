@@ -16,6 +16,9 @@ import pytest
 import vfl
 from vfl.cli.terminal.streams import shown
 from vfl.cli.training.run import unused
+from vfl.errors import SpecificationError
+from vfl.federation.file import read_federation
+from vfl.federation.identity import read_public
 from vfl.job import file as jobfile
 
 if TYPE_CHECKING:
@@ -87,6 +90,14 @@ def test_a_hostile_job_or_certificate_is_refused(kind: str, tmp_path: Path, call
         )
         said = call(*words, str(path))
         assert (said.code, "Traceback" in said.err) in ((2, False), (6, False))
+
+
+def test_a_pipe_in_the_place_of_a_key_or_a_certificate_is_refused(run: Path, tmp_path: Path, call: Any) -> None:
+    os.mkfifo(tmp_path / "pipe.pem")
+    assert call("verify", str(run), "--key", str(tmp_path / "pipe.pem")).code == 2
+    for read in (read_public, read_federation):
+        with pytest.raises(SpecificationError, match="regular file"):
+            read(tmp_path / "pipe.pem")
 
 
 def _edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:

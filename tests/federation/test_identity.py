@@ -91,7 +91,8 @@ class TestNewIdentity:
         opened = os.fdopen
 
         def watched(descriptor: int, *rest: str) -> object:
-            modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+            if "w" in rest[0]:
+                modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
             return opened(descriptor, *rest)
 
         monkeypatch.setattr(os, "fdopen", watched)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from vfl.documents import opened
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.certificate import LARGEST, Read, check_name, new_certificate, read_certificate
 
@@ -96,7 +97,7 @@ def read_public(path: str | os.PathLike[str]) -> Read:
     """Return a participant's certificate. Raises SpecificationError if it is missing, malformed or expired."""
     path = Path(path).expanduser()
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             content = file.read(LARGEST + 1)
     except FileNotFoundError:
         raise SpecificationError(
@@ -110,7 +111,7 @@ def read_public(path: str | os.PathLike[str]) -> Read:
 def _secret(path: Path) -> bytes:
     """Return the content of a key file that belongs to this user alone."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             status = os.fstat(file.fileno())
             content = file.read(LARGEST + 1)
     except FileNotFoundError:

@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from vfl.documents import opened
 from vfl.errors import OutputError, SpecificationError
 from vfl.writing import replace_file
 
@@ -147,7 +148,7 @@ def _hex(key: Ed25519PublicKey) -> str:
 def _content(path: Path, what: str) -> tuple[bytes, int]:
     """Return the content and the mode of one open file."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
