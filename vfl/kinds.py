@@ -52,7 +52,7 @@ from vfl.secure import legs
 from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
-from vfl.solvers.bought import excess, labelled_counts, labels
+from vfl.solvers.releases import excess, labelled_counts, labels
 from vfl.types import Adjacency
 
 M = TypeVar("M")

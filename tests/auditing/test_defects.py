@@ -25,7 +25,7 @@ from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.bought import smoothness
+from vfl.solvers.releases import smoothness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

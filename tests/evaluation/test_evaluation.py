@@ -44,7 +44,7 @@ from vfl.privacy.events import Gaussian, OnPart
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import SOLVERS
-from vfl.solvers.bought.labels import ClassCounts
+from vfl.solvers.releases.labels import ClassCounts
 from vfl.targets import Targets
 from vfl.types import Adjacency
 

@@ -15,7 +15,7 @@ from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.privacy import magnitudes
 from vfl.privacy.events import Gaussian
 from vfl.privacy.ledger import SqliteLedger
-from vfl.solvers.bought.ranges import ColumnRanges
+from vfl.solvers.releases.ranges import ColumnRanges
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from vfl.messages import Moments, Records
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, PAIR
-from vfl.solvers.bought.smoothness import moments_event
+from vfl.solvers.releases.smoothness import moments_event
 
 if TYPE_CHECKING:
     from tests.coordinator.shared_parties import SharedParties

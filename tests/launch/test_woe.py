@@ -15,7 +15,7 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.launch.purchases.woe import evidence
 from vfl.planning import plan as make_plan
 from vfl.privacy.ledger import SqliteLedger
-from vfl.solvers.bought.labelled_counts import LabelledCounts
+from vfl.solvers.releases.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
     from pathlib import Path

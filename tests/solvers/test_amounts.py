@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.losses import Gamma, Poisson, Tweedie
 from vfl.losses.base import REACH
 from vfl.planning import plan
-from vfl.solvers.bought.counts import BINS, STEPS, CountHistogram, spread_of
+from vfl.solvers.releases.counts import BINS, STEPS, CountHistogram, spread_of
 
 N = 2_000
 SKLEARN = {

@@ -12,7 +12,7 @@ from vfl.losses import Poisson
 from vfl.losses.base import REACH
 from vfl.messages import Descend, Tally
 from vfl.planning import plan
-from vfl.solvers.bought.counts import BINS, CountHistogram, spread_of
+from vfl.solvers.releases.counts import BINS, CountHistogram, spread_of
 
 N, P = 5_000, 6
 NAMES = [f"x{j}" for j in range(P)]

@@ -29,7 +29,7 @@ from vfl.losses import Logistic, Squared
 from vfl.messages import Backward
 from vfl.planning import plan
 from vfl.privacy.spending import mu_squared
-from vfl.solvers.bought.excess import FACTORS, Excess, chosen, clip_of, excess_events
+from vfl.solvers.releases.excess import FACTORS, Excess, chosen, clip_of, excess_events
 from vfl.solvers.rules import record_defaults
 
 P, NEVER = 5, 10**9

@@ -17,7 +17,7 @@ from vfl.losses.hinge import majority
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.labels import BINS, LabelCounts, shrunk, spread_of
+from vfl.solvers.releases.labels import BINS, LabelCounts, shrunk, spread_of
 from vfl.solvers.rules import defaults
 
 N, P = 4_000, 4

@@ -46,8 +46,8 @@ from vfl.solvers.blocks.prox import ClassesStep
 
 if TYPE_CHECKING:
     from tests.coordinator.shared_parties import SharedParties
-from vfl.solvers.bought.labels import ClassCounts, class_margins
 from vfl.solvers.protocol import Derivative
+from vfl.solvers.releases.labels import ClassCounts, class_margins
 from vfl.targets import beside, weighed
 
 IRIS, SPECIES = load_iris(return_X_y=True)

@@ -7,7 +7,7 @@ import pytest
 
 import vfl
 from vfl.planning import problem_of
-from vfl.solvers.bought.smoothness import curvature, features, moments_event, pooled
+from vfl.solvers.releases.smoothness import curvature, features, moments_event, pooled
 
 
 def test_columns_dominated_by_noise_share_their_mean() -> None:

@@ -13,7 +13,7 @@ import vfl
 from tests.solvers.test_defaults import job, problem
 from vfl.planning import plan
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.residuals import EDGES, LARGEST, ResidualCounts, chosen
+from vfl.solvers.releases.residuals import EDGES, LARGEST, ResidualCounts, chosen
 from vfl.solvers.rules import record_defaults
 
 RECORD = vfl.SkGD(clip="record")

@@ -18,7 +18,7 @@ from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
 from vfl.privacy.noise import CryptographicNoise
-from vfl.solvers.bought import alone
+from vfl.solvers.releases import alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

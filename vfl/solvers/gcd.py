@@ -36,10 +36,10 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.bought.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.iterates.standstill import describe, largest, require_tolerance, tolerance
 from vfl.solvers.options import require_positive, require_whole
 from vfl.solvers.protocol import Derivative, Solver, Vectors
+from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from vfl.penalties import Penalty
     from vfl.privacy.events import Event
     from vfl.problem import Problem
-    from vfl.solvers.bought.smoothness import Curvature
     from vfl.solvers.protocol import Schedule
+    from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Vector
 
 RULES = ("GS-r", "GS-s", "GS-q")
@@ -240,10 +240,10 @@ class GCD(Solver):
         """Return private moments, if any, and a selection and a step for every round."""
         if not problem.private:
             return ()
-        bought, rounds = moments_event(problem), self.rounds or 0
+        moments, rounds = moments_event(problem), self.rounds or 0
         ε, z = self._noise(problem)
         selection, step = BoundedRange(Adjacency.REPLACE_ONE, ε), self._clip.event(z)
-        return (*(((bought, 1),) if bought else ()), (selection, rounds), (step, rounds))
+        return (*(((moments, 1),) if moments else ()), (selection, rounds), (step, rounds))
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: two per round, rebuilds, and one for the moments if needed."""
@@ -381,8 +381,8 @@ def _left_for_rounds(problem: Problem) -> Fraction:
     """Return ρ of zCDP that (ε, δ) allows, less the private moments. Selections are a mix that μ-GDP would overcharge."""
     if problem.epsilon is None or problem.delta is None:
         raise PrivacyError("GCD: a run without privacy has no budget to share")
-    bought = moments_event(problem)
-    left = Fraction(rho_of(problem.epsilon, problem.delta)) - (rho(bought) if bought else 0)
+    moments = moments_event(problem)
+    left = Fraction(rho_of(problem.epsilon, problem.delta)) - (rho(moments) if moments else 0)
     if not left > 0:
         raise PrivacyError(
             "GCD: private smoothness takes the whole budget, since selections are accounted by zCDP: lower smoothness_share"

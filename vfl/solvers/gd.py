@@ -12,12 +12,12 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
-from vfl.solvers.bought.start import BoughtStart, begins, require_share, share_of
-from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
+from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
@@ -42,8 +42,8 @@ class GD(Solver):
     step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue. None: 1, or less where noise would cost more than steps
         gain (`joint.time_limit`).
     iterate : 'last', or 'tail', the average of the last half.
-    label_share : share of μ², about, that buys the start of the intercept at the constant model (vfl.solvers.bought.start).
-        None: a public rule, and nothing where the clip is given. 0 buys nothing.
+    label_share : share of μ², about, for the start of the intercept at the constant model (vfl.solvers.releases.start).
+        None: a public rule, and nothing where the clip is given. 0 releases nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
         or no early stop if `passes` is given. Refused with privacy: the number of steps never depends on data.
     """
@@ -90,14 +90,14 @@ class GD(Solver):
             tol=tolerance(self.name, problem, self.tol, limited=self.passes is not None),
         )
 
-    def _start(self, problem: Problem) -> BoughtStart:
-        return BoughtStart(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> ReleasedStart:
+        return ReleasedStart(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is bought, and one Gaussian event per pass."""
+        """Return the event of the start, if it is released, and one Gaussian event per pass."""
         if not problem.private:
             return ()
         passes = self.passes or 1

@@ -23,9 +23,9 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.smoothness import OVERFLOW
-from vfl.solvers.bought.start import begins
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.smoothness import OVERFLOW
+from vfl.solvers.releases.start import begins
 from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
 from vfl.solvers.rules.record_defaults import STILL, has_constant, still
 
@@ -159,7 +159,7 @@ def asks_mean_square(problem: Problem) -> bool:
 
 
 def asks_first(problem: Problem, label_share: float | None) -> int:
-    """Return the number of messages before the first step: exact squares, a bought start, and margins of a nonzero start."""
+    """Return the number of messages before the first step: exact squares, a released start, and margins of a nonzero start."""
     return asks_mean_square(problem) + bool(label_share) + begins(problem, label_share or 0.0)
 
 

@@ -15,11 +15,11 @@ from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
-from vfl.solvers.bought import alone
-from vfl.solvers.bought.smoothness import OVERFLOW
 from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.options import require_clip, require_positive
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases import alone
+from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class NoisyGram(Solver):
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
     label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
-    constant : True: release the constant model alone (`vfl.solvers.bought.alone`), False: never. None: where μn/p is low
+    constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where μn/p is low
         (`outweighed`), unless `clip` or `label_scale` is given. Never under trust='secure'.
     """
 

@@ -11,9 +11,9 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
 from vfl.secure.cost import Models
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.bought.smoothness import Curvature
 from vfl.solvers.gd import GD
 from vfl.solvers.noisy_gram import NoisyGram, Row
+from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
     The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which cuts all columns of a row by one factor. The
-    default blocks of SkGD have BLOCK columns, and it buys no sums of what its cap cuts. NoisyGram always releases products.
+    default blocks of SkGD have BLOCK columns, and it releases no sums of what its cap cuts. NoisyGram always releases products.
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:

@@ -15,10 +15,10 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
-from vfl.solvers.bought import alone
-from vfl.solvers.bought.smoothness import require_curvature
 from vfl.solvers.options import require_positive
 from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.releases import alone
+from vfl.solvers.releases.smoothness import require_curvature
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class OutputPerturbation(Solver):
     most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
     tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
-    constant : True: release the constant model alone (`vfl.solvers.bought.alone`), False: never. None: where noise is expected
-        to raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
+    constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where noise would
+        raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
     """
 
     tolerance: float | None = None

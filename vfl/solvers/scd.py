@@ -17,11 +17,11 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
-from vfl.solvers.bought.start import BoughtStart, require_share, share_of
-from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases.start import ReleasedStart, require_share, share_of
+from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class SCD(Solver):
     overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
         suits orthogonal records. None: the batch size, with privacy 0.3 of it, or more where noise would cost more than steps
         gain (`joint.time_limit`).
-    label_share : share of μ², about, that buys w₀, the constant model, as for SGD. The penalty is then on w − w₀ in place of w,
+    label_share : share of μ², about, for w₀, the constant model, as for SGD. The penalty is then on w − w₀ in place of w,
         which concerns the intercept alone.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail', the average of the last half.
@@ -249,8 +249,8 @@ class SCD(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
-    def _start(self, problem: Problem) -> BoughtStart:
-        return BoughtStart(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> ReleasedStart:
+        return ReleasedStart(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
@@ -260,7 +260,7 @@ class SCD(Solver):
         return Clip(float(self.clip or math.inf), 1)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is bought, and one event a step ('poisson') or a pass ('disjoint')."""
+        """Return the event of the start, if it is released, and one event a step ('poisson') or a pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)

@@ -12,11 +12,11 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
-from vfl.solvers.bought.start import BoughtStart, begins, require_share, share_of
-from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
+from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
@@ -48,8 +48,8 @@ class SGD(Solver):
         cost more than steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.
     iterate : 'last', or 'tail', the average of the last half.
-    label_share : share of μ², about, that buys the start of the intercept at the constant model (vfl.solvers.bought.start).
-        None: a public rule, and nothing where the clip is given. 0 buys nothing.
+    label_share : share of μ², about, for the start of the intercept at the constant model (vfl.solvers.releases.start).
+        None: a public rule, and nothing where the clip is given. 0 releases nothing.
     seed : orders disjoint batches; public. Secret samples come from the noise source.
     """
 
@@ -100,14 +100,14 @@ class SGD(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
-    def _start(self, problem: Problem) -> BoughtStart:
-        return BoughtStart(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> ReleasedStart:
+        return ReleasedStart(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is bought, and one event a step ('poisson') or a pass ('disjoint')."""
+        """Return the event of the start, if it is released, and one event a step ('poisson') or a pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)

@@ -16,16 +16,16 @@ from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.excess import FACTORS
-from vfl.solvers.bought.labels import constant, mean, spread
-from vfl.solvers.bought.smoothness import Curvature, asks_moments, curvature
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.excess import FACTORS
+from vfl.solvers.releases.labels import constant, mean, spread
+from vfl.solvers.releases.smoothness import Curvature, asks_moments, curvature
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ class SkGD(Solver):
     record_clip : C/√p of clip='record', in units of √M_j.
     early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
         tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
-    residual_share : of clip='record' and squared loss: share of the passes' μ² that buys, after the early passes, a
-        histogram of residuals, by which C is then chosen (vfl.solvers.bought.residuals). 0 buys nothing.
+    residual_share : of clip='record' and squared loss: share of the passes' μ² that pays for, after the early passes, a
+        histogram of residuals, by which C is then chosen (vfl.solvers.releases.residuals). 0 releases nothing.
     excess_share : of clip='record' and logistic or squared loss: share of the passes' μ², after that of the histogram, that
-        buys two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
-        2.6 times as wide (vfl.solvers.bought.excess). 0 buys nothing.
+        pays for two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
+        2.6 times as wide (vfl.solvers.releases.excess). 0 releases nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
-    label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.bought.labels): the
+    label_share : share of μ² after the moments that pays for mean and spread of the labels (vfl.solvers.releases.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.rules.defaults). For classification with clip='record' it buys the share of positive labels, or of each
-        class, and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is
+        vfl.solvers.rules.defaults). For classification with clip='record' it pays for the share of positive labels, or of each
+        class, and the intercept starts at the best constant model. 0 releases nothing, and neither does a given clip: then κ is
         the cap as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
@@ -271,7 +271,7 @@ class SkGD(Solver):
             return (yield from counts.near_the_mean(problem, known, event, c))
         if problem.loss.classification:
             return known, (yield from constant(problem, event)), problem.loss
-        if shares.buys_mean:
+        if shares.releases_mean:
             return known, (yield from mean(problem, event)), problem.loss
         found = yield from spread(problem, event)
         known = replace(known, unit=found.deviation / defaults.typical_spread(problem))

@@ -12,11 +12,11 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
-from vfl.solvers.bought.start import BoughtStart, require_share, share_of
-from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases.start import ReleasedStart, require_share, share_of
+from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -132,7 +132,7 @@ class SVRG(Solver):
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
         if self.step_size is None:
-            # Each snapshot's noise is in every step of its pass, and half of the budget buys the snapshots.
+            # Each snapshot's noise is in every step of its pass, and half of the budget pays for the snapshots.
             limited = joint.default_step_size(problem, clip, 2 * solver._batches(problem).steps)
             solver = replace(solver, step_size=min(0.5, limited))
         share = solver._batches(problem).rate
@@ -144,8 +144,8 @@ class SVRG(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
-    def _start(self, problem: Problem) -> BoughtStart:
-        return BoughtStart(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> ReleasedStart:
+        return ReleasedStart(problem, self.label_share or 0.0)
 
     def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
         """Return the clips of the snapshot and of the differences."""
@@ -153,7 +153,7 @@ class SVRG(Solver):
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is bought, that of the snapshots, one per pass, and that of the steps.
+        """Return the event of the start, if it is released, that of the snapshots, one per pass, and that of the steps.
 
         A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
         1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.

@@ -10,7 +10,7 @@ from vfl.errors import SpecificationError, nearest
 from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.schema import Numeric
-from vfl.solvers.bought.ranges import ColumnRanges
+from vfl.solvers.releases.ranges import ColumnRanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

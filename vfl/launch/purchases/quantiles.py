@@ -14,7 +14,7 @@ from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.privacy import magnitudes
 from vfl.schema import Numeric
-from vfl.solvers.bought.ranges import ColumnCounts
+from vfl.solvers.releases.ranges import ColumnCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from vfl.errors import SpecificationError, nearest
 from vfl.features import Binned
 from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
-from vfl.solvers.bought.labelled_counts import LabelledCounts
+from vfl.solvers.releases.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ def woe(
     """Learn weight of evidence and information value of binned columns; the releases together are (ε, δ)-DP for every record.
 
     The guarantee is under replace-one.
-    Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.bought.labelled_counts derives the
+    Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.releases.labelled_counts derives the
     sensitivity); weights of evidence are post-processing. Every record counts once, whatever its weight in the job. This is a
     run of its own: its ε adds to that of the training, so charge both to one ledger.
 

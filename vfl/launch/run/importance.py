@@ -10,7 +10,7 @@ from vfl.certificate.issue import moments_digest
 from vfl.errors import OutputError, SpecificationError
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT, coordinates_of
-from vfl.solvers.bought.smoothness import spreads
+from vfl.solvers.releases.smoothness import spreads
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result
@@ -51,7 +51,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     """Return the importance of every feature, largest first. Post-processing of released values: it costs no privacy.
 
     The training bought mean and mean square of the columns, as one Gaussian release that its ε covers (see
-    vfl.solvers.bought.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
+    vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
     [v_j − 1.96 s_j, v_j + 1.96 s_j] holds the variance of the training records with probability 0.95 (to first order where
     a mean is squared). The coefficient is the released model's, which has no error as such: the interval says nothing about
     the coefficient that a model without noise or with other records would have. Features that rise and fall together share

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.messages import Tally
-from vfl.solvers.bought.labels import asked_by
+from vfl.solvers.releases.labels import asked_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.planning import Plan
-    from vfl.solvers.bought.labels import LabelCounts
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.labels import LabelCounts
     from vfl.types import Vector
 
 

@@ -13,8 +13,8 @@ from vfl.launch.run.label_counts import counts_among
 from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
 from vfl.schema import Numeric
-from vfl.solvers.bought.labels import MOST, narrow
-from vfl.solvers.bought.smoothness import spreads
+from vfl.solvers.releases.labels import MOST, narrow
+from vfl.solvers.releases.smoothness import spreads
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result

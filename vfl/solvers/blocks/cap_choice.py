@@ -1,6 +1,6 @@
 """Choice of SkGD's record cap during a run, from releases made once after the early passes.
 
-The releases are those of `vfl.solvers.bought.residuals` and `vfl.solvers.bought.excess`, and `Shares` plans their events. The
+The releases are those of `residuals` and `excess` in vfl.solvers.releases, and `Shares` plans their events. The
 choice is post-processing. The cap changes only between two passes, each of which is charged for its own cap.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.solvers.blocks.shares import Shares
-from vfl.solvers.bought.excess import chosen as widened
-from vfl.solvers.bought.excess import sums_of
-from vfl.solvers.bought.residuals import best_cap
+from vfl.solvers.releases.excess import chosen as widened
+from vfl.solvers.releases.excess import sums_of
+from vfl.solvers.releases.residuals import best_cap
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from vfl.messages import Block, Descend, Query, RecordCap, Step
     from vfl.problem import Problem
-    from vfl.solvers.bought.smoothness import Curvature
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Vector
 
 Addressed = TypeVar("Addressed")

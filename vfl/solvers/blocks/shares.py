@@ -10,11 +10,11 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.excess import excess_events
-from vfl.solvers.bought.labels import balance_event, labels_event, mean_event
-from vfl.solvers.bought.residuals import residuals_event
-from vfl.solvers.bought.smoothness import Curvature, buys_moments, moments_event, require_bearable
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.excess import excess_events
+from vfl.solvers.releases.labels import balance_event, labels_event, mean_event
+from vfl.solvers.releases.residuals import residuals_event
+from vfl.solvers.releases.smoothness import Curvature, moments_event, releases_moments, require_bearable
 from vfl.solvers.rules import record_defaults
 from vfl.types import Adjacency
 
@@ -114,7 +114,7 @@ class Shares:
     def _left(self) -> float:
         """Return the part of μ that the moments leave."""
         mu = self.problem.mu or math.inf
-        return split(mu, self.problem.smoothness_share)[1] if buys_moments(self.problem) else mu
+        return split(mu, self.problem.smoothness_share)[1] if releases_moments(self.problem) else mu
 
     @property
     def labels_event(self) -> Gaussian | None:
@@ -126,9 +126,9 @@ class Shares:
             return counts.counts_event(self.problem, mu)
         if self.problem.loss.classification:
             return balance_event(self.problem, mu)
-        return mean_event(mu) if self.buys_mean else labels_event(self.problem, mu)
+        return mean_event(mu) if self.releases_mean else labels_event(self.problem, mu)
 
     @property
-    def buys_mean(self) -> bool:
-        """True if the labels' mean is bought without their spread."""
-        return bool(self.solver.label_share) and self.solver.by_pass and record_defaults.buys_mean(self.problem)
+    def releases_mean(self) -> bool:
+        """True if the labels' mean is released without their spread."""
+        return bool(self.solver.label_share) and self.solver.by_pass and record_defaults.releases_mean(self.problem)

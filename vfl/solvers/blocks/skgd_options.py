@@ -12,9 +12,9 @@ from vfl.arguments import require_number
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
 from vfl.samplers import sampler_of
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.iterates.standstill import require_tolerance, tolerance
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
@@ -174,10 +174,12 @@ def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
 
 def _label_share(solver: SkGD, problem: Problem) -> float:
     record = _clip(solver, problem) == RECORD
-    starts = problem.start is not None and (record_defaults.has_balance(problem) or record_defaults.buys_mean(problem))
+    starts = problem.start is not None and (
+        record_defaults.has_balance(problem) or record_defaults.releases_mean(problem)
+    )
     if starts and solver.label_share:
         raise SpecificationError(
-            f"{solver.name}: label_share={solver.label_share!r} buys where the intercept starts, and the job starts from a "
+            f"{solver.name}: label_share={solver.label_share!r} pays for the start of the intercept, and the job starts from a "
             "model: leave label_share out"
         )
     if starts:
@@ -186,8 +188,10 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
         if record:
             return record_defaults.label_share(problem) if solver.record_clip is None else 0.0
         return defaults.label_share(problem) if solver.clip in (None, COORDINATE) else 0.0
-    buys = record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.buys_mean(problem)
-    fits = defaults.has_spread(problem) or (record and buys)
+    starts = (
+        record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.releases_mean(problem)
+    )
+    fits = defaults.has_spread(problem) or (record and starts)
     if solver.label_share and not (problem.private and fits):
         raise SpecificationError(
             f"{solver.name}: label_share={solver.label_share!r} spends budget on the spread of labels, which needs "

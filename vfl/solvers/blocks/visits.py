@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.problem import Problem
     from vfl.samplers import Draw, Sampler
-    from vfl.solvers.bought.smoothness import Curvature
+    from vfl.solvers.releases.smoothness import Curvature
     from vfl.solvers.skgd import SkGD
     from vfl.types import Vector
 

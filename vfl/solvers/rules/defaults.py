@@ -28,8 +28,8 @@ PUBLIC_PASSES = 1000
 """At the most: a run without privacy stops where nothing moves (vfl.solvers.iterates.standstill), mostly after 10 to 200."""
 
 
-BUYS_LABELS = 100.0
-"""μn from which the spread of the labels is bought: below, its noise is a share of 6 % of the records and more."""
+SPREAD_FROM = 100.0
+"""μn from which the spread of the labels is released: below, its noise is a share of 6 % of the records and more."""
 
 
 def signal_to_noise(problem: Problem) -> float:
@@ -61,14 +61,14 @@ def typical_spread(problem: Problem) -> float:
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of the μ² left by the moments to spend on the spread of the labels (vfl.solvers.bought.labels); 0: none.
+    """Return the share of the μ² left by the moments for the spread of the labels (vfl.solvers.releases.labels); 0: none.
 
     For squared loss with an intercept, which then starts at their mean. A declared range is anything from 3 to 20 spreads
     wide, and κ and the start with it. The share keeps the noise of a bin at 1.5 % of the records, √2/(√share μ) = 0.015 n,
-    between a five hundredth and a twentieth; below μn = BUYS_LABELS its noise would dominate the histogram.
+    between a five hundredth and a twentieth; below μn = SPREAD_FROM its noise would dominate the histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
-    if not has_spread(problem) or clear < BUYS_LABELS:
+    if not has_spread(problem) or clear < SPREAD_FROM:
         return 0.0
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
@@ -79,7 +79,7 @@ def clip(problem: Problem) -> float:
     The unit is a typical scaled gradient |r x_j|/√M_j: the residual ½ for logistic loss, a third of the declared label range
     for squared loss, over √L. Logistic: 0.45 ρ^0.3 of them, between 0.4 and 8: with little noise the bias of clipping
     is what remains, with much noise a cap below the typical gradient loses a third of the signal and most of the noise.
-    Squared: the range stands for 7.2 spreads of the labels, and for those that are found where they are bought
+    Squared: the range stands for 7.2 spreads of the labels, and for those that are found where they are released
     (`label_share`). It is many residuals wide, so 0.06 ρ^0.35 of them, rising faster beyond ρ = 1000, between
     0.13 and 3. Squared without an intercept: 2.5, because residuals as long as the labels must pass unclipped, unless the
     noise of so large a cap exceeds them: ρ/20 of them below ρ = 50. Where columns are nearly parallel noise adds up along
@@ -161,7 +161,7 @@ def outer_rounds(n_passes: int) -> int:
 def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]:
     """Return a sentence for every option that a rule decided.
 
-    counted : True if the run buys its start as a histogram of counts or amounts.
+    counted : True if the run releases its start as a histogram of counts or amounts.
     """
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
@@ -188,7 +188,7 @@ def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]
     elif (
         solver.label_share
         and solver.by_pass
-        and (not problem.loss.quadratic or (problem.mu or 0.0) * problem.n_records < BUYS_LABELS)
+        and (not problem.loss.quadratic or (problem.mu or 0.0) * problem.n_records < SPREAD_FROM)
     ):
         said.append(f"mean of the labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
     elif solver.label_share:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from vfl.losses.base import MEAN, SHARES
 from vfl.penalties import declares_sparse
-from vfl.solvers.bought import counts
-from vfl.solvers.rules.defaults import BUYS_LABELS, has_spread, nearly_parallel, off_centre, typical_spread
+from vfl.solvers.releases import counts
+from vfl.solvers.rules.defaults import SPREAD_FROM, has_spread, nearly_parallel, off_centre, typical_spread
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
@@ -38,7 +38,7 @@ SHRINKS = 1.5
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
 WIDENS = 300.0
-"""Least ρ at which sums of what the record cap cuts are bought."""
+"""Least ρ at which sums of what the record cap cuts are released."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -53,10 +53,8 @@ def clear(problem: Problem) -> float:
     """Return μn of what the moments leave, inf without privacy."""
     if problem.mu is None:
         return math.inf
-    bought = (
-        problem.smoothness_share if isinstance(problem.smoothness, str) and problem.smoothness == "private" else 0.0
-    )
-    return problem.mu * math.sqrt(1.0 - bought) * problem.n_records
+    spent = problem.smoothness_share if isinstance(problem.smoothness, str) and problem.smoothness == "private" else 0.0
+    return problem.mu * math.sqrt(1.0 - spent) * problem.n_records
 
 
 def serves(problem: Problem) -> bool:
@@ -75,15 +73,15 @@ def _clear_off_centre(problem: Problem) -> float:
     return PARALLEL_CLEAR if nearly_parallel(problem) else OFF_CENTRE_CLEAR
 
 
-def buys_mean(problem: Problem) -> bool:
-    """Return True if the labels' mean is bought without their spread.
+def releases_mean(problem: Problem) -> bool:
+    """Return True if the labels' mean is released without their spread.
 
     For squared loss where noise would dominate a histogram of the labels; for Huber loss, whose unit is its width, wherever an
     intercept may start there.
     """
     if math.isfinite(problem.loss.slope):
         return problem.loss.start == MEAN and problem.centred and math.isfinite(problem.label_range)
-    return has_spread(problem) and clear(problem) < BUYS_LABELS
+    return has_spread(problem) and clear(problem) < SPREAD_FROM
 
 
 def standing_still(problem: Problem) -> str:
@@ -119,7 +117,7 @@ def label_share(problem: Problem) -> float:
         if not (problem.loss.log_odds or problem.loss.multinomial) and signal_to_noise(problem) >= UNSURE:
             return 0.0
         return _balance_share(problem, clear(problem), 0.1)
-    if buys_mean(problem):
+    if releases_mean(problem):
         return _mean_share(problem, clear(problem), 33.0, 0.3)
     if not has_spread(problem):
         return 0.0
@@ -138,9 +136,9 @@ def has_constant(problem: Problem) -> bool:
 def start_share(problem: Problem) -> float:
     """Return the share of μ² for the start of a run that moves all coordinates by joint gradients: as `label_share`.
 
-    Its steps are short and repair little of the start's noise. So the start has more of the budget, classification buys the
-    share of positive labels at any ρ, and squared loss the mean alone. Steps of Huber loss repair least, so its mean is bought
-    with noise of 1.2 % of the declared range in place of 3 %.
+    Its steps are short and repair little of the start's noise. So the start has more of the budget, classification releases the
+    share of positive labels at any ρ, and squared loss the mean alone. Steps of Huber loss repair least, so its mean has
+    noise of 1.2 % of the declared range in place of 3 %.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     if counts.has_counts(problem):
@@ -151,7 +149,7 @@ def start_share(problem: Problem) -> float:
 
 
 def _nearly_all(problem: Problem) -> float:
-    """Return 0.9 where steps learn nothing, so that the constant model is all that the budget can buy; 0 elsewhere."""
+    """Return 0.9 where steps learn nothing, so that the constant model is all that the budget can pay for; 0 elsewhere."""
     return 0.9 if time(problem) < STILL else 0.0
 
 
@@ -203,7 +201,7 @@ def record_clip(problem: Problem) -> float:
     range as most do, for which the one that is found stands in (`label_share`). Logistic loss: 0.065 ρ^0.4 of it, between
     0.3 and 1.5: its cap biases nothing at the true probabilities, and beyond 1.5 nothing of a typical record is cut.
     Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5; without an intercept residuals keep a mean, so 0.075 ρ between 0.3 and 3, and
-    more beyond ρ = 100 where columns are not nearly parallel. Counts: vfl.solvers.bought.counts.
+    more beyond ρ = 100 where columns are not nearly parallel. Counts: vfl.solvers.releases.counts.
     """
     if not problem.private:
         return math.inf

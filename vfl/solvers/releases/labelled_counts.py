@@ -12,8 +12,8 @@ from vfl.losses import loss_of
 from vfl.messages import Backward
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
-from vfl.solvers.bought.smoothness import require_bearable
 from vfl.solvers.protocol import Derivative, Solver
+from vfl.solvers.releases.smoothness import require_bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

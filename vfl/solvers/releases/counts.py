@@ -1,7 +1,7 @@
 """Regression with a log link near the mean of its labels: start, curvature, cap and trust region, for a share of μ².
 
 The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 for the default, while counts of mean 0.3
-curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private run buys a histogram of its counts, and
+curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private run releases a histogram of its counts, and
 
     starts the intercept at v₀ = log(mean), the constant model;
     takes steps for the curvature there, exp(v₀);
@@ -30,7 +30,7 @@ from vfl.evaluation.statistics import GRID, steps_of
 from vfl.losses.base import COUNTS
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
-from vfl.solvers.bought.labels import Spread, noised
+from vfl.solvers.releases.labels import Spread, noised
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
-    from vfl.solvers.bought.smoothness import Curvature
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.smoothness import Curvature
     from vfl.types import Integers, Vector
 
 BINS = 32

@@ -1,4 +1,4 @@
-"""Means and coordinate-wise smoothness M_j of the columns: declared, from bounds, bought with a share of μ², or exact.
+"""Means and coordinate-wise smoothness M_j of the columns: declared, from bounds, released for a share of μ², or exact.
 
 If an intercept absorbs a shift, columns are centred at their released means c_j. F does not change, the columns become
 nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
@@ -35,7 +35,7 @@ class Curvature:
 
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
-    unit : unit of the residuals; 1 unless their spread was bought (vfl.solvers.bought.labels).
+    unit : unit of the residuals; 1 unless their spread was released (vfl.solvers.releases.labels).
     """
 
     centre: Vector
@@ -103,7 +103,7 @@ def require_representable(problem: Problem) -> None:
             )
 
 
-def buys_moments(problem: Problem) -> bool:
+def releases_moments(problem: Problem) -> bool:
     """Return True if a share of the budget is spent on the moments of the columns."""
     private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
     return private and bool(features(problem).any())
@@ -115,8 +115,8 @@ def asks_moments(problem: Problem) -> bool:
 
 
 def moments_event(problem: Problem) -> Gaussian | None:
-    """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not bought."""
-    if problem.mu is None or not buys_moments(problem):
+    """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not released."""
+    if problem.mu is None or not releases_moments(problem):
         return None
     columns = int(features(problem).sum()) // problem.layout.width
     means = int(problem.centred_coordinates.sum()) // problem.layout.width
@@ -172,7 +172,7 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
 
 
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
-    """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the bought moments.
+    """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the released moments.
 
     Post-processing. Unlike the M_j of `curvature`, a variance here is neither drawn to the others nor lifted, so that its
     noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a

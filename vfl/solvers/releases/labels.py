@@ -18,7 +18,7 @@ from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
 from vfl.schema import MOST_CLASSES
-from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.releases.smoothness import require_bearable
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Sums of what the record cap cuts off, bought between two passes, and the wider cap that they may justify.
+"""Sums of what the record cap cuts off, released between two passes, and the wider cap that they may justify.
 
 Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
 the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
@@ -22,7 +22,7 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
-from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.releases.smoothness import require_bearable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

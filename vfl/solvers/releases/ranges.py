@@ -12,8 +12,8 @@ from vfl.messages import Ranges
 from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.smoothness import require_bearable
 from vfl.solvers.protocol import Solver
+from vfl.solvers.releases.smoothness import require_bearable
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Start of the intercept at the best constant model, bought by solvers of joint gradients with a share of the budget.
+"""Start of the intercept at the best constant model, released by solvers of joint gradients with a share of the budget.
 
 One Gaussian release of label statistics, charged beside the solver's own releases: the share of positive labels, a histogram
 of counts, or the mean of the labels. A run whose steps learn nothing then ends at the constant model instead of at 0.
@@ -16,9 +16,9 @@ from vfl.arguments import require_number
 from vfl.errors import SpecificationError
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.labels import balance_of, constant, mean, mean_of, noised
-from vfl.solvers.bought.smoothness import Curvature
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.labels import balance_of, constant, mean, mean_of, noised
+from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BoughtStart:
+class ReleasedStart:
     """Release of the labels' statistic. It is μ-GDP with μ = Δ/σ under replace-one, and part of the charges of `planned`.
 
-    share : of μ², about; 0 buys nothing, and the intercept starts at the middle of the declared labels.
+    share : of μ², about; 0 releases nothing, and the intercept starts at the middle of the declared labels.
     """
 
     problem: Problem
     share: float
 
     def planned(self, *charges: Charge, cost: float) -> tuple[Charge, ...]:
-        """Return the charges with σ scaled to the problem's (ε, δ), the statistic's first if it is bought.
+        """Return the charges with σ scaled to the problem's (ε, δ), the statistic's first if it is released.
 
         cost : Σ Δ²/σ² of the given charges as they stand, of which the statistic's share follows; a batch that is sampled
             at rate q counts q² times.
@@ -93,12 +93,12 @@ def require_share(solver: str, share: float | None) -> None:
 
 
 def share_of(solver: str, problem: Problem, given: float | None, clip: float | None) -> float:
-    """Return the share to spend on the start: as given, else by the rule, which buys nothing where the clip is given."""
+    """Return the share to spend on the start: as given, else by the rule, which releases nothing where the clip is given."""
     fits = problem.private and problem.start is None and record_defaults.has_constant(problem)
     if given and not fits:
         raise SpecificationError(
-            f"{solver}: label_share={given!r} buys where the intercept starts, which needs privacy, an intercept, a loss with "
-            "a best constant model, declared bounds for labels that are numbers, and no model to start from: leave "
+            f"{solver}: label_share={given!r} pays for the start of the intercept, which needs privacy, an intercept, a loss "
+            "with a best constant model, declared bounds for labels that are numbers, and no model to start from: leave "
             "label_share out"
         )
     if given is not None:
@@ -107,7 +107,7 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
 
 
 def explain(share: float) -> tuple[str, ...]:
-    """Return the sentence about the start, if it is bought."""
+    """Return the sentence about the start, if it is released."""
     return (f"the constant model for {share:.2g} of μ²: the intercept starts there.",) if share else ()
 
 

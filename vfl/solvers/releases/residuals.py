@@ -1,4 +1,4 @@
-"""A histogram of residuals, bought between two passes, and the record cap that it makes best.
+"""A histogram of residuals, released between two passes, and the record cap that it makes best.
 
 A declared range does not describe residuals, and neither does the labels' spread where much of it is explained: the best cap
 differs by a factor of ten between symmetric and skewed residuals. All but the histogram is post-processing.
@@ -17,7 +17,7 @@ from vfl.evaluation.statistics import GRID
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.releases.smoothness import require_bearable
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.calibration import noise_multiplier
 from vfl.solvers import joint
-from vfl.solvers.bought import counts
-from vfl.solvers.bought.labels import noised
-from vfl.solvers.bought.start import BoughtStart, statistic_of
+from vfl.solvers.releases import counts
+from vfl.solvers.releases.labels import noised
+from vfl.solvers.releases.start import ReleasedStart, statistic_of
 from vfl.solvers.rules import record_defaults
 from vfl.solvers.rules.defaults import signal_to_noise
 
@@ -64,7 +64,7 @@ def event(problem: Problem) -> Gaussian:
 
 def schedule(problem: Problem) -> Schedule:
     """Release the statistic; return the constant model, (p,), moved by one proximal step if the intercept is penalised."""
-    w, _ = yield from BoughtStart(problem, 1.0).found(((event(problem), 1),))
+    w, _ = yield from ReleasedStart(problem, 1.0).found(((event(problem), 1),))
     return joint.proximal(problem, w, 1.0 / problem.loss.curvature)
 
 

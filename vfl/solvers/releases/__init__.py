@@ -1,0 +1,1 @@
+"""Facts about the data that a run releases for a share of its budget, each by one charged release."""
