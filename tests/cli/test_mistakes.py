@@ -199,6 +199,7 @@ def test_remedies_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("train", "job.toml"), "There is no command 'train' (it is vfl run)."),
+        (("trian", "job.toml"), "There is no command 'trian' (it is vfl run)."),
         (("vrify", "x"), "There is no command 'vrify' (did you mean 'verify'?)."),
         (("run", "job.toml", "--epsilon", "2"), ": a value of the job is given as --set privacy.epsilon=..."),
         (("plan", "job.toml", "--solver", "SGD"), ": a value of the job is given as --set solver.kind=..."),

@@ -933,6 +933,10 @@ class TestSet:
     def test_an_override_may_start_a_table(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
 
+    def test_an_empty_override_takes_a_value_out(self, tmp_path: Path) -> None:
+        assert read(tmp_path, FILE, "holdout=0.25", "holdout=")[0].holdout is None
+        assert read(tmp_path, FILE, "solver.passes=")[0].solver == vfl.SkGD()
+
     def test_the_last_override_wins(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "name=one", "name=two")[0].name == "two"
 

@@ -127,3 +127,10 @@ def test_warnings_come_at_doublings_and_count_the_runs_between() -> None:
             train()
     assert [str(w.message).split(" of this process")[0] for w in caught] == ["private run 2", "private run 4"]
     assert str(caught[1].message).endswith("The next such warning comes at run 8")
+
+
+def test_an_epsilon_that_protects_nothing_is_warned_of() -> None:
+    huge = replace(JOB, privacy=vfl.Privacy(epsilon=500.0, delta=1e-6, noise=vfl.SeededNoise(0)))
+    with pytest.warns(vfl.PrivacyWarning, match="ε = 500 protects next to nothing"):
+        train(huge)
+    assert vfl.plan(JOB, N).warnings == ()

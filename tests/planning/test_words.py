@@ -40,7 +40,7 @@ def test_a_plan_of_a_run_on_shares_predicts_no_time() -> None:
     said = str(plan(replace(JOB, trust="secure", secure=vfl.Secure()), 20_000))
     (cost,) = [line for line in said.splitlines() if line.startswith("  cost ")]
     assert "MB between participants; the time is not predicted, since every step on shares waits" in cost
-    assert " s once the parties have loaded" in str(plan(JOB, 20_000))
+    assert " s of rounds on an idle machine, after " in str(plan(JOB, 20_000))
 
 
 def test_the_outline_names_model_sizes_and_penalty() -> None:

@@ -602,6 +602,8 @@ class TestCharts:
             ("income", 100, "income"),
             ("column 12345", 67, "colu…2345"),
             ("収入", 40, "収入"),
+            ("RAC1P=AMERICAN", 100, "RAC1P=…ICAN"),  # capitals are wider
+            ("mwmwmwmwmw", 70, "mwm…mw"),
             ("収入" * 9, 60, "収入…入"),
             ("x344", (16 + charts.DIGIT * 4) - 16, "x344"),
         ],

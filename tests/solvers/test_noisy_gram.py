@@ -78,6 +78,7 @@ class TestTheOptimum:
         result = vfl.train(job(penalty=penalty), table(), engine="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
 
+    @pytest.mark.filterwarnings("ignore:.*protects next to nothing:vfl.PrivacyWarning")
     def test_with_little_noise_it_comes_near(self) -> None:
         peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
         spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.NoisyGram(clip=4.0))

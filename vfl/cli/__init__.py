@@ -91,9 +91,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
         """Find the command; for an unknown name suggest the nearest one."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            import difflib
+
             from vfl.errors import nearest
 
-            close = f" (it is vfl {INSTEAD[args[0]]})" if args[0] in INSTEAD else nearest(args[0], COMMANDS)
+            (best,) = difflib.get_close_matches(args[0], [*INSTEAD, *COMMANDS], n=1) or ("",)
+            close = f" (it is vfl {INSTEAD[best]})" if best in INSTEAD else nearest(args[0], COMMANDS)
             ctx.fail(f"There is no command {args[0]!r}{close}.")
         return super().resolve_command(ctx, args)
 

@@ -228,12 +228,15 @@ _ASSIGNMENT = re.compile(rf"(?P<key>{_NAME}(?:\.{_NAME})*)=(?P<value>.*)", re.DO
 
 
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
-    """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text."""
+    """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text.
+
+    Nothing after the sign takes the key out, so that its default holds: TOML has no word for nothing.
+    """
     for assignment in assignments:
         found = _ASSIGNMENT.fullmatch(assignment)
         if found is None:
             raise SpecificationError(f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
-        key, text = found["key"], found["value"]
+        key, text = found["key"], found["value"].strip()
         try:
             value = parse_toml(f"value = {text}")["value"]
         except ValueError:
@@ -244,7 +247,10 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
                 raise SpecificationError(f"--set {key}: {name!r} is not a table")
-        target[last] = value
+        if text:
+            target[last] = value
+        else:
+            target.pop(last, None)
 
 
 def _unquoted(name: str) -> str:

@@ -119,15 +119,24 @@ def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu:
     return [*asked, GroupFairness(problem, spec, columns, n_records, mu, why)]
 
 
-def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
-    """Return the warning about a δ that is too large for n records (Dwork & Roth 2014, section 2.3), if it is."""
+WEAK = 50.0
+"""ε above which a guarantee is called weak. Usual ones are at most 10 (Ponomareva et al. 2023, section 5.2.1)."""
+
+
+def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]:
+    """Return the warnings about an ε that promises nothing, and a δ too large for n (Dwork & Roth 2014, section 2.3)."""
+    odds = (
+        f"ε = {epsilon:.4g} protects next to nothing: one record may change the odds of an outcome by a factor of "
+        f"e^{epsilon:.3g}; give ε of 10 or less"
+    )
+    weak = (odds,) if WEAK < epsilon < math.inf else ()
     if delta * n_records < 1.0:
-        return ()
+        return weak
     warning = (
         f"δ = {delta:.3g} is not below 1/n = {1 / n_records:.3g}: so weak a guarantee lets one record, drawn at random, be "
         f"published; leave privacy.delta out for 1/n² = {1 / n_records**2:.3g}, or give less"
     )
-    return (warning,)
+    return (*weak, warning)
 
 
 def _noting(schedule: Generator[Query, Released, T], gone: set[str]) -> Generator[Query, Released, T]:
@@ -250,7 +259,9 @@ class Plan:
         """Warnings about suspicious plans, each with its remedy, from public facts alone."""
         fairness = self.job.fairness
         chosen = (THRESHOLDS,) if fairness is not None and fairness.thresholds else ()
-        return chosen if self.problem.delta is None else (*warnings_of(self.problem.delta, self.n_records), *chosen)
+        if self.problem.delta is None or self.job.privacy is None:
+            return chosen
+        return (*warnings_of(self.job.privacy.epsilon, self.problem.delta, self.n_records), *chosen)
 
     def __str__(self) -> str:
         return words.text(words.title(self), words.outline(self))

@@ -196,7 +196,8 @@ def _cost(plan: Plan) -> tuple[str, str]:
     traffic = f"{plan.round_trips:,} round trips, {most}{plan.n_bytes / 1e6:.3g} MB between participants"
     if plan.sharing is not None:
         return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
-    return "cost", f"{traffic}, about {plan.seconds:.2g} s once the parties have loaded"
+    taken = f"about {plan.seconds:.2g} s of rounds on an idle machine"
+    return "cost", f"{traffic}, {taken}, after processes have started and parties have loaded"
 
 
 def _alignment(plan: Plan) -> Lines:

@@ -19,7 +19,9 @@ COLOURS = 8
 DOTTED = 20
 """Largest number of points that get a mark each, so that a curve of one point is visible."""
 DIGIT = 6.7
-"""Approximate width of a character in the charts' font; East Asian wide characters count twice."""
+"""Approximate width of a small letter in the charts' font."""
+WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
+"""Widths of wide characters in units of DIGIT. Other capitals count 1.35, East Asian wide characters 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,14 @@ def _from(name: str, alike: set[str], width: float) -> str:
     return f"…{kept}" if start + len(kept) == len(name) else f"…{kept}…"
 
 
-def _columns(name: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in name)
+def _columns(name: str) -> float:
+    return sum(map(_columns_of, name))
+
+
+def _columns_of(character: str) -> float:
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2.0
+    return WIDER.get(character, 1.35 if character.isupper() else 1.0)
 
 
 def _widest(names: Iterable[str]) -> float:
@@ -125,7 +133,7 @@ def _widest(names: Iterable[str]) -> float:
 def _taken(name: str, room: float) -> str:
     kept = ""
     for character in name:
-        room -= _columns(character)
+        room -= _columns_of(character)
         if room < 0:
             break
         kept += character

@@ -35,7 +35,7 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         "assignments",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Change a value of the job, for instance --set privacy.epsilon=2; may be repeated.",
+        help="Change a value of the job, as in --set privacy.epsilon=2; --set holdout= takes it out. May be repeated.",
     )
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
 

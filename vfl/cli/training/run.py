@@ -245,7 +245,10 @@ def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, 
         "delta": certificate.delta if private else None,
         "adjacency": certificate.adjacency,
         "flags": list(certificate.flags),
-        "warnings": [*(warnings_of(certificate.delta, certificate.n_records) if private else ()), *warnings],
+        "warnings": [
+            *(warnings_of(certificate.epsilon, certificate.delta, certificate.n_records) if private else ()),
+            *warnings,
+        ],
         **result.in_original_units(),
         "findings": {name: findings.to_dict() for name, findings in result.findings.items()},
     }
