@@ -13,6 +13,7 @@ import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -23,7 +24,8 @@ import vfl
 from coordinator.rounds import Round
 from vfl import cli
 from vfl.cli.administration.ledger import STOPPED_EARLY
-from vfl.cli.terminal.progress import LINES, Progress, is_live
+from vfl.cli.terminal.progress import LINES, Progress, Steps, is_live
+from vfl.cli.terminal.streams import outliving
 from vfl.job import file as jobfile
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import charged_before
@@ -173,6 +175,23 @@ def _read(descriptor: int) -> bytes:
 
 
 class TestTerminal:
+    def test_only_the_drawn_line_moves_the_terminal(
+        self, terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def run() -> None:
+            monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+            with outliving():
+                steps = Steps()
+                steps.begin(3)
+                steps.advance(1, lambda: "caption\x1b]0;x\x07")
+                click.echo("line\x1b[2J\x9b1m", err=True)
+                steps.end()
+
+        sent = terminal(80, run)
+        assert "\x1b[?25l" in sent
+        assert "caption\\u001b]0;x\\u0007" in sent
+        assert "line\\u001b[2J\\u009b1m" in sent
+
     @pytest.mark.parametrize("columns", [12, 24, 40, 80, 200])
     def test_the_line_never_wraps(self, terminal: Callable[..., str], columns: int) -> None:
         def run() -> None:

@@ -56,7 +56,9 @@ class Steps:
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
-            self._bar = RichProgress(words, BarColumn(), console=Console(file=drawing()))
+            # Rich takes over no stream: what others print while the line is drawn stays filtered.
+            console = Console(file=drawing())
+            self._bar = RichProgress(words, BarColumn(), console=console, redirect_stdout=False, redirect_stderr=False)
             self._task = self._bar.add_task("starting", total=self._total)
             self._bar.start()
 

@@ -56,18 +56,30 @@ class Shown(io.TextIOWrapper):
         return super().write(text)
 
 
+_DRAWN = re.compile(r"(\x1b\[[\d;?]*[A-Za-z]|\r)")
+"""Motions and colours of a drawn line."""
+
+
 class _Drawing:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
     def write(self, text: str) -> int:
-        stream = sys.stderr
-        return stream.write_control(text) if isinstance(stream, Shown) else stream.write(text)
+        if isinstance(self._stream, Shown):
+            # Odd parts are matches.
+            parts = (part if k % 2 else shown(part) for k, part in enumerate(_DRAWN.split(text)))
+            self._stream.write_control("".join(parts))
+        else:
+            self._stream.write(text)
+        return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
+        return getattr(self._stream, name)
 
 
 def drawing() -> Any:
-    """Return standard error for a drawn line, whose control characters are the program's own: its words pass `shown` first."""
-    return _Drawing()
+    """Return standard error for a drawn line, which Rich moves and colours: the words of its caption pass `shown` first."""
+    return _Drawing(sys.stderr)
 
 
 @contextlib.contextmanager
