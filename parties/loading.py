@@ -27,7 +27,7 @@ from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
-from vfl.job.placement import IN_ONE_PROCESS
+from vfl.job.site import IN_ONE_PROCESS
 from vfl.schema import RealLabel
 from vfl.shards import Each, Here, cut
 

@@ -314,7 +314,7 @@ def whole_job(**options: Any) -> vfl.Job:
 
 @pytest.fixture(scope="module")
 def result(frame: pd.DataFrame) -> vfl.Result:
-    return vfl.train(whole_job(), frame, engine="inprocess", cores=1)
+    return vfl.train(whole_job(), frame, at=vfl.InProcess(cores=1))
 
 
 def test_a_model_is_saved_split_and_converted(result: vfl.Result, frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_model_is_saved_split_and_converted(result: vfl.Result, frame: pd.Data
     ]
     parts = result.save_parts(tmp_path / "parts")
     sources = {"bank": frame.drop(columns=["y", "b"]), "telco": frame[["b"]]}
-    assert (vfl.predict(parts, sources, engine="inprocess").margins == margins).all()
+    assert (vfl.predict(parts, sources, at="inprocess").margins == margins).all()
     pipeline = pickle.loads(pickle.dumps(result.to_sklearn()))  # noqa: S301
     np.testing.assert_allclose(pipeline.decision_function(frame), margins, rtol=0, atol=1e-9)
 
@@ -354,7 +354,7 @@ def test_a_private_run_charges_nothing_more(frame: pd.DataFrame) -> None:
     made_of = vfl.Job(columns={"f": vfl.Log(1, of="x")}, bounds={"f": (0, 10), "b": (-2, 2)}, **options)
     plans = [vfl.plan(spec, 1000) for spec in (plain, made_of)]
     assert plans[0].releases == plans[1].releases
-    result = vfl.train(made_of, frame.fillna({"x": 1}), engine="inprocess", cores=1)
+    result = vfl.train(made_of, frame.fillna({"x": 1}), at=vfl.InProcess(cores=1))
     assert result.certificate.private
 
 

@@ -72,14 +72,14 @@ def test_a_run_writes_through_no_link(tmp_path: Path, name: str, monkeypatch: py
     job = vfl.Job(partition=vfl.FeaturePartition({"a": ["x"]}, label=("a", "y")), bounds={"x": (0, 1)}, privacy=None)
     rows = {"x": np.linspace(0, 1, 20), "y": np.arange(20) % 2}
     with contextlib.suppress(OutputError):
-        vfl.train(job, rows, engine="inprocess", output=folder)
+        vfl.train(job, rows, at="inprocess", output=folder)
     assert victim.read_text() == "own"
 
 
 def test_files_of_a_run_are_its_owners(tmp_path: Path) -> None:
     job = vfl.Job(partition=vfl.FeaturePartition({"a": ["x"]}, label=("a", "y")), bounds={"x": (0, 1)}, privacy=None)
     rows = {"x": np.linspace(0, 1, 20), "y": np.arange(20) % 2}
-    vfl.train(job, rows, engine="inprocess", output=tmp_path / "run").save_parts(tmp_path / "parts")
+    vfl.train(job, rows, at="inprocess", output=tmp_path / "run").save_parts(tmp_path / "parts")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 4
     assert [path.name for path in files if path.stat().st_mode & 0o077] == []

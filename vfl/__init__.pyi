@@ -48,7 +48,9 @@ from vfl.features import (
     Spline as Spline,
 )
 from vfl.job import Job as Job
-from vfl.job.placement import Placement as Placement
+from vfl.job.environment import Ledger as Ledger, Source as Source
+from vfl.job.faults import Faults as Faults
+from vfl.job.site import Federated as Federated, InProcess as InProcess, Ray as Ray
 from vfl.launch.align import align as align
 from vfl.launch.purchases.bounds import private_bounds as private_bounds
 from vfl.launch.evaluate import evaluate as evaluate

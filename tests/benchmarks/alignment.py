@@ -94,7 +94,7 @@ def align_a_job(n: int, cores: int) -> tuple[float, float]:
         job = vfl.Job(partition=partition, id="customer", bounds={"a": (0, 1), "b": (0, 1)}, privacy=None)
         start, busy = time.perf_counter(), processor_time()
         indexes = {party: f"{folder}/own-{party}" for party in sources}
-        found = vfl.align(job, sources, engine="inprocess", cores=cores, indexes=indexes)
+        found = vfl.align(job, vfl.Source(sources, index=indexes), at=vfl.InProcess(cores=cores))
         seconds, busy = time.perf_counter() - start, processor_time() - busy
     if found.n_records != n - n // 2:
         raise SystemExit("wrong result")

@@ -93,10 +93,10 @@ def figures(scene: Scene, seeds: int) -> dict[str, list[tuple[float, float]]]:
     for seed in range(seeds):
         privacy = vfl.Privacy(epsilon=EPSILON, noise=vfl.SeededNoise(seed))
         joint = scene.job(loss="multinomial", classes=scene.classes, privacy=privacy)
-        result = vfl.train(joint, table, engine="inprocess")
+        result = vfl.train(joint, table, at="inprocess")
         found["multinomial"].append(scene.measured(result.predict_proba(rest)))
         single = vfl.train_one_vs_rest(
-            scene.job(privacy=privacy), table, classes=scene.classes, n_records=scene.train, engine="inprocess"
+            scene.job(privacy=privacy), table, classes=scene.classes, n_records=scene.train, at="inprocess"
         )
         each = expit(single.decision_function(rest))
         found["rest"].append(scene.measured(each / each.sum(axis=1, keepdims=True)))
@@ -106,7 +106,7 @@ def figures(scene: Scene, seeds: int) -> dict[str, list[tuple[float, float]]]:
 def apart(scene: Scene) -> float:
     """Return the largest difference between a coefficient of a fit without noise and scikit-learn's."""
     result = vfl.train(
-        scene.job(loss="multinomial", classes=scene.classes, privacy=None), scene.table(), engine="inprocess"
+        scene.job(loss="multinomial", classes=scene.classes, privacy=None), scene.table(), at="inprocess"
     )
     exact = LogisticRegression(C=1.0 / (PENALTY * scene.train), max_iter=20_000, tol=1e-10)
     exact.fit(scene.X[: scene.train], scene.y[: scene.train])

@@ -154,16 +154,16 @@ def started(n: int, arm: str) -> Iterator[tuple[Iterator[Any], Callable[[], set[
             for party in parties:
                 party.start()
             try:
-                yield stream(job(), federation=joined.place), lambda: {int(party.pid or 0) for party in parties}
+                yield stream(job(), at=joined.place), lambda: {int(party.pid or 0) for party in parties}
             finally:
                 for party in parties:
                     party.terminate()
                     party.join()
         return
     shards = SHARDS if arm == SHARDED else 1
-    engine = INPROCESS if arm == INPROCESS else RAY
+    site = vfl.InProcess(cores=1, shards=shards) if arm == INPROCESS else vfl.Ray(cores=1, shards=shards)
     yield (
-        stream(job(), sources, engine=engine, cores=1, placement=vfl.Placement(shards=shards)),
+        stream(job(), sources, at=site),
         lambda: {pid for pid, command in descendants().items() if command.startswith(b"ray::")},
     )
 

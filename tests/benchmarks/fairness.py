@@ -211,7 +211,7 @@ def runs(folder):
                 ("SkGD, λ = 1e-4, thresholds", 1e-4, {"solver": vfl.SkGD(), "fairness": thresholds}),
             ):
                 job = job_of(case, group, epsilon, strength, **fixed, **options)
-                result = vfl.train(job, case.table, engine="inprocess", watch=lambda event: None)
+                result = vfl.train(job, case.table, at="inprocess", watch=lambda event: None)
                 yield name, epsilon, said, result.findings
 
 

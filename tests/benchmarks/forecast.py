@@ -82,7 +82,7 @@ def trained(chosen: forecast_problems.Set, seed: int) -> Iterator[dict[str, Any]
             rows, fresh = order[:n], order[n : n + FRESH]
             noise = vfl.SeededNoise(int(rng.integers(2**30)))
             job = replace(chosen.job, privacy=vfl.Privacy(epsilon=epsilon, noise=noise))
-            result = vfl.train(job, chosen.table.take(rows), engine="inprocess")
+            result = vfl.train(job, chosen.table.take(rows), at="inprocess")
             margins, truth = X[fresh] @ np.asarray(result.w), y[fresh]
             row = {"name": chosen.name, "n": n, "eps": epsilon, "best": chosen.best, "q": None}
             if chosen.logistic:

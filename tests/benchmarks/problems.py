@@ -91,7 +91,7 @@ class Case:
         privacy = replace(self.job.privacy, noise=vfl.SeededNoise(seed), **declared)
         if "seed" in {f.name for f in fields(solver)}:
             options["seed"] = seed
-        return vfl.train(replace(self.job, privacy=privacy, solver=solver(**options)), self.table, engine="inprocess")
+        return vfl.train(replace(self.job, privacy=privacy, solver=solver(**options)), self.table, at="inprocess")
 
     def error(self, seed, solver=vfl.SkGD, smoothness=None, **options):
         """(F(w) − F*)/F* of one run."""

@@ -89,7 +89,7 @@ def in_process(frame, runs, passes=10):
     spec = job(1, passes)
     ratios = []
     for _ in range(runs + 1):
-        rounds = [e for e in stream(spec, frame, engine="inprocess") if hasattr(e, "seconds") and hasattr(e, "kind")]
+        rounds = [e for e in stream(spec, frame, at="inprocess") if hasattr(e, "seconds") and hasattr(e, "kind")]
         ours = sum(r.seconds for r in rounds) / passes
         v, w = np.zeros(len(y)), np.zeros(P)
         start = time.perf_counter()
@@ -186,7 +186,7 @@ def on_ray(frame, runs):
         labels, margins = ray.put(np.ones(frame.num_rows)), np.ones(frame.num_rows)
         for _ in range(runs + 1):
             bare = ray.get(driver.bare.remote(actor, labels, margins))
-            rounds = [e for e in stream(spec, frame) if hasattr(e, "kind")]
+            rounds = [e for e in stream(spec, frame, at="ray") if hasattr(e, "kind")]
             ratios.append(sum(r.seconds for r in rounds) / bare)
             warm.append(first(spec, frame))
     firsts = [first(spec, frame) for _ in range(2)]
@@ -202,7 +202,7 @@ def on_ray(frame, runs):
 def first(spec, frame):
     """Return the seconds to the first round."""
     start = time.perf_counter()
-    with contextlib.closing(stream(spec, frame)) as events:
+    with contextlib.closing(stream(spec, frame, at="ray")) as events:
         next(e for e in events if hasattr(e, "kind"))
     return time.perf_counter() - start
 

@@ -82,7 +82,7 @@ def job(columns: int, parties: int, block: int) -> vfl.Job:
 
 def seconds_a_pass(records: int, columns: int, parties: int, block: int, engine: str = "inprocess") -> float:
     """Return what the rounds of one run took, for each pass."""
-    taken = follow(stream(job(columns, parties, block), table(records, columns), engine=engine))
+    taken = follow(stream(job(columns, parties, block), table(records, columns), at=engine))
     return (taken.processor if engine == "inprocess" else taken.wall) / PASSES
 
 
@@ -132,9 +132,8 @@ def at_start(parties: int, shared: int | None) -> tuple[float, float]:
     The memory is RssAnon, without libraries and Ray's object store.
     """
     begun = time.perf_counter()
-    placement = vfl.Placement(parties_per_process=shared)
     with contextlib.closing(  # type: ignore[type-var]
-        stream(job(parties, parties, 1), table(2_000, parties), engine="ray", placement=placement)
+        stream(job(parties, parties, 1), table(2_000, parties), at=vfl.Ray(parties_per_process=shared))
     ) as events:
         next(event for event in events if isinstance(event, Round))
         return time.perf_counter() - begun, memory()[ALL]

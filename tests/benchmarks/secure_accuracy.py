@@ -37,7 +37,7 @@ def errors(case: problems.Case, solver: Any, trust: str, seeds: Sequence[int]) -
     for seed in seeds:
         privacy = replace(case.job.privacy, noise=vfl.SeededNoise(seed))
         job = replace(case.job, solver=solver, privacy=privacy, trust=trust)
-        found.append(case.error_of(vfl.train(job, case.table, engine="inprocess").w))
+        found.append(case.error_of(vfl.train(job, case.table, at="inprocess").w))
     return found
 
 

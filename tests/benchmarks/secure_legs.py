@@ -210,7 +210,7 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
         joined.start("notary", None)
         for name, source in sources_of(job, table, ids=False).items():
             joined.start(name, source, policy=joined.policy(name, POLICY))
-        vfl.train(job, federation=joined.place, watch=watch)
+        vfl.train(job, at=joined.place, watch=watch)
     return rounds, [meter.stated()]
 
 

@@ -195,7 +195,7 @@ def measure(
         watching.start()
     spec, data = (replace(job(passes), id="id"), identified(n)) if aligned else (job(passes), sources(n))
     try:
-        for event in stream(spec, data, engine=engine, placement=vfl.Placement(shards=shards)):
+        for event in stream(spec, data, at=vfl.Ray(shards=shards) if engine == "ray" else vfl.InProcess(shards=shards)):
             if isinstance(event, Round):
                 seconds.append(event.seconds)
                 print(f"round {event.number}: {event.seconds:.1f} s", file=sys.stderr, flush=True)

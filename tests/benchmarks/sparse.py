@@ -92,7 +92,7 @@ def job(n: int, p: int, stored: int, solver: vfl.SkGD | vfl.GCD, parties: int = 
         if isinstance(event, Round):
             releases += len(event.released)
 
-    vfl.train(spec, data, engine="inprocess", watch=watch)
+    vfl.train(spec, data, at="inprocess", watch=watch)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     took = times[-1] - times[1]
     print(f"\n{spec.solver.name}, {n:,} × {p:,}, {X.nnz:,} stored entries ({8e-6 * n * p:,.0f} MB if they were dense)")

@@ -79,7 +79,7 @@ def papers(name: str, build, settings: Settings) -> Iterator[Result]:
     case, seeds = build(settings.data, key, 1.0), settings.seeds(whole=5)
     for solver, paper in zip((vfl.CD(passes=50), vfl.SGD(passes=50)), PAPER[name], strict=True):
         job = replace(case.job, solver=solver)
-        seconds = [follow(stream(job, case.table, engine="inprocess")).processor for _ in (0, *seeds)]
+        seconds = [follow(stream(job, case.table, at="inprocess")).processor for _ in (0, *seeds)]
         yield Result(
             part="speed", case=f"50 passes, {name} ({case.n:,} × {case.scaled[0].shape[1]})", arm=f"vfl {solver.name}",
             measure="processor seconds of the rounds", unit="s", values=seconds[1:], against=paper,

@@ -100,7 +100,7 @@ def measured(name, case, solver, settings, at, **options) -> Result:
         made = solver(**options, **({"seed": seed} if ordered else {}))
         privacy = replace(job.privacy, noise=vfl.SeededNoise(seed))
         try:
-            found = vfl.train(replace(job, solver=made, privacy=privacy), case.table, engine="inprocess")
+            found = vfl.train(replace(job, solver=made, privacy=privacy), case.table, at="inprocess")
         except (SpecificationError, PrivacyError) as error:
             raise Absent(f"{type(error).__name__}: {error}") from error
         errors.append(case.error_of(found.w))

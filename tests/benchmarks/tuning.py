@@ -63,9 +63,9 @@ def measured(case, repeats):
     job = replace(case.job, holdout=0.2, privacy=privacy)
     losses, won = {"default": [], "tuned": []}, [0] * 4
     for _ in range(repeats):
-        found = vfl.train(job, case.table, engine="inprocess", watch=lambda event: None)
+        found = vfl.train(job, case.table, at="inprocess", watch=lambda event: None)
         losses["default"].append(held_out_loss(case, job, found.w))
-        tuned = vfl.tune(job, candidates(job), case.table, engine="inprocess", watch=lambda event: None)
+        tuned = vfl.tune(job, candidates(job), case.table, at="inprocess", watch=lambda event: None)
         losses["tuned"].append(held_out_loss(case, tuned.result.job, tuned.result.w))
         won[tuned.candidate - 1] += 1
     constant = held_out_loss(case, job, np.zeros_like(found.w))

@@ -178,7 +178,7 @@ def passes(n: int, runs: int, parties: int) -> dict[str, list[float]]:
                     if getattr(event, "kind", "") == "Descend":
                         seconds.append(event.seconds)
 
-                vfl.train(spec, data, engine=engine, watch=watch)
+                vfl.train(spec, data, at=engine, watch=watch)
                 # The first pass computes what later ones keep.
                 taken[engine] = sum(seconds[parties:]) / (PASSES - 1)
             if run:

@@ -46,7 +46,7 @@ def job(*, privacy: vfl.Privacy | str | None = "default", **options: Any) -> vfl
 
 
 def certificate(**options: Any) -> Certificate:
-    return vfl.train(job(**options), data(), engine="inprocess").certificate
+    return vfl.train(job(**options), data(), at="inprocess").certificate
 
 
 SEEDED = vfl.Privacy(epsilon=1.5, delta=1e-6, noise=vfl.SeededNoise(1))
@@ -80,7 +80,7 @@ class TestClaim:
     def test_it_counts_every_release(self, solver: dict[str, Any]) -> None:
         charged: list[Any] = []
         result = vfl.train(
-            job(solver=solver), data(), engine="inprocess", watch=lambda e: charged.extend(getattr(e, "events", ()))
+            job(solver=solver), data(), at="inprocess", watch=lambda e: charged.extend(getattr(e, "events", ()))
         )
         assert result.certificate.releases == len(charged)
         assert dict(result.certificate.events) == Counter(charged)
@@ -92,7 +92,7 @@ class TestClaim:
 
 def test_fields_describe_the_run() -> None:
     spec = job(name="credit")
-    said = vfl.train(spec, data(), engine="inprocess").certificate
+    said = vfl.train(spec, data(), at="inprocess").certificate
     assert said.adjacency == "replace-one"
     assert said.noise == "CryptographicNoise"
     assert said.smoothness == "private"
@@ -184,7 +184,7 @@ class TestFile:
     def test_it_holds_no_data(self) -> None:
         """Counts, ids and cells stay out: other data of the same shape give the same public text."""
         other = {c: values[::-1] if c == "y" else values / 2 for c, values in data().items()}
-        one, two = (vfl.train(job(privacy=SEEDED), d, engine="inprocess").certificate for d in (data(), other))
+        one, two = (vfl.train(job(privacy=SEEDED), d, at="inprocess").certificate for d in (data(), other))
         differs = {f.name for f in dataclasses.fields(one) if getattr(one, f.name) != getattr(two, f.name)}
         assert differs == {"model_digest", "moments_digest"}  # digests of released values
 
@@ -333,7 +333,7 @@ class TestShares:
     def shared(cls) -> Certificate:
         from tests.coordinator.shares import job, table
 
-        return vfl.train(job(3), table(), engine="inprocess").certificate
+        return vfl.train(job(3), table(), at="inprocess").certificate
 
     def test_it_states_the_threat_model(self, shared: Certificate) -> None:
         assert shared.format == SHARED

@@ -55,7 +55,7 @@ def data() -> dict[str, Any]:
 
 def trained(folder: Path, **options: Any) -> vfl.Result:
     keywords = {name: options.pop(name) for name in ("ledger", "key") if name in options}
-    return vfl.train(job(**options), data(), engine="inprocess", output=folder, **keywords)
+    return vfl.train(job(**options), data(), at="inprocess", output=folder, **keywords)
 
 
 def verify(*arguments: object) -> str:
@@ -365,13 +365,13 @@ def test_a_run_that_exceeded_its_budget_and_was_cut_off_again(tmp_path: Path) ->
 
     spec = job(solver=vfl.SkGD(passes=4, sweep="block", clip="coordinate"), holdout=0.3)
     with pytest.raises(_Stop):
-        vfl.train(spec, data(), engine="inprocess", output=folder, watch=stop_at(3))
+        vfl.train(spec, data(), at="inprocess", output=folder, watch=stop_at(3))
     log = folder / "rounds.log"
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # lost, and charged all the same
     with pytest.raises(_Stop):
-        resume(folder, data(), engine="inprocess", watch=stop_at(17))
+        resume(folder, data(), at="inprocess", watch=stop_at(17))
     rounds: list[Any] = []
-    result = resume(folder, data(), engine="inprocess", watch=rounds.append)
+    result = resume(folder, data(), at="inprocess", watch=rounds.append)
     lines = [json.loads(line.split(" ", 1)[1]) for line in log.read_text(encoding="utf-8").splitlines()]
     refused = [line["round"] for line in lines if "round" in line and line["released"] is None]
     assert refused
@@ -476,7 +476,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         bounds = {"*": (-2, 2)} | ({"y": (-1, 2)} if loss == "squared" else {})
         spec = shares.job(3, 1, privacy=vfl.Privacy(epsilon=8.0), loss=loss, solver=solver, bounds=bounds)
         made[loss] = tmp_path_factory.mktemp("shared") / loss
-        vfl.train(spec, shares.table(), engine="inprocess", output=made[loss])
+        vfl.train(spec, shares.table(), at="inprocess", output=made[loss])
     return made
 
 

@@ -130,7 +130,7 @@ class TestRun:
         summary = trained(call, "--set", "privacy.noise.seed=1", "--output", "out")
         job, _ = jobfile.read("job.toml", ["privacy.noise.seed=1"])
         rest = pacsv.read_csv("all.csv").filter(~job.split.held_out(N))
-        result = vfl.train(replace(job, holdout=None, evaluation=None), rest, engine="inprocess")
+        result = vfl.train(replace(job, holdout=None, evaluation=None), rest, at="inprocess")
         assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
 
     def test_a_run_without_privacy_is_labelled_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -476,7 +476,7 @@ class TestSaved:
             privacy=vfl.Privacy(epsilon=0.7),
             solver=vfl.SkGD(passes=4),
         )
-        result = vfl.train(job, data, engine="inprocess")
+        result = vfl.train(job, data, at="inprocess")
         again = Result.load(result.save(tmp_path / "out"))
         assert again.w.tobytes() == result.w.tobytes()
         assert again.coef_.tobytes() == result.coef_.tobytes()

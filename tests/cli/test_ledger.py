@@ -259,7 +259,7 @@ class TestSettle:
                 raise Cut
 
         with pytest.raises(Cut):
-            vfl.train(self.job(dataset), self.data(), engine="inprocess", ledger=book, output=folder, watch=cut, **more)
+            vfl.train(self.job(dataset), vfl.Source(self.data(), **more), ledger=book, output=folder, watch=cut)
 
     def test_uncharged_releases_are_freed(self, tmp_path: Path) -> None:
         book = tmp_path / "book.db"
@@ -273,7 +273,7 @@ class TestSettle:
         # The next batch of charges may have been sent when the run was cut off.
         assert 0 < before.spent <= after.spent == after.committed < before.committed
         with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
-            resume(tmp_path / "run", self.data(), engine="inprocess")
+            resume(tmp_path / "run", self.data(), at="inprocess")
         assert not (tmp_path / "run" / "model.json").exists()
         assert "is settled: there is nothing left" in refused(SpecificationError, "settle", tmp_path / "run")
 
@@ -315,7 +315,7 @@ class TestSettle:
             if isinstance(event, Round) and event.number == 3:
                 seen.append(refused(OutputError, "settle", tmp_path / "run"))
 
-        vfl.train(self.job(), self.data(), engine="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile)
+        vfl.train(self.job(), self.data(), at="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile)
         assert "another process is at work" in seen[0]
 
     def test_by_id_stops_the_process(self, tmp_path: Path) -> None:
@@ -328,9 +328,7 @@ class TestSettle:
                 ledger("settle", run.run, "--ledger", book)
 
         with pytest.raises(BudgetError, match="is closed"):
-            vfl.train(
-                self.job(), self.data(), engine="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile
-            )
+            vfl.train(self.job(), self.data(), at="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile)
 
     def test_an_older_copy_of_the_ledger(self, tmp_path: Path) -> None:
         book, backup = tmp_path / "book.db", tmp_path / "backup.db"
@@ -345,7 +343,7 @@ class TestSettle:
 
     def test_a_partys_book_counts_the_whole_run(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(f'format = 1\njobs = ["*"]\n[total]\nepsilon = 4.0\ndelta = {DELTA}\n')
-        self.cut_off(tmp_path / "run", None, dataset=None, policies={"bank": tmp_path / "bank.toml"})
+        self.cut_off(tmp_path / "run", None, dataset=None, policy={"bank": tmp_path / "bank.toml"})
         (run,) = SqliteLedger(tmp_path / "bank.book").show()[0].runs
         assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.book")
         assert f"all of run {run.run!r} counts" in refused(

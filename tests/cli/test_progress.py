@@ -59,7 +59,7 @@ def data() -> dict[str, Any]:
 
 
 def train(watch: Callable[[Any], None], **options: Any) -> vfl.Result:
-    return vfl.train(job(**options), data(), engine="inprocess", watch=watch)
+    return vfl.train(job(**options), data(), at="inprocess", watch=watch)
 
 
 class TestPiped:
@@ -114,12 +114,12 @@ class TestPiped:
         """Releases that were charged and lost are not made again, so the run has fewer rounds than planned without
         failing."""
         with pytest.raises(KeyboardInterrupt), Progress() as progress:
-            vfl.train(job(), data(), engine="inprocess", output=tmp_path / "run", watch=_cut_at(progress, 7))
+            vfl.train(job(), data(), at="inprocess", output=tmp_path / "run", watch=_cut_at(progress, 7))
         assert "finished" not in capfd.readouterr().err
         log = tmp_path / "run" / checkpoint.NAME
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed before it was logged
         with Progress(earlier=charged_before(tmp_path / "run", job())) as progress:
-            resume(tmp_path / "run", data(), engine="inprocess", watch=progress)
+            resume(tmp_path / "run", data(), at="inprocess", watch=progress)
         last = capfd.readouterr().err.splitlines()[-1]
         total = make_plan(job(), N).round_trips
         assert re.fullmatch(
@@ -231,11 +231,11 @@ class TestResumed:
         spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=noise))
         folder = tmp_path / "run"
         with pytest.raises(KeyboardInterrupt):
-            vfl.train(spec, data(), engine="inprocess", output=folder, watch=_cut_at(Progress(quiet=True), 30))
+            vfl.train(spec, data(), at="inprocess", output=folder, watch=_cut_at(Progress(quiet=True), 30))
         earlier = charged_before(folder, jobfile.read(folder / jobfile.NAME)[0])
         capfd.readouterr()
         with Progress(earlier=earlier) as progress:
-            result = resume(folder, data(), engine="inprocess", watch=progress)
+            result = resume(folder, data(), at="inprocess", watch=progress)
         rounds = [line for line in capfd.readouterr().err.splitlines() if line.startswith("round ")]
         shown = [float(re.search(r"ε (\S+) of", line)[1]) for line in rounds]  # type: ignore[index]
         assert shown[0] > 0.5

@@ -33,9 +33,9 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
 ) -> None:
     """The vectors between organisations have the bytes that the plan predicts."""
     spec, traffic = job(**solver), Traffic()
-    here = vfl.train(spec, table(N), engine="inprocess")
+    here = vfl.train(spec, table(N), at="inprocess")
     monkeypatch.setattr("coordinator.federation.transport.Traffic", lambda: traffic)
-    there = vfl.train(spec, federation=joined.place)
+    there = vfl.train(spec, at=joined.place)
     assert traffic.n_bytes == pytest.approx(vfl.plan(spec, N).n_bytes, rel=0.1)
     assert here.coef_.tobytes() == there.coef_.tobytes()
     assert here.intercept_ == there.intercept_
@@ -77,8 +77,8 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     ids=["squared", "without noise", "GCD", "record cap and hold-out", "SGD"],
 )
 def test_other_jobs_agree_to_the_bit(joined, spec) -> None:
-    here = vfl.train(spec, table(N), engine="inprocess")
-    there = vfl.train(spec, federation=joined.place)
+    here = vfl.train(spec, table(N), at="inprocess")
+    there = vfl.train(spec, at=joined.place)
     np.testing.assert_array_equal(here.coef_, there.coef_)
     assert here.certificate.private == there.certificate.private
     assert {name: str(found) for name, found in here.findings.items()} == {
@@ -90,7 +90,7 @@ def test_a_private_run_is_in_the_books_and_the_certificate(joined, tmp_path) -> 
     spec = vfl.Job(
         partition=PARTITION, bounds=job().bounds, privacy=vfl.Privacy(epsilon=1.0), solver=vfl.SkGD(passes=2)
     )
-    result = vfl.train(spec, federation=joined.file, output=tmp_path / "run")
+    result = vfl.train(spec, at=vfl.Federated(joined.file), output=tmp_path / "run")
     assert result.certificate.private
     ended = [event for event in joined.events["bank"] if isinstance(event, events.Ended)][-1]
     assert ended.why == ""
@@ -105,15 +105,15 @@ def test_a_policy_that_does_not_accept_the_trust_setting_refuses(tmp_path) -> No
         joined.start("bank", sources["bank"])
         joined.start("telco", lambda: pytest.fail("the source was opened"), policy=joined.policy("telco", without))
         with pytest.raises(ConsentRefused, match=r"party 'telco' refuses job .*trust = \[\"trusted\"\]"):
-            vfl.train(job(), federation=joined.place)
+            vfl.train(job(), at=joined.place)
         refused = [event for event in joined.events["telco"] if isinstance(event, events.Refused)]
         assert len(refused) == 1
 
 
 def test_options_of_the_parties_are_not_the_coordinators(joined) -> None:
-    with pytest.raises(SpecificationError, match="policies cannot be combined with a federation"):
-        vfl.train(job(), federation=joined.place, policies={"bank": "policy.toml"})
+    with pytest.raises(SpecificationError, match="cannot be combined with a federation"):
+        vfl.train(job(), vfl.Source(None, policy={"bank": "policy.toml"}), at=joined.place)
     with pytest.raises(SpecificationError, match="parties hold the data"):
-        vfl.train(job(), table(50), federation=joined.place)
+        vfl.train(job(), table(50), at=joined.place)
     with pytest.raises(SpecificationError, match="started without a source named 'other'"):
-        vfl.train(job(), {"bank": "other"}, federation=joined.place)
+        vfl.train(job(), {"bank": "other"}, at=joined.place)

@@ -35,19 +35,19 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 )
 def test_training_agrees_to_the_bit_with_a_run_in_process(joined: Any, solver: Any) -> None:
     spec = job_of(privacy=SEEDED, solver=solver, holdout=0.3, evaluation=vfl.Evaluation(epsilon=2.0))
-    here, there = vfl.train(spec, TABLE, engine="inprocess"), vfl.train(spec, federation=joined.place)
+    here, there = vfl.train(spec, TABLE, at="inprocess"), vfl.train(spec, at=joined.place)
     assert there.w.tobytes() == here.w.tobytes()
     assert there.told() == here.told()
 
 
 def test_predictions_and_measures_agree_to_the_bit(joined: Any) -> None:
-    model = vfl.train(job_of(privacy=SEEDED), TABLE, engine="inprocess")
+    model = vfl.train(job_of(privacy=SEEDED), TABLE, at="inprocess")
     parts = sources_of(model.job, TABLE)
-    here, there = vfl.predict(model, parts), vfl.predict(model, federation=joined.place)
+    here, there = vfl.predict(model, parts), vfl.predict(model, at=joined.place)
     assert there.margins.shape == (len(TABLE), 3)
     assert there.margins.tobytes() == here.margins.tobytes()
     np.testing.assert_array_equal(there.labels, here.labels)
-    measured = vfl.evaluate(model, TABLE), vfl.evaluate(model, federation=joined.place)
+    measured = vfl.evaluate(model, TABLE), vfl.evaluate(model, at=joined.place)
     assert measured[0].measures == measured[1].measures
 
 
@@ -62,4 +62,4 @@ def test_a_party_that_sends_one_margin_per_record_is_refused(joined: Any, monkey
 
     monkeypatch.setattr(training, "_parted", short)
     with pytest.raises(FederationError, match="sent vector of an unexpected size"):
-        vfl.train(job_of(privacy=SEEDED), federation=joined.place)
+        vfl.train(job_of(privacy=SEEDED), at=joined.place)

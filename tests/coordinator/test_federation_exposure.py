@@ -31,12 +31,12 @@ def test_training_and_measures_agree_with_a_run_in_process(tmp_path: Path) -> No
         solver=vfl.SkGD(passes=3),
         holdout=0.3,
     )
-    here = vfl.train(spec, table, engine="inprocess")
+    here = vfl.train(spec, table, at="inprocess")
     with federation(tmp_path) as joined:
         for name, source in sources_of(spec, table).items():
             joined.start(name, source)
-        there = vfl.train(spec, federation=joined.place)
-        measured = vfl.evaluate(there, federation=joined.place)
+        there = vfl.train(spec, at=joined.place)
+        measured = vfl.evaluate(there, at=joined.place)
     assert there.coef_.tobytes() == here.coef_.tobytes()
     assert str(there.findings["held out"]) == str(here.findings["held out"])
     assert str(measured.measures["mae"]) == str(vfl.evaluate(here, table).measures["mae"])

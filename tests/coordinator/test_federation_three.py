@@ -71,7 +71,7 @@ def joined(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(joined):
-    return vfl.train(job(), federation=joined.place)
+    return vfl.train(job(), at=joined.place)
 
 
 def names(name: str) -> dict[str, str]:
@@ -80,14 +80,14 @@ def names(name: str) -> dict[str, str]:
 
 def test_training_on_aligned_records_agrees_up_to_the_order_of_records(joined, result) -> None:
     """The common order is random, and so are the sums' last bits; the noise and the grid make the releases equal."""
-    there = vfl.train(job(), tables(), engine="inprocess")
+    there = vfl.train(job(), tables(), at="inprocess")
     np.testing.assert_allclose(result.coef_, there.coef_, rtol=0, atol=1e-4)
     assert "200 records" in repr(result)
 
 
 def test_aligning_reports_progress_and_keeps_an_index(joined, tmp_path) -> None:
     seen: list[Aligning] = []
-    aligned = vfl.align(job(), federation=joined.place, watch=seen.append)
+    aligned = vfl.align(job(), at=joined.place, watch=seen.append)
     assert aligned.n_records == 200
     assert dict(aligned.sizes) == dict.fromkeys(PARTIES, 210)
     assert seen[-1].stage == "comparing"
@@ -105,10 +105,10 @@ def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result
 
     loading_load_range = loading.load_range
     monkeypatch.setattr(loading, "load_range", load_range)
-    there = vfl.predict(result, names("new"), federation=joined.place)
+    there = vfl.predict(result, names("new"), at=joined.place)
     assert Counter(read) == SHARDS
     new = {party: {c: v for c, v in source.items() if c != "y"} for party, source in tables(1, 5000).items()}
-    here = vfl.predict(result, new, engine="inprocess")
+    here = vfl.predict(result, new, at="inprocess")
     assert there.rows == here.rows == dict.fromkeys(PARTIES, 210)
     assert there.ids == here.ids
     assert len(there) == 200
@@ -118,18 +118,18 @@ def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result
 
 
 def test_prediction_without_ids_takes_rows_in_their_order(joined, result) -> None:
-    there = vfl.predict(result, names("unjoined"), federation=joined.place)
+    there = vfl.predict(result, names("unjoined"), at=joined.place)
     assert there.ids is None
     assert len(there) == 50
 
 
 def test_data_with_and_without_ids_do_not_mix(joined, result) -> None:
     with pytest.raises(DataError, match="have no id column 'customer', and others have one"):
-        vfl.predict(result, names("new") | {"shop": "unjoined"}, federation=joined.place)
+        vfl.predict(result, names("new") | {"shop": "unjoined"}, at=joined.place)
 
 
 def test_evaluation_agrees_with_one_process(joined, result) -> None:
-    there = vfl.evaluate(result, names("labelled"), federation=joined.place)
+    there = vfl.evaluate(result, names("labelled"), at=joined.place)
     here = vfl.evaluate(result, tables(2, 9000))
     assert str(there) == str(here)
 
@@ -141,9 +141,9 @@ def test_a_policy_decides_on_prediction_and_evaluation(tmp_path, result) -> None
             text = text.replace('models = ["*"]', "models = []") if party == "shop" else text
             joined.start(party, source, policy=joined.policy(party, text))
         with pytest.raises(ConsentRefused, match="party 'shop' refuses a prediction"):
-            vfl.predict(result, federation=joined.place)
+            vfl.predict(result, at=joined.place)
         with pytest.raises(ConsentRefused, match="refuses a prediction"):
-            vfl.evaluate(result, federation=joined.place)
+            vfl.evaluate(result, at=joined.place)
         refused = [event.why for event in joined.events["telco"] if isinstance(event, events.Refused)]
         assert any("labels" in why for why in refused)
 
@@ -159,7 +159,7 @@ def test_one_vs_rest_aligns_once(tmp_path) -> None:
             job(privacy=vfl.Privacy(epsilon=3.0)),
             classes=("low", "mid", "high"),
             n_records=200,
-            federation=joined.place,
+            at=joined.place,
         )
         assert len(found.results) == 3
         assert all("200 records" in repr(each) for each in found.results)

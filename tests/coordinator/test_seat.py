@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.faults.test_ray_faults import job, pids, sources, table
 from vfl.errors import FederationError, JobFileError, PlacementError
 from vfl.launch.engines import ray as engine
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,22 +63,22 @@ def test_parties_of_one_process_are_lost_together() -> None:
 @pytest.mark.parametrize("number", [0, -1, 1.5, True])
 def test_other_numbers_of_parties_are_refused(number: Any) -> None:
     with pytest.raises(JobFileError, match="parties_per_process must be a whole number of at least 1"):
-        vfl.Placement(parties_per_process=number)
+        vfl.Ray(parties_per_process=number)
 
 
 def test_pinned_parties_share_no_process() -> None:
     with pytest.raises(JobFileError, match="pinned parties run on the nodes of their owners"):
-        vfl.Placement(parties_per_process=2, pin="always")
-    place = Place("10.0.0.1:6379", vfl.Placement(parties_per_process=2))
+        vfl.Ray(parties_per_process=2, pin="always")
+    place = vfl.Ray("10.0.0.1:6379", parties_per_process=2)
     with (
         pytest.raises(PlacementError, match="pinned parties run on the nodes of their owners"),
-        engine._federation(job(), table(), place, Arrangement(), policies=None),
+        engine._federation(job(), table(), place, Arrangement()),
     ):
         pass
 
 
 def test_processes_hold_the_parties_in_their_order() -> None:
-    assert vfl.Placement(parties_per_process=2).processes("abcde") == [("a", "b"), ("c", "d"), ("e",)]
+    assert vfl.Ray(parties_per_process=2).processes("abcde") == [("a", "b"), ("c", "d"), ("e",)]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +87,9 @@ def test_processes_hold_the_parties_in_their_order() -> None:
 )
 def test_many_parties_of_a_simulation_share_few_processes(parties: int, cores: int, processes: int) -> None:
     names = [f"q{k}" for k in range(parties)]
-    placement = vfl.Placement().for_simulation(names, "trusted", cores)
-    assert len(placement.processes(names)) == processes
-    assert sum(placement.processes(names), ()) == tuple(names)
+    site = vfl.Ray().for_simulation(names, "trusted", cores)
+    assert len(site.processes(names)) == processes
+    assert sum(site.processes(names), ()) == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +102,9 @@ def test_many_parties_of_a_simulation_share_few_processes(parties: int, cores: i
         ({}, "secure"),
     ],
 )
-def test_a_simulation_leaves_other_placements_as_they_are(options: dict[str, Any], trust: str) -> None:
-    placement = vfl.Placement(**options)
-    assert placement.for_simulation("abcdefghij", trust, 2) is placement
+def test_a_simulation_leaves_other_sites_as_they_are(options: dict[str, Any], trust: str) -> None:
+    site = vfl.Ray(**options)
+    assert site.for_simulation("abcdefghij", trust, 2) is site
 
 
 class Started(Exception):
@@ -130,12 +128,12 @@ def test_parties_share_processes_only_on_a_ray_that_the_run_starts(
         raise Started(cpus)
 
     monkeypatch.setattr(engine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(engine, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: connected))
+    monkeypatch.setattr(engine, "connected_elsewhere", lambda: connected)
     monkeypatch.setattr(engine, "connected", start)
     sources = {f"q{k}": "q.csv" for k in range(20)}
     with (
         pytest.raises(Started) as asked,
-        engine._federation(None, sources, Place(address), Arrangement(), policies=policies),
+        engine._federation(None, sources, vfl.Ray(address), Arrangement(policies=policies or {})),
     ):
         pass
     assert asked.value.args == (processes + 1,)
@@ -162,9 +160,9 @@ def test_a_killed_process_loses_its_parties_once_and_the_model_is_the_same(local
         sources(tmp_path),
         output=tmp_path / "run",
         watch=watch,
-        placement=vfl.Placement(parties_per_process=2),
+        at=vfl.Ray(parties_per_process=2),
     )
     assert pids(tmp_path, "bank") == pids(tmp_path, "telco")
     assert len(set(pids(tmp_path, "bank"))) == 2
     assert len([event for event in seen if isinstance(event, Lost)]) == 1
-    assert result.coef_.tobytes() == vfl.train(job(passes=10), table(), engine="inprocess").coef_.tobytes()
+    assert result.coef_.tobytes() == vfl.train(job(passes=10), table(), at="inprocess").coef_.tobytes()

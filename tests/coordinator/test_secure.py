@@ -158,11 +158,11 @@ class TestProducts:
         spec = _squared(2)
         spec = replace(spec, privacy=vfl.Privacy(epsilon=8.0)) if private else spec
         with pytest.raises(Killed):
-            vfl.train(spec, REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
+            vfl.train(spec, REGRESSION, at="inprocess", output=tmp_path / "run", watch=watch)
         assert [len(row) for row in opened] == list(range(8, 0, -1))  # seven columns with the intercept, and the label
         monkeypatch.setattr("vfl.secure.noise.drawn", lambda *_: pytest.fail("the products were opened again"))
         events: list[Any] = []
-        again = vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess", watch=events.append)
+        again = vfl.resume(tmp_path / "run", REGRESSION, at="inprocess", watch=events.append)
         assert not [charge for event in events if isinstance(event, Round | Lost) for charge in event.charges]
         pieces = [e.released for e in events if isinstance(e, Round) and e.kind == "Backward"]
         for j, piece in enumerate(pieces, start=8 - len(pieces)):
@@ -184,11 +184,11 @@ class TestProducts:
                 raise RuntimeError
 
         with pytest.raises(RuntimeError):
-            vfl.train(spec, REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
+            vfl.train(spec, REGRESSION, at="inprocess", output=tmp_path / "run", watch=watch)
         start, budget, log = checkpoint.read(tmp_path / "run", spec)
         monkeypatch.setattr(checkpoint, "read", lambda *_: (start, budget, replace(log, products=())))
         with pytest.raises(vfl.BudgetExceeded, match="the next release asks for"):
-            vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess")
+            vfl.resume(tmp_path / "run", REGRESSION, at="inprocess")
 
 
 def _squared(parties: int) -> vfl.Job:
@@ -348,8 +348,8 @@ class TestLosses:
                 raise Killed
 
         with pytest.raises(Killed):
-            vfl.train(job(), DATA, engine="inprocess", output=tmp_path / "run", watch=watch)
-        again = vfl.resume(tmp_path / "run", DATA, engine="inprocess")
+            vfl.train(job(), DATA, at="inprocess", output=tmp_path / "run", watch=watch)
+        again = vfl.resume(tmp_path / "run", DATA, at="inprocess")
         assert (again.w == whole).all()
 
 

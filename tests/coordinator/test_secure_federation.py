@@ -79,7 +79,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     joined: Any, options: dict[str, Any], dealer: str
 ) -> None:
     spec = job(secure=vfl.Secure(dealer=dealer), **options)
-    there, here = vfl.train(spec, federation=joined.place), vfl.train(spec, table(), engine="inprocess")
+    there, here = vfl.train(spec, at=joined.place), vfl.train(spec, table(), at="inprocess")
     assert (there.w == here.w).all()
     assert there.certificate.trust["dealer"] == dealer
     organisation = {"separate": "notary", "coordinator": "hub"}[dealer]
@@ -97,7 +97,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
 def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
     spec = job(secure=AT_COORDINATOR, privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=4, passes=3))
     before = {party: len(joined.events[party]) for party in ("q0", "q1")}
-    found = vfl.train(spec, federation=joined.place)
+    found = vfl.train(spec, at=joined.place)
     assert found.certificate.private
     assert found.certificate.flags == ()
     for party, count in before.items():  # its owner's screen shows the cost while the run goes on
@@ -129,19 +129,19 @@ def test_a_stream_that_breaks_at_a_leg(joined: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Gathering, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
     at_legs(act, monkeypatch, keys)
     spec = job()
-    there = vfl.train(spec, federation=joined.place, watch=watch)
-    assert (there.w == vfl.train(spec, table(), engine="inprocess").w).all()
+    there = vfl.train(spec, at=joined.place, watch=watch)
+    assert (there.w == vfl.train(spec, table(), at="inprocess").w).all()
     assert [event.party for event in lost] == [cut[1]]
     assert len(keys) == len(set(keys)) == 6  # two sessions of three participants
 
 
 def test_owners_who_accept_shares_alone_refuse_trusted_mode(joined: Any) -> None:
     with pytest.raises(ConsentRefused, match=r"trust = \[\"secure\"\]|trust"):
-        vfl.train(job(trust="trusted"), federation=joined.place)
+        vfl.train(job(trust="trusted"), at=joined.place)
 
 
 def test_the_dealer_sees_the_request_and_no_policy(joined: Any) -> None:
-    vfl.train(job(), federation=joined.place)
+    vfl.train(job(), at=joined.place)
     request = [event for event in joined.events["notary"] if isinstance(event, Requested)][-1]
     assert (request.columns, request.source, request.threats) == ((), "", "dealer separate, up to 1 party may pool")
     assert Allowed(run=request.run, policy=False) in joined.events["notary"]
@@ -156,7 +156,7 @@ def test_a_job_needs_the_dealer_that_it_names(tmp_path: Any) -> None:
         federation(tmp_path, ("q0", "q1")) as joined,
         pytest.raises(SpecificationError, match="the federation 'credit' names none: name one with vfl federation new"),
     ):
-        vfl.train(job(), federation=joined.place)
+        vfl.train(job(), at=joined.place)
 
 
 class Substituted(Dealing):
@@ -172,4 +172,4 @@ def test_a_coordinator_cannot_deal_in_place_of_the_dealer(joined: Any, monkeypat
     monkeypatch.setattr(engine, "dealer_of", lambda spec, federation: None)
     monkeypatch.setattr(engine, "_own_dealer", Substituted)
     with pytest.raises(FederationError, match="came for 'dealer' is not signed by the identity of 'dealer'"):
-        vfl.train(job(), federation=joined.place)
+        vfl.train(job(), at=joined.place)

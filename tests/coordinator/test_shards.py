@@ -56,7 +56,8 @@ SECRET = {
 
 
 def trained(spec: vfl.Job, data: Any, shards: int, engine: str = "inprocess", **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, engine=engine, placement=vfl.Placement(shards=shards, pin="never"), **options)
+    at = vfl.InProcess(shards=shards) if engine == "inprocess" else vfl.Ray(shards=shards, pin="never")
+    return vfl.train(spec, data, at=at, **options)
 
 
 def same(
@@ -281,7 +282,7 @@ def test_records_are_divided_evenly() -> None:
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
 def test_a_wrong_number_of_shards_is_refused(shards: Any) -> None:
     with pytest.raises(JobFileError, match="shards must be a whole number of at least 1"):
-        vfl.Placement(shards=shards)
+        vfl.Ray(shards=shards)
 
 
 def test_a_party_in_shards_holds_no_rows_itself() -> None:

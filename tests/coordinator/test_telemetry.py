@@ -211,7 +211,7 @@ def test_the_logs_of_a_ray_hold_no_data(local_ray: Any) -> None:
     spy = Spied(spec)
     list(Coordinator(spy).stream(spec))
     secrets = secrets_of(spy.secrets, cells())
-    vfl.train(spec, table())
+    vfl.train(spec, table(), at="ray")
     folder = Path(local_ray._private.worker._global_node.get_logs_dir_path())
     told = {}
     for path in folder.rglob("*"):
@@ -244,7 +244,7 @@ def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
     Trap("bank", 5, "before", "is killed").set(tmp_path)
     spec, until = job(vfl.SkGD(passes=4000, block_size=1, sweep="block")), time.monotonic() + 200
     found: Mapping[str, float] = {}
-    with contextlib.closing(stream(spec, armed)) as events:
+    with contextlib.closing(stream(spec, armed, at="ray")) as events:
         plan = next(event for event in events if isinstance(event, Plan))
         rounds = watched(events)
         while not complete(found) and time.monotonic() < until:

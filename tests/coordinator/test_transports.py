@@ -17,10 +17,9 @@ from coordinator.rounds import Round
 from parties.loading import load
 from vfl.errors import DataError, PartyLost, VersionMismatch
 from vfl.job.faults import Faults
-from vfl.job.placement import Placement
 from vfl.kernels import dense as kernels
 from vfl.launch.engines import ray as cluster
-from vfl.launch.engines.arrangement import Arrangement, usable_cores
+from vfl.launch.engines.arrangement import usable_cores
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Greeting
@@ -136,7 +135,7 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
     """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline."""
     spec, data = job(loss="squared", private=private), table(400)
     watched: dict[str, list[Any]] = {"ray": [], "inprocess": []}
-    results = {e: vfl.train(spec, data, engine=e, watch=seen.append) for e, seen in watched.items()}
+    results = {e: vfl.train(spec, data, at=e, watch=seen.append) for e, seen in watched.items()}
     assert results["ray"].coef_.tobytes() == results["inprocess"].coef_.tobytes()
     assert results["ray"].intercept_ == results["inprocess"].intercept_
     assert results["ray"].certificate == results["inprocess"].certificate
@@ -190,7 +189,7 @@ class TestFailures:
         said = []
         for engine in ("inprocess", "ray"):
             with pytest.raises(DataError) as raised:
-                vfl.train(job(), data, engine=engine)
+                vfl.train(job(), data, at=engine)
             assert type(raised.value) is DataError
             said.append(str(raised.value))
         assert said[0] == said[1]
@@ -202,7 +201,7 @@ class TestFailures:
         data["telco"] = {c: v[:-1] for c, v in data["telco"].items()}
         for engine in ("inprocess", "ray"):
             with pytest.raises(DataError) as raised:
-                vfl.train(job(), data, engine=engine)
+                vfl.train(job(), data, at=engine)
             assert str(raised.value) == (
                 "parties 'bank' and 'telco' hold different numbers of records: "
                 "every party needs the same records in the same order, or name the id column in the job (id=...) to align them"
@@ -225,7 +224,7 @@ class TestFailures:
 
         before = free()
         with pytest.raises(PartyLost, match="'telco' died"):
-            vfl.train(job(), _split(table(30)) | {"telco": die})
+            vfl.train(job(), _split(table(30)) | {"telco": die}, at="ray")
         deadline = time.monotonic() + 120
         while free() < before and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -248,7 +247,12 @@ class TestFailures:
         long = job(sweep="block", passes=5000)
         # A restart between two calls is found by the restarted process, which has no data.
         with pytest.raises(PartyLost, match=r"'telco' (died|was restarted)") as raised:
-            vfl.train(long, _split(table(30)) | {"telco": source}, watch=kill, faults=Faults(on_party_lost="abort"))
+            vfl.train(
+                long,
+                _split(table(30)) | {"telco": source},
+                watch=kill,
+                at=vfl.Ray(faults=Faults(on_party_lost="abort")),
+            )
         assert killed
         assert type(raised.value) is PartyLost
         assert raised.value.party == "telco"
@@ -283,7 +287,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     models = []
     for cores in (1, 3):
         asked.clear()
-        models.append(vfl.train(job(), data, engine="inprocess", cores=cores))
+        models.append(vfl.train(job(), data, at=vfl.InProcess(cores=cores)))
         assert max(asked) == cores
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
@@ -301,8 +305,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
 )
 def test_a_party_uses_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
     monkeypatch.setattr("vfl.launch.engines.arrangement.usable_cores", lambda: 8)
-    place = cluster.Place(address, Placement(party_cpus=cpus))
-    assert cluster.cores_of(place, Arrangement(cores=cores), 2) == each
+    assert cluster.cores_of(vfl.Ray(address, cores=cores, party_cpus=cpus), 2) == each
 
 
 def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
@@ -318,7 +321,7 @@ def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: 
     from tests.coordinator import shares
 
     spec, data = shares.job(**options), shares.table()
-    ray, inprocess = (vfl.train(spec, data, engine=engine) for engine in ("ray", "inprocess"))
+    ray, inprocess = (vfl.train(spec, data, at=engine) for engine in ("ray", "inprocess"))
     assert (ray.w == inprocess.w).all()
     assert any("one Ray cluster" in flag for flag in ray.certificate.flags)
     assert ray.certificate.trust == inprocess.certificate.trust
@@ -338,14 +341,14 @@ def test_blocks_of_ray_datasets_agree_with_tables_to_the_bit(local_ray: Any, sha
         "bank": ray.data.from_arrow([bank.slice(0, 70), bank.slice(70, 0), bank.slice(70)]),
         "telco": ray.data.from_pandas([telco.slice(0, 41).to_pandas(), telco.slice(41).to_pandas()]),
     }
-    placement = vfl.Placement(shards=shards, pin="never")
-    result = vfl.train(job(), datasets, engine="ray", placement=placement)
-    assert result.coef_.tobytes() == vfl.train(job(), tables, engine="inprocess").coef_.tobytes()
+    on_ray = vfl.Ray(shards=shards, pin="never")
+    result = vfl.train(job(), datasets, at=on_ray)
+    assert result.coef_.tobytes() == vfl.train(job(), tables, at="inprocess").coef_.tobytes()
     late = datasets | {"bank": datasets["bank"].map_batches(dict)}
-    for given, engine, problem in (
-        (late, "ray", r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
-        (datasets, "inprocess", "party 'bank', the Ray dataset: is read by the engine 'ray' alone"),
-        (datasets["bank"], "ray", "the Ray dataset: is read by the engine 'ray' alone"),
+    for given, at, problem in (
+        (late, on_ray, r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
+        (datasets, vfl.InProcess(shards=shards), "party 'bank', the Ray dataset: is read by the engine 'ray' alone"),
+        (datasets["bank"], on_ray, "the Ray dataset: is read by the engine 'ray' alone"),
     ):
         with pytest.raises(DataError, match=problem):
-            vfl.train(job(), given, engine=engine, placement=placement)
+            vfl.train(job(), given, at=at)

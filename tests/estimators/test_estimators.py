@@ -525,7 +525,7 @@ REFUSALS = [
     ({"bounds": "data"}, SpecificationError, "bounds are one pair"),
     ({"bounds": {"x0": (0, 1)}}, SpecificationError, "no bounds for column 'x1'"),
     ({"bounds": {"x0": (0, 1), "x9": (0, 1)}}, SpecificationError, "'x9'"),
-    ({"engine": "spark"}, SpecificationError, "unknown engine"),
+    ({"at": "spark"}, SpecificationError, "unknown site"),
     ({"solver": vfl.SkGD}, SpecificationError, "vfl.SkGD"),
     ({"noise": 42}, PrivacyError, "random_state"),
     ({"delta": 2.0}, PrivacyError, "delta"),
@@ -660,6 +660,6 @@ def test_training_on_ray_gives_the_same_model(local_ray):
     X = features()
     model = vfl.VerticalRidge(partition=2, label_bounds=(-2, 3), noise=vfl.SeededNoise(1))
     here = clone(model).fit(X, numbers(X))
-    there = clone(model).set_params(engine="ray").fit(X, numbers(X))
+    there = clone(model).set_params(at="ray").fit(X, numbers(X))
     assert np.array_equal(here.coef_, there.coef_)
     assert here.intercept_ == there.intercept_

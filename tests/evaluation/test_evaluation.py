@@ -78,7 +78,7 @@ def job(loss: str = "logistic", *, epsilon: float | None = 2.0, seed: int | None
 
 
 def train(spec: vfl.Job, data: Any = None, **options: Any) -> vfl.Result:
-    return vfl.train(spec, table(str(spec.loss)) if data is None else data, engine="inprocess", **options)
+    return vfl.train(spec, table(str(spec.loss)) if data is None else data, at="inprocess", **options)
 
 
 def rounds_of(spec: vfl.Job, data: Any) -> list[Round]:
@@ -385,7 +385,7 @@ def test_measures_without_noise_are_scikit_learns(loss: str) -> None:
     partition = vfl.FeaturePartition({"p": ["a"], "q": ["b"]}, label=("p", "y"))
     classes = (0, 1, 2) if loss == "multinomial" else None
     spec = vfl.Job(partition=partition, loss=loss, bounds=bounds, privacy=None, classes=classes)
-    result = vfl.train(spec, frame, engine="inprocess")
+    result = vfl.train(spec, frame, at="inprocess")
     found = vfl.evaluate(result, frame).measures
     y = np.clip(frame["y"], *bounds["y"]) if "y" in bounds else frame["y"]
     if spec.classification:
@@ -540,11 +540,12 @@ class TestCharged:
         policy = tmp_path / "telco.toml"
         policy.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 2.0\ndelta = 1e-5\n', encoding="utf-8")
         spec = job(seed=None)
-        train(spec, policies={"telco": policy})
+        train(spec, vfl.Source(table(str(spec.loss)), policy={"telco": policy}))
         (balance,) = SqliteLedger(tmp_path / "telco.book").show()
         assert 1.99 < balance.spent <= 2.0
+        public = job(seed=None, evaluation=vfl.Evaluation(public=True))
         with pytest.raises(ConsentRefused, match="allow_non_private"):
-            train(job(seed=None, evaluation=vfl.Evaluation(public=True)), policies={"telco": policy})
+            train(public, vfl.Source(table("logistic"), policy={"telco": policy}))
 
 
 class TestBoth:
@@ -586,12 +587,12 @@ class TestBoth:
         log.write_bytes(
             b"".join(log.read_bytes().splitlines(keepends=True)[:-1])
         )  # the tally was made, and its line in the log is lost
-        result = resume(tmp_path / "run", table(), engine="inprocess")
+        result = resume(tmp_path / "run", table(), at="inprocess")
         assert result.certificate.epsilon <= 2.0
         found = result.findings["held out"]
         assert found.measures == {}
         assert found.note == "with noise, charged; a run that was cut off had paid for the rest"
-        assert resume(tmp_path / "run", table(), engine="inprocess").findings == result.findings
+        assert resume(tmp_path / "run", table(), at="inprocess").findings == result.findings
 
 
 STAMPED: dict[str, dict[str, Any]] = {

@@ -75,7 +75,7 @@ def job(*, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) ->
 
 
 def train(spec: vfl.Job, data: Any = None, **options: Any) -> vfl.Result:
-    return vfl.train(spec, table() if data is None else data, engine="inprocess", **options)
+    return vfl.train(spec, table() if data is None else data, at="inprocess", **options)
 
 
 def scaled(spec: vfl.Job, data: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -204,7 +204,7 @@ class TestMeasured:
         assert vfl.evaluate(result, rest).measures["accuracy"].value > 0.5
         parts = {q: {c: table()[c] for c in PARTITION.wanted(q, groups=False)} for q in ("bank", "telco")}
         assert vfl.evaluate(result, parts).measures == vfl.evaluate(result, rest).measures
-        assert vfl.predict(result, parts, engine="inprocess").labels.tolist() == result.predict(rest).tolist()
+        assert vfl.predict(result, parts, at="inprocess").labels.tolist() == result.predict(rest).tolist()
 
     def test_findings_survive_their_file(self, tmp_path: Path) -> None:
         result = train(job(solver=vfl.OutputPerturbation()), output=tmp_path / "run")
@@ -283,7 +283,7 @@ class TestCharged:
 
             with pytest.raises(KeyboardInterrupt):
                 train(spec, output=tmp_path / f"cut{left}", watch=stop)
-            again = resume(tmp_path / f"cut{left}", table(), engine="inprocess")
+            again = resume(tmp_path / f"cut{left}", table(), at="inprocess")
             assert again.w.tobytes() == whole.w.tobytes()
             assert again.findings == whole.findings
             assert again.certificate.epsilon == whole.certificate.epsilon
@@ -306,7 +306,7 @@ class TestCharged:
             (tmp_path / party).mkdir()
             policies[party] = tmp_path / party / "policy.toml"
             policies[party].write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 3\ndelta = 1e-4\n')
-        result = train(job(seed=None), policies=policies)
+        result = train(job(seed=None), vfl.Source(table(), policy=policies))
         assert set(result.certificate.books) == set(PARTITION.parties)
         assert result.findings["distance"].measures
 
@@ -576,7 +576,7 @@ class TestRefused:
             'format = 1\njobs = ["*"]\nallow_non_private = true\ncolumns = []\n[total]\nepsilon = 9\ndelta = 1e-3\n'
         )
         with pytest.raises(ConsentRefused, match="uses column 'sex'"):
-            train(job(), policies={"registry": policy})
+            train(job(), vfl.Source(table(), policy={"registry": policy}))
 
 
 class TestUnchanged:

@@ -51,7 +51,7 @@ def coordinator(folder: Path, how: str, leg: str = "", who: str = "", when: str 
     def watch(event: object) -> None:
         print(type(event).__name__, getattr(event, "number", ""), flush=True)
 
-    given = {"federation": folder / "credit.toml", "faults": FAULTS, "watch": watch}
+    given = {"at": vfl.Federated(folder / "credit.toml", faults=FAULTS), "watch": watch}
     job, _ = jobfile.read(folder / "job.toml")
     ledger = folder / "ledger.db" if job.dataset else None
     result = (

@@ -36,7 +36,6 @@ from coordinator.rounds import Lost, Round
 from tests.faults.hosts import ROOT, SYSTEM, why_not
 from tests.faults.traps import COORDINATOR, Armed, Trap, pid_of, source, sprung
 from vfl.errors import VflError
-from vfl.job.placement import Placement
 from vfl.launch.train import resume
 from vfl.planning import Plan
 from vfl.privacy.events import ReleaseKey
@@ -77,7 +76,7 @@ def job() -> vfl.Job:
 def moments() -> dict[str, int]:
     """Return {moment: number of a query that goes to both parties, or to the bank, at that moment}."""
     seen: list[Round] = []
-    vfl.train(job(), table(), engine="inprocess", watch=lambda e: seen.append(e) if isinstance(e, Round) else None)
+    vfl.train(job(), table(), at="inprocess", watch=lambda e: seen.append(e) if isinstance(e, Round) else None)
     of_bank = [event.number for event in seen if event.kind == "Descend" and "bank" in event.parties]
     after = max(event.number for event in seen if event.kind == "Descend")
     held_out = next(event.number for event in seen if event.number > after and "bank" in event.parties)
@@ -245,26 +244,25 @@ class Site:
             driver = self.fault.on == "driver"
             os.kill(os.getpid() if driver else pid_of(self.folder, self.fault.who), signal.SIGKILL)
 
-    def begin(self, **options: Any) -> vfl.Result:
+    def begin(self, address: str | None = None, **options: Any) -> vfl.Result:
         """Run the job with the trap set."""
         if self.fault.at in ("before", "after", "settling") and self.fault.on != "driver":
             number = moments()[self.fault.number] if self.fault.number else 0
             Trap(self.fault.who, number, self.fault.at, self.fault.act).set(self.folder)
         return vfl.train(
             job(),
-            self.sources(),
-            policies=self.policies,
-            faults=self.faults(),
+            vfl.Source(self.sources(), policy=self.policies),
+            at=vfl.Ray(address, faults=self.faults(), **options),
             output=self.run,
             watch=self.watch,
-            **options,
         )
 
     def resume(self, **options: Any) -> vfl.Result:
         """Continue the run after the fault has been removed."""
         (self.folder / "gone").unlink(missing_ok=True)
         self.mend()
-        return resume(self.run, self.sources(), faults=self.faults(), watch=self.watch, **options)
+        at = vfl.Ray(faults=self.faults(), **options)
+        return resume(self.run, self.sources(), at=at, watch=self.watch)
 
     def uncovered(self) -> int:
         """Return the number of noised releases that the ledger, or the book of the noising party, does not hold."""
@@ -293,7 +291,7 @@ def _charges(path: Path) -> set[ReleaseKey]:
 
 def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
     """Cause a fault on the running Ray, and return the row."""
-    options = {"placement": Placement(pin="always" if fault.on == "nodes" else "never", ready_seconds=60.0)}
+    options: dict[str, Any] = {"pin": "always" if fault.on == "nodes" else "never", "ready_seconds": 60.0}
     folder = Path(tempfile.mkdtemp(prefix="vfl-fault-"))
     site, told = Site(folder, fault, mend), []
     try:
@@ -443,7 +441,7 @@ def main() -> None:
         return
     if arguments.begin:
         (fault,) = chosen
-        Site(Path(arguments.begin), fault, _nothing).begin(address=arguments.address, placement=Placement(pin="never"))
+        Site(Path(arguments.begin), fault, _nothing).begin(address=arguments.address, pin="never")
         return
     if not arguments.json:
         print(HEAD)

@@ -58,16 +58,16 @@ def test_a_full_disk_ends_the_run_with_a_message(
         solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
     )
     run = tmp_path / "run"
-    whole = vfl.train(job, table(), engine="inprocess")  # cached kernels need no space
+    whole = vfl.train(job, table(), at="inprocess")  # cached kernels need no space
     with room(n_bytes), pytest.raises(kind) as raised:
-        vfl.train(job, table(), engine="inprocess", output=run)
+        vfl.train(job, table(), at="inprocess", output=run)
     assert type(raised.value) is kind
     assert said in str(raised.value)
     assert raised.value.__notes__ == [
         f"the run keeps its releases; once the cause is fixed, continue with: vfl resume {run}"
     ]
     assert not (run / "model.json").exists()
-    result = resume(run, table(), engine="inprocess")
+    result = resume(run, table(), at="inprocess")
     if private:
         SqliteLedger(run / "ledger.db").verify()
         assert result.certificate.epsilon <= 1.0
@@ -87,7 +87,7 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
     rows = np.column_stack(list(columns.values()))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=",".join(columns), comments="")
     (tmp_path / "job.toml").write_text(jobfile.to_toml(job) + f'[simulation]\ntable = "{tmp_path / "all.csv"}"\n')
-    vfl.train(job, columns, engine="inprocess")
+    vfl.train(job, columns, at="inprocess")
     run = tmp_path / "run"
     with room(60_000):
         said = call("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output", str(run), "--json")

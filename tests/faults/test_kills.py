@@ -241,16 +241,14 @@ def cut_off(folder: Path, *, books: bool = True) -> Site:
 
     site = Site(folder, seeded=True, books=books)
     job, environment = jobfile.read(site.folder / "job.toml")
-    kept = {**environment.to_dict(), "engine": "inprocess", "address": None}
     with pytest.raises(Cut):
         vfl.train(
             job,
-            str(site.folder / "all.csv"),
-            engine="inprocess",
-            policies=environment.policies,
+            vfl.Source(str(site.folder / "all.csv"), policy=environment.policies),
+            at="inprocess",
             output=site.run,
             watch=stop,
-            environment=kept,
+            environment=environment.to_dict(),
         )
     return site
 
@@ -261,7 +259,7 @@ def cut(tmp_path: Path) -> Site:
 
 
 def go_on(site: Site, **options: Any) -> vfl.Result:
-    return resume(site.run, str(site.folder / "all.csv"), engine="inprocess", **options)
+    return resume(site.run, str(site.folder / "all.csv"), at="inprocess", **options)
 
 
 def test_two_resumes_at_once(nursery: Nursery, cut: Site) -> None:

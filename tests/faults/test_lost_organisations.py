@@ -150,8 +150,8 @@ def test_a_party_that_is_killed_comes_back_and_the_model_is_the_same(tmp_path, a
                 made.kill(party)
                 made.party(party)
 
-        there = vfl.train(spec, federation=made.joined.place, watch=watch)
-    here = vfl.train(spec, table(), engine="inprocess")
+        there = vfl.train(spec, at=made.joined.place, watch=watch)
+    here = vfl.train(spec, table(), at="inprocess")
     assert there.coef_.tobytes() == here.coef_.tobytes()
     assert {event.party for event in lost} == {party}
 
@@ -168,7 +168,7 @@ def test_true_noise_is_charged_again_after_a_loss(tmp_path) -> None:
                 made.kill("bank")
                 made.party("bank")
 
-        result = vfl.train(spec, federation=made.joined.place, watch=watch, output=tmp_path / "out")
+        result = vfl.train(spec, at=made.joined.place, watch=watch, output=tmp_path / "out")
         assert lost
         assert result.certificate.private
         keys = answered(tmp_path / "bank.policy.answered")
@@ -184,10 +184,10 @@ def test_a_coordinator_that_is_killed_is_resumed(tmp_path, seeded: bool) -> None
         made.start("hub", "coordinator", str(tmp_path), "new")
         made.wait_for("hub", "Round 6\n")
         made.kill("hub")
-        result = resume(tmp_path / "run", federation=made.joined.place)
+        result = resume(tmp_path / "run", at=made.joined.place)
         keys = None if seeded else answered(tmp_path / "bank.policy.answered")
     if seeded:
-        here = vfl.train(spec, table(), engine="inprocess")
+        here = vfl.train(spec, table(), at="inprocess")
         assert result.coef_.tobytes() == here.coef_.tobytes()
     else:
         assert len(keys) == len(set(keys))
@@ -207,10 +207,10 @@ def test_a_party_that_hangs_is_lost_and_heard_again(tmp_path) -> None:
                 made.running["bank"].send_signal(signal.SIGSTOP)
 
         place = Organisations(made.joined.federation, made.joined.identities["hub"], HANGS)
-        there = vfl.train(spec, federation=place, watch=watch)
+        there = vfl.train(spec, at=place, watch=watch)
     assert [event.party for event in lost] == ["bank"]
     assert "did not answer within 6 s" in lost[0].why
-    assert there.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
+    assert there.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
 
 
 def test_a_party_that_stays_away_is_left_out_or_ends_the_run(tmp_path) -> None:
@@ -224,12 +224,12 @@ def test_a_party_that_stays_away_is_left_out_or_ends_the_run(tmp_path) -> None:
         left = Organisations(
             joined.federation, joined.identities["hub"], Faults(on_party_lost="skip", wait_seconds=1.0)
         )
-        result = vfl.train(job(), federation=left, watch=watch)
+        result = vfl.train(job(), at=left, watch=watch)
         assert any("bank" in flag for flag in result.certificate.flags)
         made.party("bank")
         ended = Organisations(joined.federation, joined.identities["hub"], Faults(on_party_lost="abort"))
         with pytest.raises(PartyLost, match="'bank'"):
-            vfl.train(job(), federation=ended, watch=watch)
+            vfl.train(job(), at=ended, watch=watch)
 
 
 @pytest.mark.parametrize("how", ["cut", "altered"])
@@ -260,10 +260,10 @@ def test_a_connection_that_breaks_is_opened_again(tmp_path, how: str) -> None:
         place = Organisations(
             joined.federation, joined.identities["hub"], FAULTS, gather_seconds=120.0, listen=listening
         )
-        there = vfl.train(spec, federation=place, watch=watch)
+        there = vfl.train(spec, at=place, watch=watch)
     assert lost
     assert sorted(opened) == ["bank", "telco"]
-    assert there.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
+    assert there.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
 
 
 def test_nobody_who_watches_the_connection_reads_it(tmp_path) -> None:
@@ -278,7 +278,7 @@ def test_nobody_who_watches_the_connection_reads_it(tmp_path) -> None:
         place = Organisations(
             joined.federation, joined.identities["hub"], FAULTS, gather_seconds=120.0, listen=listening
         )
-        vfl.train(spec, federation=place)
+        vfl.train(spec, at=place)
     assert proxy.seen
     assert hashlib.sha256(proxy.seen).digest()  # bytes did pass
     for secret in (b"prox_step", b"gaussian", spec.digest.encode(), b"bounds"):

@@ -393,7 +393,7 @@ class TestSkip:
             privacy=None,
             solver=vfl.SkGD(passes=300, block_size=1),
         )
-        other = vfl.train(alone, {name: table()[name] for name in (*smaller.features, "y")}, engine="inprocess")
+        other = vfl.train(alone, {name: table()[name] for name in (*smaller.features, "y")}, at="inprocess")
         kept = [name in other.coordinates for name in outcome.plan.problem.layout.names]
         np.testing.assert_allclose(outcome.w[kept], other.w, rtol=0, atol=1e-9)
 

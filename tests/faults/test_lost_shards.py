@@ -31,14 +31,14 @@ MOMENTS = range(1, 300, 31)
 @pytest.fixture(scope="module")
 def alone() -> bytes:
     """Coefficients of the job with all rows in one process."""
-    return vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+    return vfl.train(job(), table(), at="inprocess").coef_.tobytes()
 
 
 @pytest.mark.parametrize("number", [20, *(pytest.param(k, marks=pytest.mark.slow) for k in MOMENTS)])
 def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alone: bytes, number: int) -> None:
     """The loss is the party's: the query is repeated once the shard is back, and the other shards keep their rows."""
     seen, watch = killing(tmp_path, "bank", number)
-    result = vfl.train(job(), sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    result = vfl.train(job(), sources(tmp_path), watch=watch, at=vfl.Ray(shards=2))
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
     assert len(set(pids(tmp_path, "bank"))) == 4  # the party, its two shards, and the one that took a lost one's place
     assert result.coef_.tobytes() == alone
@@ -51,9 +51,9 @@ def test_lines_carry_references_to_large_vectors_also_after_a_loss(
     """Labels and limits of 15,000 records per shard are in the object store; other vectors are lent."""
     monkeypatch.setattr(test_ray_faults, "N", 30_000)
     spec, (seen, watch) = job(passes=12), killing(tmp_path, "bank", 20)
-    result = vfl.train(spec, sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    result = vfl.train(spec, sources(tmp_path), watch=watch, at=vfl.Ray(shards=2))
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
-    assert result.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
+    assert result.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
 
 
 def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
@@ -73,7 +73,7 @@ def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
 @pytest.mark.parametrize("number", [1, 100, 250])
 def test_a_killed_shard_of_the_margins_is_rebuilt(local_ray: Any, tmp_path: Path, alone: bytes, number: int) -> None:
     seen, watch = killing_margins(tmp_path, number)
-    result = vfl.train(job(), sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    result = vfl.train(job(), sources(tmp_path), watch=watch, at=vfl.Ray(shards=2))
     assert {event.party for event in seen if isinstance(event, Lost)} == {""}
     assert result.coef_.tobytes() == alone
 
@@ -85,8 +85,8 @@ def test_a_run_without_a_shard_of_its_margins_is_resumed_with_another_number(
     run, (_, watch) = tmp_path / "run", killing_margins(tmp_path, 20)
     options: Any = {"watch": watch, "faults": Faults(on_party_lost="abort")}
     with pytest.raises(PartyLost, match=r"shard \d of the margins was lost; continue with: vfl resume"):
-        vfl.train(job(), sources(tmp_path), output=run, placement=vfl.Placement(shards=2), **options)
-    assert resume(run, sources(tmp_path), placement=vfl.Placement(shards=3)).coef_.tobytes() == alone
+        vfl.train(job(), sources(tmp_path), output=run, at=vfl.Ray(shards=2), **options)
+    assert resume(run, sources(tmp_path), at=vfl.Ray(shards=3)).coef_.tobytes() == alone
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_p
         paths[party] = tmp_path / f"{party}.parquet"
         pq.write_table(pa.table(own), paths[party], row_group_size=70)
     spec = replace(job(passes=2), id="id", partition=PARTITION)
-    here = vfl.train(spec, paths, engine="inprocess")
-    there = vfl.train(spec, paths, placement=vfl.Placement(shards=2, pin="always"))
+    here = vfl.train(spec, paths, at="inprocess")
+    there = vfl.train(spec, paths, at=vfl.Ray(shards=2, pin="always"))
     assert there.coef_.tobytes() == here.coef_.tobytes()
 
 
@@ -111,17 +111,17 @@ def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
     with pytest.raises(
         PlacementError, match=r"the job needs 9 shards of 2 CPU each.* lower \[ray\] shards or party_cpus"
     ):
-        vfl.train(job(passes=2), table(), placement=vfl.Placement(shards=9, ready_seconds=0.5))
+        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, ready_seconds=0.5))
 
 
 def test_the_margins_are_beside_the_data_of_their_owner() -> None:
-    placement = vfl.Placement(shards=4, party_cpus=2)
+    never, always = (vfl.Ray(shards=4, party_cpus=2, pin=pin) for pin in ("never", "always"))
     parties, both = ["bank", "telco"], {"coordinator": 1.0, "party:telco": 1.0}
-    unpinned = bundles_of(placement, parties, "telco", pinned=False, offers=[])
+    unpinned = bundles_of(never, parties, "telco", offers=[])
     assert unpinned == {"": {"CPU": 4.0}}  # shard k of all parties and of the margins on one node
-    apart = bundles_of(placement, parties, "telco", pinned=True, offers=[{"party:telco": 1.0}, {"coordinator": 1.0}])
+    apart = bundles_of(always, parties, "telco", offers=[{"party:telco": 1.0}, {"coordinator": 1.0}])
     assert apart[""] == {"coordinator": 0.001}
     assert apart["telco"] == {"CPU": 2, "party:telco": 0.001}
-    beside = bundles_of(placement, parties, "telco", pinned=True, offers=[both])
+    beside = bundles_of(always, parties, "telco", offers=[both])
     assert beside["telco"] == {"CPU": 2, "party:telco": 0.001, "coordinator": 0.001}
     assert "" not in beside

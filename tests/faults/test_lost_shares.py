@@ -100,14 +100,14 @@ def killed(tmp_path: Path, spec: vfl.Job, planned: list[tuple[str, str, str]], p
     with members(tmp_path, spec) as made:
         kills = Kills(made, planned)
         at_legs(kills, patch, keys)
-        there = vfl.train(spec, federation=place_of(made), watch=kills.watch)
+        there = vfl.train(spec, at=place_of(made), watch=kills.watch)
     assert not kills.planned, "not all kills were made"
     # A kill after an answer is found by the next leg to the participant; the last one may be after the run's last leg.
     assert len(planned) - 1 <= len(kills.lost) <= len(planned)
     assert [MEMBERS.get(event.party, event.party) for event in kills.lost] == [
         MEMBERS.get(who, who) for _, who, _ in planned[: len(kills.lost)]
     ]
-    assert there.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
+    assert there.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
     assert len(keys) == len(set(keys))  # masks are derived from these keys: none is used in two sessions
     assert len(keys) >= 3 * (len(kills.lost) + 1 - len(BEGINNING) * 2)
 
@@ -154,8 +154,8 @@ def test_a_coordinator_that_is_killed_is_resumed(
     with members(tmp_path, spec) as made:
         for k, kill in enumerate(kills):
             ended(made, "resume" if k else "new", kill)
-        result = resume(tmp_path / "run", federation=place_of(made))
-    assert result.coef_.tobytes() == vfl.train(spec, table(), engine="inprocess").coef_.tobytes()
+        result = resume(tmp_path / "run", at=place_of(made))
+    assert result.coef_.tobytes() == vfl.train(spec, table(), at="inprocess").coef_.tobytes()
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_fresh_noise_is_charged_again_after_each_loss(tmp_path: Path, monkeypatc
             ended(made, "resume" if k else "new", kill)
         kills = Kills(made, [("Contribute", "bank", AFTER), ("ShareResidual", "telco", BEFORE)])
         at_legs(kills, monkeypatch)
-        result = resume(tmp_path / "run", federation=place_of(made), watch=kills.watch)
+        result = resume(tmp_path / "run", at=place_of(made), watch=kills.watch)
         books = {party: answered(tmp_path / f"{party}.policy.answered") for party in ("bank", "telco")}
     assert not kills.planned
     assert result.certificate.private

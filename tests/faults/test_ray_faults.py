@@ -19,7 +19,7 @@ from coordinator.rounds import Lost, Round
 from vfl.errors import PartyLost, PlacementError
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
-from vfl.job.placement import Placement
+from vfl.job.site import plain_site, site_of_log
 from vfl.launch.engines.readiness import require_offered
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger
@@ -89,15 +89,15 @@ def killing(folder: Path, party: str, number: int, signals: int = signal.SIGKILL
 @pytest.mark.parametrize("party", ["bank", pytest.param("telco", marks=pytest.mark.slow)])
 def test_a_killed_party_comes_back_and_the_model_is_the_same(local_ray: Any, tmp_path: Path, party: str) -> None:
     seen, watch = killing(tmp_path, party, 20)
-    result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch)
+    result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, at="ray")
     assert [event.party for event in seen if isinstance(event, Lost)] == [party]
     assert len(set(pids(tmp_path, party))) == 2
-    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+    assert result.coef_.tobytes() == vfl.train(job(), table(), at="inprocess").coef_.tobytes()
 
 
 def test_true_noise_is_charged_again_after_a_loss(local_ray: Any, tmp_path: Path) -> None:
     seen, watch = killing(tmp_path, "bank", 20)
-    result = vfl.train(job(seeded=False), sources(tmp_path), output=tmp_path / "run", watch=watch)
+    result = vfl.train(job(seeded=False), sources(tmp_path), output=tmp_path / "run", watch=watch, at="ray")
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
     assert result.certificate.epsilon <= 1.0
     entries = json.loads(SqliteLedger(tmp_path / "run" / "ledger.db").export())["entries"]
@@ -111,7 +111,7 @@ def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) 
     _, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
     policy = Faults(on_party_lost="skip", wait_seconds=2.0, answer_seconds=2.0)
     began = time.monotonic()
-    result = vfl.train(job(), sources(tmp_path), faults=policy, watch=watch, output=tmp_path / "run")
+    result = vfl.train(job(), sources(tmp_path), at=vfl.Ray(faults=policy), watch=watch, output=tmp_path / "run")
     assert time.monotonic() - began < 60
     assert (result.coef_[:3] == 0).all()
     assert (result.coef_[3:] != 0).all()
@@ -125,11 +125,17 @@ def test_aborted_then_resumed(local_ray: Any, tmp_path: Path) -> None:
     """The aborted run leaves no model, an intact ledger, and a run that resumes to the same model."""
     _, watch = killing(tmp_path, "bank", 20)
     with pytest.raises(PartyLost, match=r"'bank' (died|was restarted)"):
-        vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, faults=Faults(on_party_lost="abort"))
+        vfl.train(
+            job(),
+            sources(tmp_path),
+            output=tmp_path / "run",
+            watch=watch,
+            at=vfl.Ray(faults=Faults(on_party_lost="abort")),
+        )
     assert not (tmp_path / "run" / "model.json").exists()
     SqliteLedger(tmp_path / "run" / "ledger.db").verify()
     result = resume(tmp_path / "run", sources(tmp_path))
-    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+    assert result.coef_.tobytes() == vfl.train(job(), table(), at="inprocess").coef_.tobytes()
 
 
 def test_a_killed_coordinator_leaves_a_run_to_resume(local_ray: Any, tmp_path: Path) -> None:
@@ -141,10 +147,10 @@ def test_a_killed_coordinator_leaves_a_run_to_resume(local_ray: Any, tmp_path: P
             os.kill(own, signal.SIGKILL)
 
     with pytest.raises(PartyLost, match="'coordinator' died"):
-        vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch)
+        vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, at="ray")
     assert not (tmp_path / "run" / "model.json").exists()
     result = resume(tmp_path / "run", sources(tmp_path))
-    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+    assert result.coef_.tobytes() == vfl.train(job(), table(), at="inprocess").coef_.tobytes()
 
 
 @pytest.mark.slow
@@ -172,7 +178,7 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
     done = subprocess.run([*vfl_command, "resume", "run", "--json"], capture_output=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    whole = vfl.train(spec, str(tmp_path / "all.csv"), engine="inprocess")
+    whole = vfl.train(spec, str(tmp_path / "all.csv"), at="inprocess")
     assert said["coef"] == dict(zip(whole.feature_names, map(float, whole.coef_), strict=True))
 
 
@@ -221,7 +227,7 @@ def _parent(pid: int) -> int:
 
 class TestPlacement:
     def test_actors_are_placed_on_the_node_with_the_resource(self, local_ray: Any) -> None:
-        result = vfl.train(job(passes=2), table(), placement=Placement(pin="always"))
+        result = vfl.train(job(passes=2), table(), at=vfl.Ray(pin="always"))
         assert result.certificate.epsilon <= 1.0
 
     def test_a_resource_that_no_node_offers(self, local_ray: Any) -> None:
@@ -231,7 +237,7 @@ class TestPlacement:
             vfl.train(
                 job(passes=2),
                 table(),
-                placement=Placement(pin="always", resources={"bank": "vault"}, ready_seconds=1.0),
+                at=vfl.Ray(pin="always", resources={"bank": "vault"}, ready_seconds=1.0),
             )
         assert time.monotonic() - began < 60
         address = local_ray.get_runtime_context().gcs_address
@@ -267,7 +273,7 @@ class TestPlacement:
             with pytest.raises(
                 PlacementError, match=r"is in use, after 1 s: the job asks for 2 CPU of which 0 is free"
             ):
-                vfl.train(job(passes=2), table(), placement=Placement(pin="always", ready_seconds=1.0))
+                vfl.train(job(passes=2), table(), at=vfl.Ray(pin="always", ready_seconds=1.0))
         finally:
             local_ray.kill(greedy)
 
@@ -304,9 +310,13 @@ def test_environment_round_trip(tmp_path: Path) -> None:
     )
     spec, environment = jobfile.read(path)
     assert spec.digest == job().digest
-    assert environment.placement == Placement(ready_seconds=5, resources={"bank": "node:10.0.0.7"})
-    assert environment.faults == Faults(on_party_lost="skip", wait_seconds=9)
-    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+    assert environment.site == vfl.Ray(
+        "auto",
+        ready_seconds=5,
+        resources={"bank": "node:10.0.0.7"},
+        faults=Faults(on_party_lost="skip", wait_seconds=9),
+    )
+    assert site_of_log({"at": json.loads(json.dumps(plain_site(environment.site)))}) == environment.site
     path.write_text(path.read_text().replace('bank = "node', 'bnk = "node'))
     with pytest.raises(vfl.VflError, match=r"unknown key 'bnk' in \[ray\.resources\] \(did you mean 'bank'\?\)"):
         jobfile.read(path)

@@ -42,7 +42,7 @@ def job(**options: Any) -> vfl.Job:
 
 
 def train_nothing(spec: Any = None, **options: Any) -> vfl.Result:
-    return vfl.train(job() if spec is None else spec, {}, engine="inprocess", **options)
+    return vfl.train(job() if spec is None else spec, {}, **options)
 
 
 def bounds_without(column: str) -> dict[str, tuple[float, float]]:
@@ -385,8 +385,11 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                 {"spec": "job.toml"},
                 "job must be a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment), not 'job.toml'",
             ),
-            ({"placement": 2}, "placement must be vfl.Placement(...), or None, not 2"),
-            ({"faults": 3}, "faults must be vfl.job.faults.Faults(...), or None, not 3"),
+            (
+                {"at": 2},
+                "at must be 'inprocess', 'ray', vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE), not 2",
+            ),
+            ({"ledger": 3}, "ledger must be the path of a ledger, or vfl.Ledger(path), not 3"),
         )
     },
     **{
@@ -549,14 +552,14 @@ def test_bad_data_are_refused_with_this_message(case: tuple[Any, type[Exception]
     data, kind, said = case
     rounds: list[Any] = []
     with pytest.raises(kind) as raised:
-        vfl.train(job(), data, engine="inprocess", watch=rounds.append)
+        vfl.train(job(), data, at="inprocess", watch=rounds.append)
     assert str(raised.value) == said
     assert rounds == []  # before anything starts
 
 
 def test_an_undeclared_class() -> None:
     with pytest.raises(DataError, match="label 'default' holds values other than the two declared classes"):
-        vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), engine="inprocess")
+        vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), at="inprocess")
 
 
 def test_bounds_per_party_and_for_all() -> None:
@@ -597,17 +600,13 @@ def test_values_outside_bounds_and_missing_ones_are_never_refused() -> None:
     wild = table(age=[-1e300, float("inf"), None], income=[1e9, -5, 0])
     tame = table(age=[18, 100, 20], income=[2e5, 0, 0])
     spec = job(fill={"age": 20}, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)), solver=vfl.SkGD(passes=2))
-    results = [vfl.train(spec, data, engine="inprocess") for data in (wild, tame)]
+    results = [vfl.train(spec, data, at="inprocess") for data in (wild, tame)]
     assert results[0].w.tobytes() == results[1].w.tobytes()
 
 
-def test_engine_and_address() -> None:
-    with pytest.raises(SpecificationError, match="unknown engine 'dask'; give one of: ray, inprocess"):
-        vfl.train(job(), table(), engine="dask")
-    with pytest.raises(
-        SpecificationError, match="an address names a Ray cluster: leave it out, or use the engine 'ray'"
-    ):
-        vfl.train(job(), table(), engine="inprocess", address="auto")
+def test_an_unknown_site_is_refused() -> None:
+    with pytest.raises(SpecificationError, match=r"unknown site at='dask'.*'inprocess', 'ray'"):
+        vfl.train(job(), table(), at="dask")
 
 
 FILE = """
@@ -659,12 +658,12 @@ def test_a_file_declares_the_format_of_text(tmp_path: Path) -> None:
     )
     telco = vfl.Csv(str(tmp_path / "calls.tsv"), delimiter="\t", quote="")
     assert environment.data == {"bank": bank, "telco": telco}
-    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+    assert jobfile.Environment.of_log(json.loads(json.dumps(environment.to_dict()))).data == environment.data
     assert spec.digest == read(tmp_path, FILE)[0].digest
     table = FILE.replace("[data]", "[simulation.table]").replace('bank = "bank.parquet"\n', 'path = "all.csv"\n')
     _, environment = read(tmp_path, table.replace('telco = "sub/telco.csv"', 'decimal = ","'))
     assert environment.table == vfl.Csv(str(tmp_path / "all.csv"), decimal=",")
-    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+    assert jobfile.Environment.of_log(json.loads(json.dumps(environment.to_dict()))).data == environment.data
 
 
 def test_a_file_describes_the_job(tmp_path: Path) -> None:
@@ -680,7 +679,8 @@ def test_a_file_describes_the_job(tmp_path: Path) -> None:
         bounds={"income": (0, 2e5), "calls": (0, 500)},
     )
     assert environment == jobfile.Environment(
-        data={"bank": str(tmp_path / "bank.parquet"), "telco": str(tmp_path / "sub" / "telco.csv")}, address="auto"
+        data={"bank": str(tmp_path / "bank.parquet"), "telco": str(tmp_path / "sub" / "telco.csv")},
+        site=vfl.Ray("auto"),
     )
 
 
@@ -928,7 +928,7 @@ class TestSet:
         assert (spec.name, spec.intercept) == ("other=one", False)
         assert spec.solver == vfl.SkGD(passes=10, sampling="cyclic", clip=float("inf"))
         assert spec.bounds == {"income": [0, 2e5], "calls": [0, 9]}
-        assert environment.address == "ray://host:10001"
+        assert environment.site.address == "ray://host:10001"
 
     def test_an_override_may_start_a_table(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
@@ -1188,13 +1188,15 @@ TAKES_A_JOB: dict[str, Callable[[Any], Any]] = {
     "plan": lambda given: vfl.plan(given, 10),
     "forecast": lambda given: vfl.forecast(given, 10),
     "recommend": lambda given: vfl.recommend(given, 10),
-    "align": lambda given: vfl.align(given, {}),
-    "private_bounds": lambda given: vfl.private_bounds(given, {}, epsilon=1.0),
-    "private_quantiles": lambda given: vfl.private_quantiles(given, {}, epsilon=1.0),
-    "woe": lambda given: vfl.woe(given, {}, epsilon=1.0),
-    "train_one_vs_rest": lambda given: vfl.train_one_vs_rest(given, {}, classes=("a", "b", "c"), n_records=10),
-    "tune": lambda given: vfl.tune(given, [{}, {}]),
-    "train, warm start": lambda given: vfl.train(given, {}, warm_start="runs/first"),
+    "align": lambda given: vfl.align(given, {}, at="ray"),
+    "private_bounds": lambda given: vfl.private_bounds(given, {}, epsilon=1.0, at="ray"),
+    "private_quantiles": lambda given: vfl.private_quantiles(given, {}, epsilon=1.0, at="ray"),
+    "woe": lambda given: vfl.woe(given, {}, epsilon=1.0, at="ray"),
+    "train_one_vs_rest": lambda given: vfl.train_one_vs_rest(
+        given, {}, classes=("a", "b", "c"), n_records=10, at="ray"
+    ),
+    "tune": lambda given: vfl.tune(given, [{}, {}], at="ray"),
+    "train, warm start": lambda given: vfl.train(given, {}, warm_start="runs/first", at="ray"),
 }
 TAKES_A_RESULT: dict[str, Callable[[Any], Any]] = {
     "evaluate": lambda given: vfl.evaluate(given, {}),

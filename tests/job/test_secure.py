@@ -128,12 +128,10 @@ def test_a_plan_states_the_threat_model() -> None:
     assert plan(job(trust="trusted"), 1000).sharing is None
 
 
-@pytest.mark.parametrize("engine", ["inprocess", "ray"])
-@pytest.mark.parametrize("option", ["shards", "parties_per_process"])
-def test_shards_and_shared_processes_are_refused_before_any_data_are_read(engine: str, option: str) -> None:
+@pytest.mark.parametrize("site", [vfl.InProcess(shards=2), vfl.Ray(shards=2), vfl.Ray(parties_per_process=2)], ids=repr)
+def test_shards_and_shared_processes_are_refused_before_any_data_are_read(site: Any) -> None:
     def source() -> Any:
         raise AssertionError("data were read")
 
-    placement = vfl.Placement(**{option: 2})  # type: ignore[arg-type]
-    with pytest.raises(PlacementError, match=f"leave {option} at 1"):
-        vfl.train(job(), dict.fromkeys(("q0", "q1"), source), engine=engine, placement=placement)
+    with pytest.raises(PlacementError, match=r"leave (shards|parties_per_process) at 1"):
+        vfl.train(job(), dict.fromkeys(("q0", "q1"), source), at=site)

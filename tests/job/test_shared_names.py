@@ -53,7 +53,7 @@ def without_fairness(**options: Any) -> vfl.Job:
 
 
 def trained(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, engine="inprocess", cores=1, **options)
+    return vfl.train(spec, data, at=vfl.InProcess(cores=1), **options)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_saved_split_and_converted(result: vfl.Result, tmp_path: Path) -> None:
         vfl.Result.load(result.save(tmp_path / "run")).decision_function({"bank": BANK, "shop": SHOP}) == margins
     ).all()
     parts = result.save_parts(tmp_path / "parts")
-    found = vfl.predict(parts, {"bank": BANK, "shop": SHOP}, engine="inprocess")
+    found = vfl.predict(parts, {"bank": BANK, "shop": SHOP}, at="inprocess")
     assert (found.margins == margins[np.array(found.ids)]).all()
     shared = ("age", "city", "y")
     frames = {"bank": BANK, "shop": SHOP.drop(columns="id")}

@@ -22,7 +22,7 @@ COLUMNS: dict[str, Any] = {"age": vfl.Binned((30.0, 50.0)), "tariff": vfl.Catego
 IDS = {"bank": "customer", "telco": "subscriber"}
 JOB = vfl.Job(partition=PARTITION, bounds={"calls": (0, 100)}, columns=COLUMNS, privacy=vfl.Privacy(epsilon=1.0))
 WIDE = replace(JOB, bounds={}, privacy=None, scaling="none")
-TERMS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-6, "noise": vfl.SeededNoise(3), "engine": "inprocess"}
+TERMS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-6, "noise": vfl.SeededNoise(3), "at": "inprocess"}
 BUY: dict[str, Callable[..., Any]] = {
     "bounds": lambda data, **o: vfl.private_bounds(replace(WIDE, **_ids(o)), data, columns=["calls"], **TERMS | o),
     "quantiles": lambda data, **o: vfl.private_quantiles(replace(JOB, **_ids(o)), data, **TERMS | o),
@@ -67,7 +67,7 @@ def test_one_table_is_aligned_with_itself() -> None:
 
 
 def test_ray_buys_the_same(local_ray: Any) -> None:
-    assert BUY["woe"](held(), id=IDS, engine="ray") == BUY["woe"](common())
+    assert BUY["woe"](held(), id=IDS, at="ray") == BUY["woe"](common())
 
 
 def test_rows_that_differ_are_refused_without_ids() -> None:
@@ -87,4 +87,4 @@ def test_an_owner_is_asked_before_the_alignment(tmp_path: Path) -> None:
         'format = 1\njobs = ["another"]\n[job]\nepsilon = 1.0\ndelta = 1e-6\n[total]\nepsilon = 1.0\ndelta = 1e-6\n'
     )
     with pytest.raises(ConsentRefused, match="'job-quantiles'"):
-        BUY["quantiles"]({"bank": "absent.csv", "telco": "absent.csv"}, id=IDS, policies={"bank": policy})
+        BUY["quantiles"]({"bank": vfl.Source("absent.csv", policy), "telco": "absent.csv"}, id=IDS)

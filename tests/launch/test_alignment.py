@@ -90,8 +90,8 @@ def job(parties: int = 2, **options: Any) -> vfl.Job:
     return vfl.Job(**given | options)
 
 
-def train(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, **{"engine": "inprocess", "cores": 1} | options)
+def train(spec: vfl.Job, data: Any, *, indexes: Any = None, **options: Any) -> vfl.Result:
+    return vfl.train(spec, vfl.Source(data, index=indexes), **{"at": vfl.InProcess(cores=1)} | options)
 
 
 def files(folder: Path, data: dict[str, pd.DataFrame]) -> dict[str, str]:
@@ -127,7 +127,7 @@ class TestTraining:
     @pytest.mark.parametrize("parties", [pytest.param(2, marks=pytest.mark.slow), 3])
     def test_training_on_ray_gives_the_same_model(self, local_ray: Any, parties: int) -> None:
         data, spec, seen = frames(parties=parties), job(parties), []
-        result = train(spec, data, engine="ray", watch=seen.append)
+        result = train(spec, data, at="ray", watch=seen.append)
         assert result.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
         assert [type(event) for event in seen[:1]] == [Aligning]
         assert sum(isinstance(event, Aligned) for event in seen) == 1
@@ -137,12 +137,12 @@ class TestTraining:
         data = frames()
         data["telco"] = pd.concat([data["telco"], data["telco"][:1]])
         with pytest.raises(DataError, match=r"^party 'telco', id column 'customer': an id occurs more than once"):
-            train(job(), data, engine="ray")
+            train(job(), data, at="ray")
 
     def test_an_error_of_the_coordinator_passes_through_ray_unchanged(self, local_ray: Any) -> None:
         data = {**frames(), "telco": frames()["telco"].assign(customer=lambda f: f.customer + "x")}
         with pytest.raises(DataError, match="no id is common to all parties"):
-            train(job(), data, engine="ray")
+            train(job(), data, at="ray")
 
     def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
         data, pid = (
@@ -160,7 +160,7 @@ class TestTraining:
                 pid.unlink()
 
         with pytest.raises(PartyLost, match="'telco' died"):
-            train(job(), {**data, "telco": telco}, engine="ray", watch=kill)
+            train(job(), {**data, "telco": telco}, at="ray", watch=kill)
 
     def test_one_frame_with_its_id_column(self) -> None:
         whole, spec = people(), job(3)
@@ -336,11 +336,11 @@ class TestBadInput:
 
     def test_align_needs_an_id(self) -> None:
         with pytest.raises(SpecificationError, match="names no id column: set id"):
-            vfl.align(job(id=None), frames(), engine="inprocess")
+            vfl.align(job(id=None), frames(), at="inprocess")
         with pytest.raises(SpecificationError, match="an index is given for 'telc', which is not a party"):
-            vfl.align(job(), frames(), engine="inprocess", indexes={"telc": "x"})
+            vfl.align(job(), vfl.Source(frames(), index={"telc": "x"}), at="inprocess")
         with pytest.raises(SpecificationError, match="cores are a whole number of at least 1"):
-            vfl.align(job(), frames(), engine="inprocess", cores=0)
+            vfl.align(job(), frames(), at=vfl.InProcess(cores=0))
 
     def test_an_owner_is_asked_before_its_ids_are_read(self, tmp_path: Path) -> None:
         policy = tmp_path / "policy.toml"
@@ -348,16 +348,16 @@ class TestBadInput:
         policy.write_text(text, encoding="utf-8")
         data = {**frames(), "telco": str(tmp_path / "not there.csv")}
         with pytest.raises(ConsentRefused, match="it uses column 'customer', which is not allowed"):
-            train(job(), data, policies={"telco": policy})
+            train(job(), {**data, "telco": vfl.Source(data["telco"], policy)})
         with pytest.raises(ConsentRefused, match="it uses column 'customer'"):
-            vfl.align(job(), data, engine="inprocess", policies={"telco": policy})
+            vfl.align(job(), vfl.Source(data, policy={"telco": policy}), at="inprocess")
 
 
 class TestKept:
     def test_a_later_run_reuses_the_indexes(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
         paths, spec, seen = files(tmp_path, data), job(), []
-        outcome = vfl.align(spec, paths, engine="inprocess", indexes=indexes)
+        outcome = vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
         assert (outcome.n_records, outcome.reused) == (len(joined(data)), False)
         left = [path for party in paths for path in (tmp_path / "indexes" / party).iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]
@@ -373,7 +373,7 @@ class TestKept:
     ) -> None:
         data = frames()
         paths, spec = files(tmp_path, data), job()
-        vfl.align(spec, paths, engine="inprocess", indexes=indexes)
+        vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
         os.utime(paths["telco"])
         train(spec, paths, indexes=indexes)  # only its time changed
         data["telco"].sample(frac=1, random_state=9).to_csv(paths["telco"], index=False)
@@ -381,7 +381,7 @@ class TestKept:
             DataError, match="party 'telco', id column 'customer': the data changed after their records"
         ):
             train(spec, paths, indexes=indexes)
-        vfl.align(spec, paths, engine="inprocess", indexes=indexes)
+        vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
         expected = train(replace(spec, id=None), joined(data)).coef_.tobytes()
         assert train(spec, paths, indexes=indexes).coef_.tobytes() == expected
 
@@ -426,14 +426,14 @@ class TestKept:
 
     def test_an_index_of_a_single_party_does_not_count(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         paths = files(tmp_path, frames())
-        vfl.align(job(), paths, engine="inprocess", indexes=indexes)
+        vfl.align(job(), vfl.Source(paths, index=indexes), at="inprocess")
         elsewhere, seen = {**indexes, "telco": str(tmp_path / "elsewhere")}, []
         train(job(), paths, indexes=elsewhere, watch=seen.append)
         assert any(isinstance(event, Aligning) for event in seen)
 
     def test_a_damaged_index(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         paths = files(tmp_path, frames())
-        vfl.align(job(), paths, engine="inprocess", indexes=indexes)
+        vfl.align(job(), vfl.Source(paths, index=indexes), at="inprocess")
         (index,) = (tmp_path / "indexes" / "telco").iterdir()
         index.write_bytes(index.read_bytes()[:-8])
         with pytest.raises(OutputError, match="is damaged: remove it and align again"):
@@ -481,15 +481,15 @@ class TestResume:
             return products(key, piece)
 
         monkeypatch.setattr(psi, "_products", counted)
-        options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
+        owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, paths, watch=cut_at(Aligning, 0, of="others"), **options)
+            vfl.align(spec, owned, watch=cut_at(Aligning, 0, of="others"), at=vfl.InProcess(cores=1))
         size = sum(map(len, data.values()))
         assert sum(multiplied) == size
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in left)
         multiplied.clear()
-        assert vfl.align(spec, paths, **options).n_records == len(joined(data))
+        assert vfl.align(spec, owned, at=vfl.InProcess(cores=1)).n_records == len(joined(data))
         assert size <= sum(multiplied) < size + 200  # the others' sets, and a sample of the stored pieces
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]  # neither secret nor points
@@ -498,9 +498,9 @@ class TestResume:
         """Under the old secret they would be a second question to the other parties."""
         data = frames()
         paths, spec = files(tmp_path, data), job()
-        options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
+        owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
-            vfl.align(spec, paths, watch=cut_at(Aligning, 0, of="others"), **options)
+            vfl.align(spec, owned, watch=cut_at(Aligning, 0, of="others"), at=vfl.InProcess(cores=1))
         data["telco"] = data["telco"][10:]
         files(tmp_path, data)
         offered = {}
@@ -511,20 +511,21 @@ class TestResume:
             side.close()
         assert offered["bank"] is not None
         assert offered["telco"] is None
-        assert vfl.align(spec, paths, **options).n_records == len(joined(data))
+        assert vfl.align(spec, owned, at=vfl.InProcess(cores=1)).n_records == len(joined(data))
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]
 
     def test_two_concurrent_alignments_both_succeed(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
         paths, spec, found = files(tmp_path, data), job(), []
-        options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
+        owned = vfl.Source(paths, index=indexes)
 
         def another(event: Aligning) -> None:
             if not found and event.stage.startswith("others"):
-                found.append(vfl.align(spec, paths, **options))
+                found.append(vfl.align(spec, owned, at=vfl.InProcess(cores=1)))
 
-        assert vfl.align(spec, paths, watch=another, **options).n_records == found[0].n_records == len(joined(data))
+        whole = vfl.align(spec, owned, watch=another, at=vfl.InProcess(cores=1))
+        assert whole.n_records == found[0].n_records == len(joined(data))
 
     @pytest.mark.parametrize("when", ["aligning", "before the first round", "later"])
     def test_a_resumed_run_equals_an_uninterrupted_one(
@@ -536,7 +537,7 @@ class TestResume:
         with pytest.raises(Cut):
             train(spec, paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(*watches[when]))
         seen: list[Any] = []
-        again = resume(tmp_path / "run", paths, engine="inprocess", watch=seen.append)
+        again = resume(tmp_path / "run", paths, at="inprocess", watch=seen.append)
         (outcome,) = [event for event in seen if isinstance(event, Aligned)]
         assert outcome.reused is (when != "aligning")
         assert again.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
@@ -546,12 +547,12 @@ class TestResume:
         data, spec, again = frames(), job(), []
         with pytest.raises(Cut):
             train(spec, data, output=tmp_path / "run", watch=cut_at(Round, 2))
-        resumed = resume(tmp_path / "run", data, engine="inprocess", watch=again.append)
+        resumed = resume(tmp_path / "run", data, at="inprocess", watch=again.append)
         assert isinstance(again[0], Aligned)
         assert resumed.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
         (tmp_path / "run" / "model.json").unlink()
         with pytest.raises(DataError, match="the data changed"):
-            resume(tmp_path / "run", {**data, "telco": data["telco"][::-1]}, engine="inprocess")
+            resume(tmp_path / "run", {**data, "telco": data["telco"][::-1]}, at="inprocess")
 
     @pytest.mark.parametrize("before", [False, True], ids=["its own", "one that was kept"])
     def test_a_run_keeps_its_order_when_the_data_are_aligned_again(
@@ -559,7 +560,7 @@ class TestResume:
     ) -> None:
         paths, spec, first, again = files(tmp_path, frames()), job(), [], []
         if before:
-            vfl.align(spec, paths, engine="inprocess", indexes=indexes)
+            vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
 
         def cut(event: object) -> None:
             first.append(event)
@@ -568,8 +569,8 @@ class TestResume:
 
         with pytest.raises(Cut):
             train(spec, paths, indexes=indexes, output=tmp_path / "run", watch=cut)
-        vfl.align(spec, paths, engine="inprocess", indexes=indexes)
-        resume(tmp_path / "run", paths, engine="inprocess", watch=again.append)
+        vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
+        resume(tmp_path / "run", paths, at="inprocess", watch=again.append)
         names = [[e.alignment for e in events if isinstance(e, Aligned)] for events in (first, again)]
         assert names[0] == names[1]
 
@@ -580,7 +581,7 @@ class TestResume:
         for path in (tmp_path / "indexes" / "telco").iterdir():
             path.unlink()
         with pytest.raises(DataError, match="party 'telco' no longer holds the index that this run was aligned with"):
-            resume(tmp_path / "run", paths, engine="inprocess")
+            resume(tmp_path / "run", paths, at="inprocess")
 
     def test_a_file_that_changed_before_the_run_was_resumed(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
@@ -589,7 +590,7 @@ class TestResume:
             train(job(), paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
         data["bank"].assign(income=0.5).to_parquet(paths["bank"], index=False)
         with pytest.raises(DataError, match="party 'bank', id column 'customer': the data changed after"):
-            resume(tmp_path / "run", paths, engine="inprocess")
+            resume(tmp_path / "run", paths, at="inprocess")
 
 
 class Recording(InProcessAlignment):

@@ -73,7 +73,7 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     assert job.schema["city"] == vfl.Categorical(('Bern "old"', "Zürich"), unknown="zero", missing="indicator")
     assert (job.id, job.id_kind, job.partition.label) == ("customer_id", "integer", ("bank", "default"))
     assert job.schema["calls and texts"].limits == (0.0, 79.0)
-    assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
 
 
 def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path], tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path
             in flag
         )
     assert kinds[0] != kinds[1]
-    result = vfl.train(job, dict(environment.data), engine="inprocess", cores=1)
+    result = vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1))
     assert result.certificate.flags == (flag,)
 
 
@@ -150,7 +150,7 @@ def test_several_parties_with_the_same_column_name(files: dict[str, Path], tmp_p
     (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
     job, environment = jobfile.read(tmp_path / "job.toml")
     assert job.partition.features[:2] == ("bank.income", "bank.member")
-    assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
+    assert vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1)).certificate.n_records == N
 
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception] | None, str]] = {

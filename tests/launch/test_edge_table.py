@@ -188,7 +188,7 @@ def outcome(edge: Edge, solver: Any, *, private: bool, engine: str = "inprocess"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         job, table = job_of(edge, solver, private=private)
-        result = vfl.train(job, table, engine=engine)
+        result = vfl.train(job, table, at=engine)
     assert np.isfinite(result.w).all()
     assert np.isfinite(result.coef_).all()
     assert math.isfinite(result.intercept_)
@@ -247,7 +247,7 @@ def test_a_private_run_never_warns_of_a_cell(name: str, loss: str) -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.isfinite(vfl.train(job, table, engine="inprocess").w).all()
+        assert np.isfinite(vfl.train(job, table, at="inprocess").w).all()
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def trained(spec: vfl.Job, data: object) -> vfl.Result:
     """Train with every floating-point warning as an error; the model must be finite and within its limits."""
     with warnings.catch_warnings(), np.errstate(invalid="raise", divide="raise", over="raise"):
         warnings.simplefilter("error")
-        result = vfl.train(spec, data, engine="inprocess")
+        result = vfl.train(spec, data, at="inprocess")
     assert np.isfinite(result.w).all()
     assert np.isfinite(result.coef_).all()
     assert math.isfinite(result.intercept_)
@@ -91,14 +91,14 @@ class TestValues:
         data["c"][4] = value
         spec = job(TWO, scaling="none", bounds={})
         with pytest.raises(DataError, match=r"telco.*'c' holds infinite values.*declare its bounds"):
-            vfl.train(spec, data, engine="inprocess")
+            vfl.train(spec, data, at="inprocess")
 
     def test_infinite_labels_are_refused_without_bounds_and_clamped_with(self) -> None:
         data = columns_of(TWO)
         data["y"][0] = math.inf
         assert trained(job(TWO), data)
         with pytest.raises(DataError, match=r"label 'y' holds infinite values"):
-            vfl.train(job(TWO, bounds=dict.fromkeys("abc", (-1, 1))), data, engine="inprocess")
+            vfl.train(job(TWO, bounds=dict.fromkeys("abc", (-1, 1))), data, at="inprocess")
 
     @PRIVATELY
     @LOSSES
@@ -129,7 +129,7 @@ class TestValues:
         data = labelled(columns_of(TWO), loss)
         data["b"] = data["b"] * size
         with np.errstate(over="ignore"), pytest.raises(DataError, match="declare bounds with scaling='bounds'"):
-            vfl.train(job(TWO, loss, scaling="none", bounds={}), data, engine="inprocess")
+            vfl.train(job(TWO, loss, scaling="none", bounds={}), data, at="inprocess")
 
     @pytest.mark.parametrize("size", [1e-200, 1e200])
     @pytest.mark.parametrize("smoothness", ["private", "bounds"])
@@ -255,7 +255,7 @@ class TestShapes:
 
     def test_no_records_are_refused(self) -> None:
         with pytest.raises(DataError, match="no records"):
-            vfl.train(job(TWO), {c: np.zeros(0) for c in "abcy"}, engine="inprocess")
+            vfl.train(job(TWO), {c: np.zeros(0) for c in "abcy"}, at="inprocess")
 
     @PRIVATELY
     @pytest.mark.parametrize("draw", [{}, {"parallel": 200}, {"sampling": "nice", "tau": 70}], ids=str)
@@ -353,7 +353,7 @@ class TestSinglePrecision:
         assert trained(job(TWO, private=private, storage="float32"), data)
         if not private:
             with pytest.raises(DataError, match="larger ones than the storage can"):
-                vfl.train(job(TWO, storage="float32", scaling="none", bounds={}), data, engine="inprocess")
+                vfl.train(job(TWO, storage="float32", scaling="none", bounds={}), data, at="inprocess")
 
     def test_bounds_that_round_outwards_keep_their_sensitivity(self) -> None:
         """0.1 is larger in single precision than in double; stored values stay within the declared reach."""

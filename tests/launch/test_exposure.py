@@ -50,7 +50,7 @@ def reference(table: dict[str, np.ndarray]) -> PoissonRegressor:
 
 
 def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, engine="inprocess", **options)
+    return vfl.train(spec, data, at="inprocess", **options)
 
 
 @pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD()], ids=lambda solver: str(solver.name))
@@ -95,8 +95,7 @@ def test_predictions_and_the_export_are_rates(table: dict[str, np.ndarray], refe
 
 def test_shards_sparse_columns_and_alignment_give_the_same_model(table: dict[str, np.ndarray]) -> None:
     noised = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), holdout=0.2)
-    shards = vfl.Placement(shards=3)
-    assert np.array_equal(fitted(noised, table, placement=shards).coef_, fitted(noised, table).coef_)
+    assert np.array_equal(fitted(noised, table, at=vfl.InProcess(shards=3)).coef_, fitted(noised, table).coef_)
     spec = job(sparse=["bank"])
     whole = fitted(spec, table)
     parts = {
@@ -129,7 +128,7 @@ def test_measures_count_the_exposure(table: dict[str, np.ndarray]) -> None:
     mae = np.abs(held["years"] * np.exp(found.decision_function(features)) - held["y"]).mean()
     deviance = mean_poisson_deviance(held["y"], held["years"] * np.exp(found.decision_function(features)))
     each = [found.findings["held out"]]
-    each += [vfl.evaluate(found, held, placement=vfl.Placement(shards=shards)) for shards in (1, 3)]
+    each += [vfl.evaluate(found, held, at=vfl.InProcess(shards=shards)) for shards in (1, 3)]
     for measured in each:
         assert measured.measures["mae"].value == pytest.approx(mae, abs=1e-5)
         assert measured.measures["deviance"].value == pytest.approx(deviance, abs=1e-5)

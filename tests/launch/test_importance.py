@@ -38,7 +38,7 @@ def train(*, seed: int | None = 1, output: Path | None = None, **options: Any) -
         bounds=BOUNDS,
         **{"privacy": privacy, "solver": vfl.SkGD(passes=1)} | options,
     )
-    return vfl.train(job, data(), engine="inprocess", output=output)
+    return vfl.train(job, data(), at="inprocess", output=output)
 
 
 def true_spread(name: str) -> float:

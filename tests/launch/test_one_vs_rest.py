@@ -35,7 +35,7 @@ def job(**options: object) -> vfl.Job:
 
 def test_models_and_predictions_are_the_peers() -> None:
     X = np.column_stack([TABLE[c] for c in COLUMNS])
-    found = vfl.train_one_vs_rest(job(), TABLE, classes=CLASSES, n_records=N, engine="inprocess")
+    found = vfl.train_one_vs_rest(job(), TABLE, classes=CLASSES, n_records=N, at="inprocess")
     margins = []
     for name, result in zip(CLASSES, found.results, strict=True):
         peer = peers.LogisticRegression(C=1 / (0.01 * N), tol=1e-12, solver="newton-cholesky").fit(
@@ -82,22 +82,22 @@ def test_a_ledger_bounds_all_classes_together(tmp_path: object) -> None:
     path = str(tmp_path / "book.sqlite")  # type: ignore[operator]
     SqliteLedger(path).set_cap("iris", epsilon=1.0, delta=1e-6)
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2), dataset="iris")
-    vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, engine="inprocess", ledger=path)
+    vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, at="inprocess", ledger=path)
     (balance,) = SqliteLedger(path).show()
     assert len(balance.runs) == 3
     with pytest.raises(BudgetExceeded, match="3 classes together ask for ε = 1"):
-        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, engine="inprocess", ledger=path)
+        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, at="inprocess", ledger=path)
 
 
 def test_data_that_differ_from_the_plan_are_refused() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2))
     with pytest.raises(DataError, match="different number of records from n_records"):
-        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, engine="inprocess")
+        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, at="inprocess")
 
 
 def test_an_undeclared_label_is_an_error_at_its_owner() -> None:
     with pytest.raises(DataError, match="values other than the two declared classes"):
-        vfl.train_one_vs_rest(job(), TABLE, classes=("setosa", "versicolor", "rose"), n_records=N, engine="inprocess")
+        vfl.train_one_vs_rest(job(), TABLE, classes=("setosa", "versicolor", "rose"), n_records=N, at="inprocess")
 
 
 def test_job_files_keep_the_jobs_of_each_class(tmp_path: object) -> None:
@@ -128,7 +128,7 @@ def test_records_are_aligned_once_for_all_classes(tmp_path, monkeypatch: pytest.
     lab = {c: TABLE[c][::-1] for c in ("c", "d", "kind")} | {"id": ids[::-1]}
     spec, seen = job(id="id", solver=vfl.SkGD(passes=2)), []
     found = vfl.train_one_vs_rest(
-        spec, {"field": field, "lab": lab}, classes=CLASSES, n_records=N, engine="inprocess", cores=1, watch=seen.append
+        spec, {"field": field, "lab": lab}, classes=CLASSES, n_records=N, at=vfl.InProcess(cores=1), watch=seen.append
     )
     aligned = [event for event in seen if isinstance(event, Aligned)]
     assert [event.reused for event in aligned] == [False, True, True]

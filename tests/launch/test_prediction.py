@@ -98,7 +98,7 @@ def trained(loss: str = "logistic", **options: Any) -> Result:
     job = vfl.Job(partition=partition, privacy=None, loss=loss, solver=vfl.SkGD(passes=3), **given)
     data = split(table(), shuffled=False)
     data["bank"] = data["bank"].assign(default=table()["default"])
-    return vfl.train(job, data, engine="inprocess", cores=1)
+    return vfl.train(job, data, at=vfl.InProcess(cores=1))
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +155,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
         data[party] = str(tmp_path / f"{party}.parquet")
         part.to_parquet(data[party])
     parts = result.save_parts(tmp_path / "parts")
-    placement = vfl.Placement(shards=shards, pin="always")
-    found = vfl.predict(parts, data, engine="ray", placement=placement, cores=1)
+    found = vfl.predict(parts, data, at=vfl.Ray(shards=shards, pin="always", cores=1))
     assert list(found.ids or ()) == list(expected.index)
     assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
@@ -170,22 +169,20 @@ def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: Any, resu
     with pytest.raises(
         DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
     ):
-        vfl.predict(result, data, engine="ray", cores=1)
+        vfl.predict(result, data, at=vfl.Ray(cores=1))
 
 
 @pytest.mark.parametrize("shards", [2, 7])
 def test_shards_give_the_same_predictions(result: Result, expected: pd.Series, tmp_path: Path, shards: int) -> None:
-    placement = vfl.Placement(shards=shards)
+    here = vfl.InProcess(shards=shards)
     data = split(table())
     data["telco"].to_parquet(tmp_path / "telco.parquet", row_group_size=11)
-    found = vfl.predict(result, {**data, "telco": tmp_path / "telco.parquet"}, placement=placement)
+    found = vfl.predict(result, {**data, "telco": tmp_path / "telco.parquet"}, at=here)
     assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
     assert found.unmatched == {party: len(part) - len(expected) for party, part in data.items()}
     whole = result.decision_function(table())
-    assert vfl.predict(result, table(), placement=placement).margins.tobytes() == whole.tobytes()
-    assert (result.predict(table(), placement=placement) == result.predict(table())).all()
-    assert result.predict_proba(table(), placement=placement).tobytes() == result.predict_proba(table()).tobytes()
+    assert vfl.predict(result, table(), at=here).margins.tobytes() == whole.tobytes()
 
 
 def test_a_party_keeps_the_columns_of_one_shard(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,32 +205,31 @@ def test_a_party_keeps_the_columns_of_one_shard(result: Result, monkeypatch: pyt
 def test_shards_measure_the_same(result: Result) -> None:
     for data in (labelled(), table()):
         whole = vfl.evaluate(result, data)
-        assert vfl.evaluate(result, data, placement=vfl.Placement(shards=7)) == whole
-    with pytest.raises(SpecificationError, match=r"placement must be vfl.Placement\(...\), or None, not 2"):
-        vfl.evaluate(result, labelled(), placement=2)  # type: ignore[arg-type]
+        assert vfl.evaluate(result, data, at=vfl.InProcess(shards=7)) == whole
+    with pytest.raises(SpecificationError, match="at must be"):
+        vfl.evaluate(result, labelled(), at=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_ray_measures_the_same(local_ray: Any, result: Result, shards: int) -> None:
-    there = vfl.evaluate(result, labelled(), engine="ray", placement=vfl.Placement(shards=shards), cores=1)
+    there = vfl.evaluate(result, labelled(), at=vfl.Ray(shards=shards, cores=1))
     assert there == vfl.evaluate(result, labelled())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path, shards: int) -> None:
-    placement = vfl.Placement(shards=shards)
-    plain = {}
+    plain: dict[str, Any] = {}
     for party, part in split(table(), shuffled=False).items():
         plain[party] = str(tmp_path / f"{party}.parquet")
         part.drop(columns="customer").to_parquet(plain[party], row_group_size=11)
-    options: Any = {"engine": "ray", "placement": placement, "policies": {"bank": allowing(tmp_path, records=N + 1)}}
-    found = vfl.predict(result, plain, **options)
+    plain["bank"] = vfl.Source(plain["bank"], allowing(tmp_path, records=N + 1))
+    found = vfl.predict(result, plain, at=vfl.Ray(shards=shards))
     assert found.ids is None
     assert found.margins.tobytes() == result.decision_function(table()).tobytes()
     with pytest.raises(ConsentRefused, match="more than are left today of the 61 of a day"):
-        vfl.predict(result, plain, **options)
+        vfl.predict(result, plain, at=vfl.Ray(shards=shards))
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -36,7 +36,7 @@ def table() -> dict[str, np.ndarray]:
 
 
 def buy(data: Any = None, draft: vfl.Job = DRAFT, **options: Any) -> Any:
-    return vfl.private_bounds(draft, data or table(), **({"epsilon": 2.0, "engine": "inprocess"} | options))
+    return vfl.private_bounds(draft, data or table(), **({"epsilon": 2.0, "at": "inprocess"} | options))
 
 
 def test_replacing_a_record_moves_the_histograms_by_their_sensitivity() -> None:
@@ -66,7 +66,7 @@ def test_it_finds_the_range_of_most_records() -> None:
     assert found.unknown == ()
     assert 1.99 < found.epsilon <= 2.0
     job = replace(DRAFT, bounds=DRAFT.bounds | dict(found.bounds), scaling="bounds", privacy=vfl.Privacy(epsilon=1.0))
-    assert vfl.train(job, data, engine="inprocess").certificate.private
+    assert vfl.train(job, data, at="inprocess").certificate.private
 
 
 def test_signs_and_zeros() -> None:
@@ -98,7 +98,7 @@ def test_it_is_charged_to_the_data_set(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_transports_agree(local_ray: Any) -> None:
     """tests/launch/test_aligned_purchases.py buys on Ray in every run of the suite."""
-    here, there = (buy(noise=vfl.SeededNoise(3), engine=engine) for engine in ("inprocess", "ray"))
+    here, there = (buy(noise=vfl.SeededNoise(3), at=at) for at in ("inprocess", "ray"))
     assert here == there
     assert here.scope.startswith("NOT PRIVATE: the noise is seeded")
 
@@ -116,7 +116,7 @@ WRONG = {
     "declared": ({"columns": ["age"]}, "'age' has a declared range already"),
     "twice": ({"columns": ["calls", "calls"]}, "each once"),
     "nothing": ({"columns": []}, "name columns without bounds"),
-    "engine": ({"engine": "rey"}, "unknown engine 'rey'"),
+    "site": ({"at": "rey"}, "unknown site at='rey'"),
 }
 
 

@@ -33,7 +33,7 @@ def parts() -> dict[str, dict[str, Any]]:
 
 
 def buy(data: Any = None, draft: vfl.Job = DRAFT, **options: Any) -> Any:
-    return vfl.private_quantiles(draft, data or parts(), **({"epsilon": 1.0, "engine": "inprocess"} | options))
+    return vfl.private_quantiles(draft, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
 
 
 def test_every_cell_of_the_grid_is_a_cell_of_the_histogram() -> None:

@@ -80,7 +80,7 @@ SOLVERS = {
 def test_the_model_equals_that_of_the_dense_columns_to_the_bit(name: str) -> None:
     solver, changes = SOLVERS[name]
     spec, dense = job(solver, **changes), table()
-    models = [vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csr_array(dense))]
+    models = [vfl.train(spec, data, at="inprocess") for data in (dense, scipy.sparse.csr_array(dense))]
     assert models[0].w.tobytes() == models[1].w.tobytes()
     assert abs(models[0].w).max() > 0
     new = dense[:50, :7]
@@ -95,7 +95,7 @@ def test_both_transports_and_files(parties_on_ray: SharedParties, tmp_path: Any)
         files[party] = str(tmp_path / f"{party}.npz")
         scipy.sparse.save_npz(files[party], scipy.sparse.csr_matrix(dense[:, columns]))
     models = [
-        vfl.train(spec, data, engine="inprocess").w.tobytes() for data in (dense, scipy.sparse.coo_array(dense), files)
+        vfl.train(spec, data, at="inprocess").w.tobytes() for data in (dense, scipy.sparse.coo_array(dense), files)
     ]
     models.append(parties_on_ray.train(spec, files).w.tobytes())
     assert len(set(models)) == 1
@@ -108,12 +108,12 @@ def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
         vfl.SkGD(), loss=loss, privacy=None, penalty=vfl.L2(1e-3), bounds=bounds if loss == "squared" else bounds | {}
     )
     dense = table()
-    one, other = (vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
+    one, other = (vfl.train(spec, data, at="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
     np.testing.assert_allclose(one.w, other.w, atol=1e-8)
     # Shifting and centring reparametrise F, except for a penalty on scaled columns.
     plain = replace(spec, sparse=(), penalty=vfl.NoPenalty())
-    unpenalised = vfl.train(replace(spec, penalty=vfl.NoPenalty()), scipy.sparse.csc_array(dense), engine="inprocess")
-    shifted = vfl.train(plain, dense, engine="inprocess")
+    unpenalised = vfl.train(replace(spec, penalty=vfl.NoPenalty()), scipy.sparse.csc_array(dense), at="inprocess")
+    shifted = vfl.train(plain, dense, at="inprocess")
     np.testing.assert_allclose(
         shifted.decision_function(dense[:, :7]), unpenalised.decision_function(dense[:, :7]), atol=1e-4
     )
@@ -126,7 +126,7 @@ def test_one_party_sparse_the_other_dense() -> None:
     assert scaling.shift.tolist() == [0.0] * 5 + [1.0] * 2
     assert scaling.width.tolist() == [2.0] * 5 + [1.0] * 2
     sources = {"a": scipy.sparse.csc_array(dense[:, :5]), "b": dense[:, 5:]}
-    mixed, whole = (vfl.train(spec, data, engine="inprocess") for data in (sources, dense))
+    mixed, whole = (vfl.train(spec, data, at="inprocess") for data in (sources, dense))
     assert mixed.w.tobytes() == whole.w.tobytes()
     assert "columns of a: scaled by a factor, neither shifted nor centred" in str(vfl.plan(spec, N))
 
@@ -174,7 +174,7 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
     party = load(spec.for_party("a"), data["a"])
     assert isinstance(party.rows.columns, SparseColumns)
     tracemalloc.start()
-    result = vfl.train(spec, data, engine="inprocess")
+    result = vfl.train(spec, data, at="inprocess")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200e6 < n * p * 8

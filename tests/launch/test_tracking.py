@@ -34,7 +34,7 @@ def train(output: Path | None = None, **options: Any) -> vfl.Result:
         bounds={"*": (-1.0, 1.0)},
         **{"privacy": vfl.Privacy(epsilon=2.0, delta=1e-6), "solver": vfl.SkGD(passes=2), "holdout": 0.3} | options,
     )
-    return vfl.train(job, table, engine="inprocess", output=output)
+    return vfl.train(job, table, at="inprocess", output=output)
 
 
 @pytest.fixture(scope="module")

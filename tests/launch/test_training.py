@@ -89,7 +89,7 @@ def peer(loss: str, penalty: str, *, intercept: bool = True) -> tuple[np.ndarray
 
 
 def fit(spec: vfl.Job) -> vfl.Result:
-    return vfl.train(spec, table(spec.loss), engine="inprocess")
+    return vfl.train(spec, table(spec.loss), at="inprocess")
 
 
 def distance(result: vfl.Result, solution: tuple[np.ndarray, float]) -> float:
@@ -175,7 +175,7 @@ def test_round_trips_equal_the_plan() -> None:
         passes = {} if "inner_rounds" in options else {"passes": 6}
         spec = job("squared", "l2", **{"passes": None, **passes, **options})
         seen: list[object] = []
-        vfl.train(spec, table("squared"), engine="inprocess", watch=seen.append)
+        vfl.train(spec, table("squared"), at="inprocess", watch=seen.append)
         (planned,) = (event for event in seen if isinstance(event, Plan))
         assert sum(isinstance(event, Round) for event in seen) == planned.round_trips
 
@@ -203,7 +203,7 @@ class TestCentring:
         spec = job("squared", "l2", scaling="none", bounds={})
         X = {c: scaled("squared", intercept=True)[:, j] for j, c in enumerate(COLUMNS)}
         here, there = (
-            vfl.train(spec, {c: x + shift for c, x in X.items()} | {"y": table("squared")["y"]}, engine="inprocess")
+            vfl.train(spec, {c: x + shift for c, x in X.items()} | {"y": table("squared")["y"]}, at="inprocess")
             for shift in (0.0, 30.0)
         )
         assert distance(here, peer("squared", "l2")) < TOLERANCE

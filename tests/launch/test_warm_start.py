@@ -45,7 +45,7 @@ def private(epsilon: float = 1.0, seed: int = 1) -> vfl.Privacy:
 
 
 def fitted(job: vfl.Job, data: pd.DataFrame, **options: Any) -> Result:
-    return vfl.train(job, data, engine="inprocess", **options)
+    return vfl.train(job, data, at="inprocess", **options)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_from_the_same_start(first: Result, tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         fitted(job, table(1), warm_start=first, output=tmp_path / "cut", watch=stop)
-    resumed = vfl.resume(tmp_path / "cut", table(1), engine="inprocess")
+    resumed = vfl.resume(tmp_path / "cut", table(1), at="inprocess")
     assert resumed.w.tobytes() == whole.w.tobytes()
     assert resumed.certificate.start == whole.certificate.start
 
@@ -157,7 +157,7 @@ def test_models_of_other_columns_are_refused_in_one_sentence(first: Result) -> N
     with pytest.raises(SpecificationError, match=r"label_share.* leave label_share out"):
         make_plan(starting_from(job_of(privacy=private(), solver=vfl.SkGD(label_share=0.1)), first), N)
     with pytest.raises(SpecificationError, match="start holds one model"):
-        vfl.train_one_vs_rest(starting_from(job_of(), first), table(), classes=(0, 1, 2), n_records=N)
+        vfl.train_one_vs_rest(starting_from(job_of(), first), table(), classes=(0, 1, 2), n_records=N, at="ray")
 
 
 def test_bad_starts_are_refused(first: Result, tmp_path: Path) -> None:

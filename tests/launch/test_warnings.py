@@ -34,7 +34,7 @@ def table(n: int = N) -> dict[str, np.ndarray]:
 
 
 def train(job: vfl.Job = JOB, **options: Any) -> vfl.Result:
-    return vfl.train(job, table(), engine="inprocess", **options)
+    return vfl.train(job, table(), at="inprocess", **options)
 
 
 def fit() -> None:
@@ -45,14 +45,14 @@ def fit() -> None:
 
 def three_classes() -> None:
     data = table() | {"y": np.arange(N) % 3}
-    vfl.train_one_vs_rest(JOB, data, classes=(0, 1, 2), n_records=N, engine="inprocess")
+    vfl.train_one_vs_rest(JOB, data, classes=(0, 1, 2), n_records=N, at="inprocess")
 
 
 RUNS: dict[str, Callable[[], object]] = {
     "train": train,
     "an estimator": fit,
     "three classes": three_classes,
-    "bounds": lambda: vfl.private_bounds(DRAFT, table(), epsilon=1.0, engine="inprocess"),
+    "bounds": lambda: vfl.private_bounds(DRAFT, table(), epsilon=1.0, at="inprocess"),
 }
 
 
@@ -112,7 +112,7 @@ def test_a_weak_delta_is_warned_of_once_where_no_plan_is_shown() -> None:
 def test_estimators_and_classes_warn_of_a_weak_delta() -> None:
     data = table() | {"y": np.arange(N) % 3}
     with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n") as caught:
-        vfl.train_one_vs_rest(LOOSE, data, classes=(0, 1, 2), n_records=N, engine="inprocess")
+        vfl.train_one_vs_rest(LOOSE, data, classes=(0, 1, 2), n_records=N, at="inprocess")
     assert len(caught) == 1
     with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n"):
         vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1), delta=0.05, noise=vfl.SeededNoise(0)).fit(

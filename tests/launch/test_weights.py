@@ -47,7 +47,7 @@ def columns(table: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, engine="inprocess", **options)
+    return vfl.train(spec, data, at="inprocess", **options)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_every_part_gives_the_same_bits(loss: str, classes: Any, solver: Any, ta
     privacy = vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2))
     spec = job(loss=loss, bounds=bounds, solver=solver, privacy=privacy, holdout=0.2, **options)
     whole = fitted(spec, data)
-    assert np.array_equal(fitted(spec, data, placement=vfl.Placement(shards=3)).coef_, whole.coef_)
+    assert np.array_equal(fitted(spec, data, at=vfl.InProcess(shards=3)).coef_, whole.coef_)
     (_, visits), (_, single) = in_process(spec, data), in_process(spec, data, expand=True)
     assert visits.w.tobytes() == single.w.tobytes() == whole.w.tobytes()
     same = fitted(spec, data | {"s": np.full(N, HIGH)})
@@ -158,7 +158,7 @@ def test_measures_count_every_record_once(table: dict[str, np.ndarray]) -> None:
     error = np.abs(found.decision_function({name: held[name] for name in "abc"}) - held["y"])
     unweighted = {name: cells for name, cells in held.items() if name != "s"}
     by_party = {"bank": {name: held[name] for name in "ab"}, "telco": {name: held[name] for name in "cy"}}
-    again = (vfl.evaluate(found, data, engine="inprocess") for data in (held, unweighted, by_party))
+    again = (vfl.evaluate(found, data, at="inprocess") for data in (held, unweighted, by_party))
     for measured in (found.findings["held out"], *again):
         assert measured.measures["mae"].value == pytest.approx(error.mean(), abs=1e-4)
 

@@ -41,7 +41,7 @@ def job_of(**changes: Any) -> vfl.Job:
 
 @pytest.fixture(scope="module")
 def result() -> vfl.Result:
-    return vfl.train(job_of(), table(), engine="inprocess")
+    return vfl.train(job_of(), table(), at="inprocess")
 
 
 def test_wide_bounds_are_named_and_rare_categories_are_not(result: vfl.Result) -> None:
@@ -52,9 +52,9 @@ def test_wide_bounds_are_named_and_rare_categories_are_not(result: vfl.Result) -
 
 def test_fitting_bounds_and_noise_that_hides_the_spread_say_nothing() -> None:
     fitting = job_of(bounds=BOUNDS | {"income": (0.0, 10.0)})
-    assert wide_bounds(vfl.train(fitting, table(), engine="inprocess")) == ()
+    assert wide_bounds(vfl.train(fitting, table(), at="inprocess")) == ()
     faint = job_of(privacy=vfl.Privacy(epsilon=0.01, noise=vfl.SeededNoise(0)))
-    assert wide_bounds(vfl.train(faint, table(), engine="inprocess")) == ()
+    assert wide_bounds(vfl.train(faint, table(), at="inprocess")) == ()
 
 
 def test_runs_without_bought_moments_or_with_others_say_nothing(result: vfl.Result) -> None:
@@ -83,7 +83,7 @@ def numbers(rare: float = 0.0) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def far() -> vfl.Result:
-    return vfl.train(label_job(100.0), numbers(), engine="inprocess")
+    return vfl.train(label_job(100.0), numbers(), at="inprocess")
 
 
 def test_wide_bounds_of_the_label_are_named_with_the_range_of_most_labels(far: vfl.Result, tmp_path: Path) -> None:
@@ -98,17 +98,17 @@ def test_wide_bounds_of_the_label_are_named_with_the_range_of_most_labels(far: v
 def test_bounds_that_fit_the_labels_say_nothing(half: float) -> None:
     for solver in (vfl.SkGD(passes=3), vfl.GD(passes=3)):
         job = label_job(half, solver=solver, holdout=0.3)
-        assert wide_bounds(vfl.train(job, numbers(), engine="inprocess")) == ()
+        assert wide_bounds(vfl.train(job, numbers(), at="inprocess")) == ()
 
 
 def test_rare_labels_far_out_keep_the_bounds(far: vfl.Result) -> None:
-    assert wide_bounds(vfl.train(label_job(100.0), numbers(rare=0.1), engine="inprocess")) == ()
+    assert wide_bounds(vfl.train(label_job(100.0), numbers(rare=0.1), at="inprocess")) == ()
 
 
 def test_errors_on_a_hold_out_show_wide_bounds_of_the_label() -> None:
     job = label_job(400.0, solver=vfl.GD(passes=1, step_size=1e-9, label_share=0.5), holdout=0.5)
     privacy = vfl.Privacy(epsilon=20.0, noise=vfl.SeededNoise(0))
-    found = vfl.train(replace(job, privacy=privacy), numbers(), engine="inprocess")
+    found = vfl.train(replace(job, privacy=privacy), numbers(), at="inprocess")
     (said,) = wide_bounds(found)
     assert "times as wide as the mean distance of the labels from their median" in said
     assert wide_bounds(replace(found, findings={})) == ()

@@ -40,7 +40,7 @@ def parts() -> dict[str, dict[str, Any]]:
 
 
 def buy(job: vfl.Job = JOB, data: Any = None, **options: Any) -> Any:
-    return vfl.woe(job, data or parts(), **({"epsilon": 1.0, "engine": "inprocess"} | options))
+    return vfl.woe(job, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
 
 
 def test_counts_and_weights_are_near_the_exact_ones() -> None:
@@ -218,8 +218,8 @@ def test_the_scorecard_shows_it() -> None:
     }
     partition = vfl.FeaturePartition({"bank": ["age_group"], "telco": ["tariff"]}, label=("bank", "y"))
     job = vfl.Job(partition=partition, columns=columns, privacy=vfl.Privacy(epsilon=4.0), solver=vfl.SkGD(passes=2))
-    result = vfl.train(job, parts(), engine="inprocess")
-    found = vfl.woe(job, parts(), epsilon=4.0, engine="inprocess")
+    result = vfl.train(job, parts(), at="inprocess")
+    found = vfl.woe(job, parts(), epsilon=4.0, at="inprocess")
     rows = result.scorecard(digits=1, woe=found).to_csv().splitlines()
     assert rows[0] == "party,column,category,points,woe,information value"
     first = found.columns["age_group"]

@@ -94,24 +94,24 @@ class World:
     began: bool = False
 
 
-def train(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
+def train(job: vfl.Job, source: Any, folder: Path) -> None:
     """Train, and write every file that a run can write to the folder."""
-    vfl.train(job, source, engine="inprocess", cores=1, output=folder / "run", **options)
+    vfl.train(job, source, at=vfl.InProcess(cores=1), output=folder / "run")
 
 
-def train_in_memory(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
+def train_in_memory(job: vfl.Job, source: Any, folder: Path) -> None:
     """Train without an output, as secret batches require; the certificate and the model are still compared."""
-    vfl.train(job, source, engine="inprocess", cores=1, **options).save(folder / "run")
+    vfl.train(job, source, at=vfl.InProcess(cores=1)).save(folder / "run")
 
 
 class LoadedError(Exception):
     """Ends a run after its parties have loaded."""
 
 
-def read(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
+def read(job: vfl.Job, source: Any, folder: Path) -> None:
     """Load every party and stop: a quick way to compare stored columns."""
     with mock.patch.object(inprocess, "Coordinator", side_effect=LoadedError), contextlib.suppress(LoadedError):
-        vfl.train(job, source, engine="inprocess", cores=1, **options)
+        vfl.train(job, source, at=vfl.InProcess(cores=1))
 
 
 def compare(
@@ -144,7 +144,7 @@ def compare(
 
     data, neighbour : two tables, or anything that `given` takes.
     given : puts a table where the parties find it, below a folder that has the same path in both runs; returns the source.
-    run : of (job, source, folder, policies=...): `train`, `read`, or a call of another function that runs in-process.
+    run : of (job, source, folder): `train`, `read`, or a call of another function that runs in-process.
     policy : text of every owner's policy file, whose books are kept then.
     losses : the parties that are lost on the way.
     expand : put each visit as its single steps, as for a transport without visits.
@@ -172,7 +172,7 @@ def _run(
 ) -> World:
     root = place / "root"
     (root / DATA).mkdir(parents=True)
-    options: dict[str, Any] = {} if policy is None else {"policies": _policies(job, root, policy)}
+    policies = None if policy is None else _policies(job, root, policy)
     printed = {"standard output": io.StringIO(), "standard error": io.StringIO()}
     with (
         recorded(job, seed, earlier) as tape,
@@ -186,7 +186,7 @@ def _run(
         warnings.simplefilter("always")
         world = World(tape)
         try:
-            run(job, given(data, root / DATA), root, **options)
+            run(job, vfl.Source(given(data, root / DATA), policies), root)
         except Exception as error:  # noqa: BLE001 - every error is compared
             world.raised = _in_words(error)
             world.failed = not isinstance(error, vfl.VflError | Warning)

@@ -156,7 +156,7 @@ def test_sparse_columns(cell: float) -> None:
 
 def test_bought_bounds() -> None:
     def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "bounds").write_text(repr(found))
 
     whole = table()
@@ -169,7 +169,7 @@ def test_bought_bounds() -> None:
 
 def test_bought_quantiles() -> None:
     def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        found = vfl.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "quantiles").write_text(repr(found))
 
     whole, draft = table(), replace(job(SKGD), privacy=None)
@@ -191,7 +191,7 @@ def test_bought_quantiles() -> None:
 )
 def test_bought_weights_of_evidence(before: dict[str, Any], after: dict[str, Any]) -> None:
     def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
-        found = vfl.woe(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        found = vfl.woe(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "woe").write_text(repr(found))
 
     columns = {"a": vfl.Binned((0.0,)), "b": vfl.Binned((-0.5, 0.5)), "c": vfl.Binned((0.2,))}

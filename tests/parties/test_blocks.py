@@ -125,7 +125,7 @@ def test_bad_blocks_are_refused(blocks: Blocks, problem: str) -> None:
 
 
 def test_new_records_in_blocks() -> None:
-    result = vfl.train(job(), table(N), engine="inprocess")
+    result = vfl.train(job(), table(N), at="inprocess")
     part, source = result.part("bank"), in_blocks(whole())[0]
     expected = part.margins(whole())
     assert part.margins(source, shards=3).tobytes() == expected.tobytes()

@@ -24,6 +24,7 @@ from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines import inprocess
+from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.train import resume
 from vfl.messages import Backward, Block, Descend, Fold, Forward, Notice, Paid, Phase, Query, RecordCap, Records
 from vfl.messages.kinds import encode
@@ -85,7 +86,7 @@ class Place:
         sources = {q: {c: table()[c] for c in PARTITION.wanted(q)} for q in PARTITION.parties}
         budget = Budget(run, str(self.ledger), **options)
         policies = {party: str(path) for party, path in self.policies.items()}
-        yield from inprocess.run(spec, sources, budget, Log(), policies=policies)
+        yield from inprocess.run(spec, sources, budget, Log(), arrangement=Arrangement(policies=policies))
 
     def run(self, spec: vfl.Job, run: str = "r1") -> Outcome:
         *_, outcome = self.events(spec, run)
@@ -180,7 +181,7 @@ class TestRecording:
 
     def test_on_ray(self, place: Place, parties_on_ray: SharedParties) -> None:
         spec = job(noise=vfl.SeededNoise(5), dataset=None)
-        here = vfl.train(spec, table(), engine="inprocess", policies=place.policies)
+        here = vfl.train(spec, vfl.Source(table(), policy=place.policies), at="inprocess")
         there = parties_on_ray.train(spec, table(), place.policies)
         assert here.w.tobytes() == there.w.tobytes()
         for party in PARTITION.parties:
@@ -467,12 +468,12 @@ def test_a_resumed_run_uses_the_same_books(place: Place, tmp_path: Path) -> None
             raise Cut
 
     spec = job(noise=vfl.SeededNoise(9), dataset=None)
-    options = {"engine": "inprocess", "policies": place.policies}
-    whole = vfl.train(spec, table(), output=tmp_path / "whole", **options)
+    data = vfl.Source(table(), policy=place.policies)
+    whole = vfl.train(spec, data, output=tmp_path / "whole")
     with pytest.raises(Cut):
-        vfl.train(spec, table(), output=tmp_path / "cut", watch=cut, **options)
+        vfl.train(spec, data, output=tmp_path / "cut", watch=cut)
     assert [run.status for run in place.balance("bank").runs] == ["settled", "open"]
-    resumed = resume(tmp_path / "cut", table(), engine="inprocess")  # which remembers the policies
+    resumed = resume(tmp_path / "cut", table(), at="inprocess")  # which remembers the policies
     assert resumed.w.tobytes() == whole.w.tobytes()
     for party in PARTITION.parties:
         first, second = place.balance(party).runs

@@ -125,7 +125,9 @@ class TestThreatModel:
         )
         assert Policy.read(tmp_path / "bank.toml").secure == Demands(collude=2, dealer="separate")
         with pytest.raises(ConsentRefused, match=r"policy's \[secure\] collude: it protects against 1 colluding party"):
-            vfl.train(self.on_shares(), "nowhere.csv", engine="inprocess", policies={"bank": tmp_path / "bank.toml"})
+            vfl.train(
+                self.on_shares(), vfl.Source("nowhere.csv", policy={"bank": tmp_path / "bank.toml"}), at="inprocess"
+            )
 
     @pytest.mark.parametrize(
         ("section", "said"),
@@ -287,7 +289,7 @@ class TestBeforeTheData:
     def run(self, spec: vfl.Job, tmp_path: Path, text: str) -> VflError:
         (tmp_path / "bank.toml").write_text(text)
         with pytest.raises(VflError) as raised:
-            vfl.train(spec, self.data(), engine="inprocess", policies={"bank": tmp_path / "bank.toml"})
+            vfl.train(spec, vfl.Source(self.data(), policy={"bank": tmp_path / "bank.toml"}), at="inprocess")
         return raised.value
 
     def test_refusals_precede_reading(self, tmp_path: Path) -> None:
@@ -297,12 +299,12 @@ class TestBeforeTheData:
 
     def test_a_policy_for_an_unknown_party(self) -> None:
         with pytest.raises(SpecificationError, match=r"'bnak', which is not a party \(did you mean 'bank'\?\)"):
-            vfl.train(job(), self.data(), engine="inprocess", policies={"bnak": "x.toml"})
+            vfl.train(job(), vfl.Source(self.data(), policy={"bnak": "x.toml"}), at="inprocess")
 
     def test_on_ray_the_actor_reads_it_and_its_refusal_arrives(self, tmp_path: Path, local_ray: Any) -> None:
         (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
         with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
-            vfl.train(job(), self.data(), policies={"bank": tmp_path / "bank.toml"})
+            vfl.train(job(), vfl.Source(self.data(), policy={"bank": tmp_path / "bank.toml"}), at="ray")
 
     def test_policies_named_beside_the_job_file(self, tmp_path: Path) -> None:
         jobfile.write(job(), tmp_path / "job.toml")
@@ -328,7 +330,7 @@ def part(**weights: float) -> ModelPart:
 
 @pytest.fixture(scope="module")
 def result() -> Any:
-    return vfl.train(vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=None), ROWS, engine="inprocess")
+    return vfl.train(vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=None), ROWS, at="inprocess")
 
 
 class TestPrediction:
@@ -347,8 +349,9 @@ class TestPrediction:
         source = {name: ROWS[name] for name in ("income", "age")} if source is None else source
         return vfl.predict(
             {party: folder / f"{party}.part.json" for party in ("bank", "telco")},
-            {"bank": source, "telco": {"calls": ROWS["calls"]}},
-            policies={"bank": self.policy(folder, section)},
+            vfl.Source(
+                {"bank": source, "telco": {"calls": ROWS["calls"]}}, policy={"bank": self.policy(folder, section)}
+            ),
             **options,
         )
 
@@ -369,7 +372,7 @@ class TestPrediction:
         assert vfl.predict(parts, raw).margins.tolist() == ROWS["income"]
 
     def test_on_ray_the_actor_checks_the_policy(self, tmp_path: Path, local_ray: Any) -> None:
-        self.refused("", tmp_path, "", part(income=1.0), "nowhere.csv", engine="ray")
+        self.refused("", tmp_path, "", part(income=1.0), "nowhere.csv", at="ray")
 
     def test_a_digest_covers_every_weight(self, tmp_path: Path) -> None:
         chosen = part(income=0.5)
@@ -427,13 +430,13 @@ class TestPrediction:
         for data in (ROWS, "nowhere.csv"):
             for opens in (vfl.predict, vfl.launch.evaluate.evaluate):
                 with pytest.raises(ConsentRefused, match="there is no such section"):
-                    opens(result, data, policies={"bank": path})
+                    opens(result, vfl.Source(data, policy={"bank": path}))
             with pytest.raises(ConsentRefused, match="there is no such section"):
-                result.decision_function(data, policies={"bank": path})
+                result.decision_function(vfl.Source(data, policy={"bank": path}))
         self.policy(tmp_path, '[prediction]\nmodels = ["*"]\nrecords = 6\n')
-        vfl.predict(result, ROWS, policies={"bank": path})
+        vfl.predict(result, vfl.Source(ROWS, policy={"bank": path}))
         with pytest.raises(ConsentRefused, match=r"\[prediction\] labels: a model may not be measured on its labels"):
-            vfl.launch.evaluate.evaluate(result, ROWS, policies={"bank": path})
+            vfl.launch.evaluate.evaluate(result, vfl.Source(ROWS, policy={"bank": path}))
         monkeypatch.setenv(consent.VARIABLE, str(path))
         result.decision_function(ROWS)
         with pytest.raises(ConsentRefused, match="left today"):
@@ -443,10 +446,10 @@ class TestPrediction:
         path = self.policy(tmp_path)
         for opens in (vfl.train, vfl.align):
             with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
-                opens(job(id="who"), "nowhere.csv", engine="inprocess", policies={"bank": path})
+                opens(job(id="who"), vfl.Source("nowhere.csv", policy={"bank": path}), at="inprocess")
         own = {"bank": "nowhere.csv", "telco": "nowhere.csv"}
         with pytest.raises(ConsentRefused, match="by its policy's jobs"):
-            vfl.align(job(id="who"), own, engine="inprocess", policies={"bank": path})
+            vfl.align(job(id="who"), vfl.Source(own, policy={"bank": path}), at="inprocess")
 
     @pytest.mark.parametrize(
         ("section", "said"),

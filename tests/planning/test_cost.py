@@ -138,7 +138,7 @@ def test_float32_margins_take_half_the_bytes() -> None:
 def test_the_time_of_a_pass_is_within_a_factor_of_2(n: int) -> None:
     machine, spec, table_ = measure(ray=False), job(solver=vfl.SkGD(passes=20)), records(n)
     predicted = cost_of(sizes_of(plan(spec, n)), machine).seconds
-    taken = min(follow(stream(spec, table_, engine="inprocess")).processor for _ in range(3))
+    taken = min(follow(stream(spec, table_, at="inprocess")).processor for _ in range(3))
     assert 0.5 < predicted / taken < 2.0
 
 
@@ -150,7 +150,7 @@ from tests.planning.test_cost import PARTIES, job
 n = int(sys.argv[1])
 rng = np.random.default_rng(0)
 X = {name: rng.uniform(-1, 1, n) for columns in PARTIES.values() for name in columns}
-vfl.train(job(solver=vfl.SkGD(passes=2)), pa.table(X | {"y": (X["a0"] > 0) * 1.0}), engine="inprocess")
+vfl.train(job(solver=vfl.SkGD(passes=2)), pa.table(X | {"y": (X["a0"] > 0) * 1.0}))
 print(peak() - 8 * n * 9)
 """
 

@@ -179,7 +179,7 @@ def test_a_run_lies_in_its_forecast(n: int, epsilon: float) -> None:
     best = LogisticRegression(C=np.inf).fit(fresh, truth).decision_function(fresh)
     spec = job(privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(1)))
     found = vfl.forecast(spec, n, positives=float(truth.mean()), signal=float(roc_auc_score(truth, best)))
-    result = vfl.train(spec, {**dict(zip(NAMES, X.T, strict=True)), "y": y}, engine="inprocess")
+    result = vfl.train(spec, {**dict(zip(NAMES, X.T, strict=True)), "y": y}, at="inprocess")
     margins = fresh @ result.coef_ + result.intercept_
     outcome = {"auc": roc_auc_score(truth, margins), "loss": log_loss(truth, expit(margins))}
     for name, value in outcome.items():

@@ -29,6 +29,6 @@ def test_a_run_makes_the_planned_rounds(name: str) -> None:
     partition = vfl.FeaturePartition({"a": ["x0", "x1"], "b": ["x2", "x3"]}, label=("a", "y"))
     given = {"bounds": {"*": (-1, 1)}, "privacy": vfl.Privacy(epsilon=2.0), "penalty": vfl.L2(1e-3)} | OPTIONS[name]
     seen: list[object] = []
-    vfl.train(vfl.Job(partition=partition, **given), table, engine="inprocess", watch=seen.append)
+    vfl.train(vfl.Job(partition=partition, **given), table, at="inprocess", watch=seen.append)
     (plan,) = (event for event in seen if isinstance(event, Plan))
     assert sum(isinstance(event, Round) for event in seen) == plan.round_trips

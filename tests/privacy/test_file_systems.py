@@ -22,6 +22,7 @@ from vfl.privacy.ledger.file_systems import network_file_system
 if TYPE_CHECKING:
     from pathlib import Path
 
+ALLOWED = vfl.Ledger(allow_network_file_system=True)
 LINE = "{number} 28 0:{number} / {at} rw,relatime shared:{number} - {kind} source rw,vers=4.2"
 
 
@@ -137,7 +138,7 @@ class TestLedgers:
 
 
 class TestRuns:
-    def trained(self, output: Path, **options):
+    def trained(self, output: Path, policy=None, **options):
         rng = np.random.default_rng(0)
         job = vfl.Job(
             partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y")),
@@ -146,20 +147,20 @@ class TestRuns:
             solver=vfl.SkGD(passes=1),
         )
         data = {"a": rng.uniform(-1, 1, 40), "b": rng.uniform(-1, 1, 40), "y": np.arange(40) % 2}
-        return vfl.train(job, data, engine="inprocess", output=output, **options)
+        return vfl.train(job, vfl.Source(data, policy), output=output, **options)
 
     def test_a_run_with_its_ledger_on_a_network_does_not_begin(self, mounted):
         folder = mounted(("share", "nfs")) / "share"
         with pytest.raises(LedgerError, match="network file system"):
             self.trained(folder / "run")
         assert not (folder / "run").exists()
-        assert self.trained(folder / "run", allow_network_file_system=True).verify().ok
+        assert self.trained(folder / "run", ledger=ALLOWED).verify().ok
 
     def test_a_resumed_run_keeps_the_permission(self, mounted):
         from vfl.launch.run import checkpoint
 
         folder = mounted(("share", "nfs")) / "share"
-        result = self.trained(folder / "run", allow_network_file_system=True)
+        result = self.trained(folder / "run", ledger=ALLOWED)
         assert checkpoint.read(folder / "run", result.job)[1].allow_network_file_system
 
     def test_the_owners_policy_may_allow_it_for_a_partys_book(self, mounted):
@@ -167,7 +168,7 @@ class TestRuns:
         text = 'format = 1\njobs = ["*"]\n{}[total]\nepsilon = 4.0\ndelta = 1e-6\n'
         policy = folder / "bank.toml"
         policy.write_text(text.format(""))
-        options = {"policies": {"bank": policy}, "allow_network_file_system": True}
+        options = {"policy": {"bank": policy}, "ledger": ALLOWED}
         with pytest.raises(LedgerError, match="network file system"):
             self.trained(folder / "run", **options)
         policy.write_text(text.format("allow_network_file_system = true\n"))
@@ -178,7 +179,7 @@ def test_the_job_file_may_allow_it(tmp_path):
     text = 'format = 1\nname = "n"\nprivacy = "none"\n[partition]\nlabel = ["a", "y"]\n[partition.parties]\na = ["x"]\n'
     path = tmp_path / "job.toml"
     path.write_text(text + "[bounds]\nx = [0, 1]\n[ledger]\nallow_network_file_system = true\n")
-    assert jobfile.read(path)[1].allow_network_file_system
+    assert jobfile.read(path)[1].ledger.allow_network_file_system
     path.write_text(text + '[bounds]\nx = [0, 1]\n[ledger]\nallow_network_file_system = "yes"\n')
     with pytest.raises(vfl.VflError, match="allow_network_file_system"):
         jobfile.read(path)

@@ -217,7 +217,7 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
     for name in ("train", "train_one_vs_rest", "tune", "align", "private_bounds"):
         original = getattr(vfl, name)
-        monkeypatch.setattr(vfl, name, functools.partial(original, engine="inprocess"))
+        monkeypatch.setattr(vfl, name, functools.partial(original, at="inprocess"))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)
     before = [dict(registry) for registry in registries]
     yield

@@ -65,7 +65,7 @@ def shown(tmp_path_factory):
     data = {column: rng.random(50) for column in partition.features} | {"de<fault": rng.integers(0, 2, 50)}
     ledger = vfl.SqliteLedger(tmp_path_factory.mktemp("ledger") / "book.db")
     ledger.set_cap(job.dataset, epsilon=3.0, delta=1e-6)
-    result = vfl.train(job, pa.table(data), engine="inprocess", ledger=ledger.path)
+    result = vfl.train(job, pa.table(data), at="inprocess", ledger=ledger.path)
     return {
         "partition": partition,
         "job": job,

@@ -56,7 +56,7 @@ def test_the_page_has_the_same_text(run: Path, tmp_path: Path) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    vfl.train(job(EVIL, name=EVIL[2]), data(EVIL), engine="inprocess", output=tmp_path / "run")
+    vfl.train(job(EVIL, name=EVIL[2]), data(EVIL), at="inprocess", output=tmp_path / "run")
     for ending in (".md", ".html"):
         text = write_card(tmp_path / "run", tmp_path / f"card{ending}")[0].read_text(encoding="utf-8")
         assert "<script>" not in text

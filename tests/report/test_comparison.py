@@ -105,7 +105,7 @@ def test_an_altered_run_is_named(runs: tuple[Path, Path], tmp_path: Path) -> Non
 
 
 def test_names_are_escaped(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    vfl.train(job(EVIL, name=EVIL[0]), data(EVIL), engine="inprocess", output=tmp_path / "<b>run")
+    vfl.train(job(EVIL, name=EVIL[0]), data(EVIL), at="inprocess", output=tmp_path / "<b>run")
     page = Page(write_comparison(compare((runs[0], tmp_path / "<b>run")), tmp_path / "c.html"))
     assert page.tags["script"] == page.tags["b"] == 0
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def page_of(spec: vfl.Job, folder: Path) -> str:
-    vfl.train(spec, table(), engine="inprocess", output=folder, watch=lambda event: None)
+    vfl.train(spec, table(), at="inprocess", output=folder, watch=lambda event: None)
     path, report = write_run(folder)
     assert report.ok
     return path.read_text()

@@ -71,7 +71,7 @@ def data(columns: tuple[str, ...] = COLUMNS) -> dict[str, Any]:
 
 
 def trained(folder: Path, of: vfl.Job | None = None, **options: Any) -> vfl.Result:
-    return vfl.train(of or job(), data(), engine="inprocess", output=folder, **options)
+    return vfl.train(of or job(), data(), at="inprocess", output=folder, **options)
 
 
 class Page(HTMLParser):
@@ -195,12 +195,12 @@ class TestPage:
         assert "post-processing" not in timed.said
 
     def test_a_folder_without_timing_says_so(self, tmp_path: Path) -> None:
-        result = vfl.train(job(), data(), engine="inprocess")
+        result = vfl.train(job(), data(), at="inprocess")
         page = Page(write_run(result.save(tmp_path / "saved"), with_timing=True)[0])
         assert "There is no timing.csv in this folder" in page.said
 
     def test_a_saved_result_has_no_log_to_draw(self, tmp_path: Path) -> None:
-        result = vfl.train(job(), data(), engine="inprocess")
+        result = vfl.train(job(), data(), at="inprocess")
         page = Page(write_run(result.save(tmp_path / "saved"))[0])
         assert page.said.count("There is no log of rounds in this folder") == 3
         assert "Coefficients" in page.headings
@@ -216,7 +216,7 @@ class TestPage:
             trained(tmp_path / "run", watch=_interrupt_at(5))
         log = tmp_path / "run" / checkpoint.NAME
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed after the charge
-        result = resume(tmp_path / "run", data(), engine="inprocess")
+        result = resume(tmp_path / "run", data(), at="inprocess")
         told = _told(tmp_path / "run")
         lost = result.certificate.releases - sum(map(len, told.charged))
         page = Page(write_run(tmp_path / "run")[0])
@@ -320,7 +320,7 @@ class TestNames:
         for names, title in ((EVIL, EVIL[2]), (COLUMNS, "credit")):
             folder = tmp_path / f"run{len(pages)}"
             seeded = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(1))
-            vfl.train(job(names, name=title, privacy=seeded), data(names), engine="inprocess", output=folder)
+            vfl.train(job(names, name=title, privacy=seeded), data(names), at="inprocess", output=folder)
             pages.append(Page(write_run(folder, with_timing=True)[0]))
         evil, harmless = pages
         assert evil.tags == harmless.tags
@@ -643,7 +643,7 @@ class TestCharts:
         many = dataclasses.replace(job(), partition=partition, bounds=dict.fromkeys(names, (-1.0, 1.0)))
         rng = np.random.default_rng(3)
         table = {name: rng.uniform(-1, 1, N) for name in names} | {"y": rng.integers(0, 2, N)}
-        vfl.train(many, table, engine="inprocess", output=tmp_path / "run")
+        vfl.train(many, table, at="inprocess", output=tmp_path / "run")
         page = Page(write_run(tmp_path / "run")[0])
         assert "By party" in page.said
         assert "Colours repeat" in page.said

@@ -81,7 +81,7 @@ class WithoutShop(InProcessTransport):
 
 def fitted(spec: vfl.Job) -> Vector:
     """Return w of an in-process run."""
-    return vfl.train(spec, table(spec.loss), engine="inprocess").w
+    return vfl.train(spec, table(spec.loss), at="inprocess").w
 
 
 def without_shop(spec: vfl.Job) -> Vector:

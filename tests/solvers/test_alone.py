@@ -45,7 +45,7 @@ def test_where_noise_outweighs_a_run_ends_near_the_constant_model(kind: str) -> 
     constant = min(float(problem.loss.value(np.full(N, b), labels).mean()) for b in np.linspace(-4, 4, 161))
     found = []
     for seed in (1, 2, 3, 4):
-        w = vfl.train(spec(kind, seed=seed), columns, engine="inprocess").w
+        w = vfl.train(spec(kind, seed=seed), columns, at="inprocess").w
         assert not w[:-1].any()
         found.append(float(problem.loss.value(np.full(N, w[-1]), labels).mean()))
     assert np.mean(found) < 1.2 * constant
@@ -112,7 +112,7 @@ def test_a_penalised_intercept_is_shrunk() -> None:
     X, y = data(kind)
     columns = pa.table(dict(zip(FEATURES, X.T, strict=True)) | {"y": y})
     weak, strong = (
-        vfl.train(replace(spec(kind), penalty=vfl.L2(strength)), columns, engine="inprocess").w[-1]
+        vfl.train(replace(spec(kind), penalty=vfl.L2(strength)), columns, at="inprocess").w[-1]
         for strength in (1e-6, 1.0)
     )
     assert strong == pytest.approx(weak / 2.0, rel=1e-5)
@@ -129,7 +129,7 @@ def test_owners_books_accept_it(tmp_path: Any) -> None:
             'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 0.1\ndelta = 1e-5\n',
             encoding="utf-8",
         )
-    result = vfl.train(spec(kind), columns, engine="inprocess", policies=policies, output=tmp_path / "run")
+    result = vfl.train(spec(kind), vfl.Source(columns, policy=policies), at="inprocess", output=tmp_path / "run")
     assert result.certificate.releases == 1
     assert "statistic of the labels" in result.certificate.geometry
 

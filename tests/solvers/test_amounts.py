@@ -48,12 +48,12 @@ def test_without_noise_the_model_is_scikit_learns_and_with_noise_it_is_near(loss
     table = table_of(loss)
     X = np.column_stack([table[f"x{j}"] for j in range(3)])
     reference = SKLEARN[loss].fit(X, table["y"])
-    exact = vfl.train(job(LOSSES[loss]), table, engine="inprocess")
+    exact = vfl.train(job(LOSSES[loss]), table, at="inprocess")
     assert exact.coef_ == pytest.approx(reference.coef_, abs=1e-6)
     assert exact.intercept_ == pytest.approx(reference.intercept_, abs=1e-6)
     spec = job(loss, privacy=vfl.Privacy(epsilon=5.0, noise=vfl.SeededNoise(1)))
     assert plan(spec, N).epsilon <= 5.0
-    private = vfl.train(spec, table, engine="inprocess")
+    private = vfl.train(spec, table, at="inprocess")
     assert private.coef_ == pytest.approx(exact.coef_, abs=0.15)
     assert private.intercept_ == pytest.approx(exact.intercept_, abs=0.15)
 
@@ -65,7 +65,7 @@ def test_amounts_over_exposures_solve_the_likelihoods_equations(loss: str) -> No
     limits = {"*": (-1, 1), "y": (0.0, 30.0), "years": (0.1, 1.0)}
     partition = job(loss).partition.with_factors(exposure="years")
     kind = replace(LOSSES[loss], low=-2.0)
-    found = vfl.train(job(kind, partition=partition, bounds=limits), table | {"years": years}, engine="inprocess")
+    found = vfl.train(job(kind, partition=partition, bounds=limits), table | {"years": years}, at="inprocess")
     X = np.column_stack([table[f"x{j}"] for j in range(3)])
     r = replace(kind, largest=30.0).derivative(X @ found.coef_ + found.intercept_ + np.log(years), table["y"])
     assert np.abs(np.column_stack([X, np.ones(N)]).T @ r / N).max() < 1e-6

@@ -84,7 +84,7 @@ def test_no_extrapolation_raises_the_objective() -> None:
         scaling="none",
     )
     table = {str(j): X[:, j] for j in range(6)} | {"y": y}
-    result = train(spec, table, engine="inprocess", watch=seen.append)
+    result = train(spec, table, at="inprocess", watch=seen.append)
     totals = [float(event.released[0][0]) for event in seen if isinstance(event, Round) and event.kind == "Unnoised"]
     assert len(totals) > 2
     assert totals == sorted(totals, reverse=True)

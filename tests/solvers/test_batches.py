@@ -245,16 +245,14 @@ def test_a_ledger_refuses_secret_samples(solver: Any, tmp_path: Any) -> None:
         output = tmp_path / f"{solver.__name__}-{sampling}"
         if sampling == "poisson":
             with pytest.raises(PrivacyError, match=r"cannot vouch for secret sampling.*sampling='disjoint'"):
-                vfl.train(spec, setting.table("logistic"), engine="inprocess", output=output)
+                vfl.train(spec, setting.table("logistic"), at="inprocess", output=output)
         else:
-            assert (
-                vfl.train(spec, setting.table("logistic"), engine="inprocess", output=output).certificate.epsilon <= 2.0
-            )
+            assert vfl.train(spec, setting.table("logistic"), at="inprocess", output=output).certificate.epsilon <= 2.0
 
 
 def test_the_certificate_states_its_scope() -> None:
     spec = setting.job(vfl.SGD(passes=1, batch_size=100), epsilon=2.0)
-    result = vfl.train(spec, setting.table("logistic"), engine="inprocess")
+    result = vfl.train(spec, setting.table("logistic"), at="inprocess")
     assert "participants see the batches" in result.certificate.scope
     assert any(
         "not for the participants" in sentence

@@ -41,16 +41,14 @@ def private(seed: int = 0) -> vfl.Privacy:
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
 def test_the_optimum_is_scikit_learns(sampling: str) -> None:
     peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
-    result = vfl.train(
-        job(penalty=vfl.L1(0.05), solver=vfl.CD(passes=100, sampling=sampling)), table(), engine="inprocess"
-    )
+    result = vfl.train(job(penalty=vfl.L1(0.05), solver=vfl.CD(passes=100, sampling=sampling)), table(), at="inprocess")
     np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
 
 
 def test_it_is_the_preset_to_the_bit() -> None:
     preset = vfl.SkGD(block_size=1, step_size=1.0, iterate="last", passes=5, clip=2.0)
     models = [
-        vfl.train(job(privacy=private(), solver=solver), table(), engine="inprocess").w
+        vfl.train(job(privacy=private(), solver=solver), table(), at="inprocess").w
         for solver in (vfl.CD(passes=5, clip=2.0), preset)
     ]
     np.testing.assert_array_equal(*models)
@@ -140,7 +138,7 @@ class TestLosses:
             data["y"] = np.floor(np.exp(data["y"] / 2.0))
         bounds = BOUNDS | ({} if kind.classification else {"y": (-10.0, 30.0)})
         spec = job(loss=kind, penalty=vfl.L2(0.05), bounds=bounds, solver=vfl.CD(passes=2000, clip=math.inf))
-        result = vfl.train(spec, data, engine="inprocess")
+        result = vfl.train(spec, data, at="inprocess")
         Z = np.column_stack([*(data[c] for c in COLUMNS), np.ones(N)])
         y = 2.0 * data["y"] - 1 if kind.classification else data["y"].astype(float)
         problem = problem_of(spec, N)
@@ -153,7 +151,7 @@ class TestLosses:
 
     def test_a_poisson_model_predicts_means(self) -> None:
         data = table() | {"y": np.floor(np.exp(table()["y"] / 2.0))}
-        result = vfl.train(job(loss="poisson", solver=vfl.CD(passes=1500)), data, engine="inprocess")
+        result = vfl.train(job(loss="poisson", solver=vfl.CD(passes=1500)), data, at="inprocess")
         predicted = result.predict(data)
         np.testing.assert_allclose(predicted, np.exp(result.decision_function(data)))
         assert predicted.mean() == pytest.approx(data["y"].mean(), rel=1e-4)  # the intercept's condition

@@ -110,7 +110,7 @@ def test_a_declared_margin_is_never_raised() -> None:
 def test_most_of_what_can_be_explained_is(table: dict[str, np.ndarray], high: float) -> None:
     """Steps for the curvature at the declared margin left D² at 0 here."""
     clamped = table | {"y": np.minimum(table["y"], high)}
-    exact = vfl.train(replace(job(high), privacy=None), clamped, engine="inprocess")
-    private = [vfl.train(job(high, seed=seed), clamped, engine="inprocess") for seed in (1, 2)]
+    exact = vfl.train(replace(job(high), privacy=None), clamped, at="inprocess")
+    private = [vfl.train(job(high, seed=seed), clamped, at="inprocess") for seed in (1, 2)]
     assert explained(exact, table) > 0.2
     assert min(explained(result, table) for result in private) > 0.9 * explained(exact, table)

@@ -178,7 +178,7 @@ def test_untuned_beats_naive_choices():
     base = vfl.Job(partition=partition, bounds=dict.fromkeys(names, (-1.0, 1.0)), penalty=vfl.L2(1e-3), privacy=None)
 
     def value(**options):
-        result = vfl.train(replace(base, **options), table, engine="inprocess")
+        result = vfl.train(replace(base, **options), table, at="inprocess")
         margins = X @ result.coef_ + result.intercept_
         return problem_of(base, n).value(result.w, margins, 2 * y - 1)
 

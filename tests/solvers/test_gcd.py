@@ -69,7 +69,7 @@ def private(epsilon: float = 1.0, **options: Any) -> vfl.Privacy:
 
 
 def fit(spec: vfl.Job, watch: Any = None) -> vfl.Result:
-    return vfl.train(spec, table(spec.loss), engine="inprocess", watch=watch)
+    return vfl.train(spec, table(spec.loss), at="inprocess", watch=watch)
 
 
 @functools.cache
@@ -301,8 +301,8 @@ def test_resuming_repeats_the_run_to_the_bit(tmp_path: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vfl.train(spec, table("logistic"), engine="inprocess", output=tmp_path / "run", watch=stop)
-    again = resume(tmp_path / "run", table("logistic"), engine="inprocess")
+        vfl.train(spec, table("logistic"), at="inprocess", output=tmp_path / "run", watch=stop)
+    again = resume(tmp_path / "run", table("logistic"), at="inprocess")
     assert again.w.tobytes() == fit(whole).w.tobytes()
 
 
@@ -315,9 +315,9 @@ def test_a_resumed_run_with_true_noise_ends_within_its_budget(tmp_path: Any) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vfl.train(spec, table("logistic"), engine="inprocess", output=tmp_path / "run", watch=stop)
+        vfl.train(spec, table("logistic"), at="inprocess", output=tmp_path / "run", watch=stop)
     seen: list[object] = []
-    again = resume(tmp_path / "run", table("logistic"), engine="inprocess", watch=seen.append)
+    again = resume(tmp_path / "run", table("logistic"), at="inprocess", watch=seen.append)
     assert np.isfinite(again.w).all()
     assert again.certificate.epsilon <= 1.0
     assert sum(isinstance(event, Round) for event in seen) + 6 <= 2 * 40 + 1
@@ -348,7 +348,7 @@ def test_sparse_support_is_found_better_than_by_skgd(seeds: tuple[int, ...]) -> 
                 privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(seed)),
                 solver=solver,
             )
-            found = set(np.flatnonzero(vfl.train(spec, data, engine="inprocess").coef_).tolist())
+            found = set(np.flatnonzero(vfl.train(spec, data, at="inprocess").coef_).tolist())
             scores[name].append(2 * len(found & set(support.tolist())) / (len(found) + active))
     assert min(scores["GCD"]) > 2 * max(scores["SkGD"])
     assert min(scores["GCD"]) > 1.5 * max(scores["SkGD, one pass"])

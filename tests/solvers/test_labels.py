@@ -80,7 +80,7 @@ def test_the_plan_charges_the_runs_releases(table) -> None:
             tallies.append(query.event)
         query = schedule.send(tuple(np.zeros(size) for size in query.sizes()))
     assert tallies == [made.releases[1][0]]
-    assert vfl.train(job(seed=0), table, engine="inprocess").certificate.epsilon <= 1.0
+    assert vfl.train(job(seed=0), table, at="inprocess").certificate.epsilon <= 1.0
     assert "mean and spread of the labels" in "\n".join(made.solver.explain(made.problem))
 
 
@@ -135,7 +135,7 @@ def test_with_few_records_the_run_starts_at_the_mean() -> None:
     left = []
     for seed in range(8):
         private = vfl.Privacy(epsilon=0.1, delta=1e-6, noise=vfl.SeededNoise(seed))
-        found = vfl.train(replace(spec, privacy=private), table, engine="inprocess")
+        found = vfl.train(replace(spec, privacy=private), table, at="inprocess")
         left.append(np.mean((X @ found.coef_ + found.intercept_ - y) ** 2) / y.var())
     assert np.mean(left) < 1.5
     made = plan(replace(spec, privacy=vfl.Privacy(epsilon=0.1, delta=1e-6)), n)
@@ -169,7 +169,7 @@ def test_a_wide_range_costs_little(table) -> None:
 
     def excess(label: tuple[float, float], **options: object) -> float:
         def one(seed: int) -> float:
-            result = vfl.train(job(label, vfl.SkGD(**options), seed), table, engine="inprocess")
+            result = vfl.train(job(label, vfl.SkGD(**options), seed), table, at="inprocess")
             return float(np.mean((X @ result.coef_ + result.intercept_ - y) ** 2) / np.mean((y - y.mean()) ** 2))
 
         floor = np.linalg.lstsq(np.column_stack([X, np.ones(N)]), y, rcond=None)[1][0] / N / np.var(y)

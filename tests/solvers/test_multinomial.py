@@ -73,7 +73,7 @@ def job_of(**changes: Any) -> vfl.Job:
 
 
 def fitted(job: vfl.Job, table: pd.DataFrame = TABLE, **options: Any) -> Result:
-    return vfl.train(job, table, engine="inprocess", **options)
+    return vfl.train(job, table, at="inprocess", **options)
 
 
 @pytest.fixture(scope="module")
@@ -362,7 +362,7 @@ def test_sparse_columns_give_the_same_model() -> None:
     job = job_of(bounds=bounds, sparse=["bank", "telco"], classes=(0, 1, 2), penalty=vfl.L2(0.05))
     dense = fitted(job, table)
     given = {party: sparse.csr_array(part) for party, part in parts.items()}
-    np.testing.assert_allclose(vfl.train(job, given, engine="inprocess").w, dense.w, atol=1e-7)
+    np.testing.assert_allclose(vfl.train(job, given, at="inprocess").w, dense.w, atol=1e-7)
 
 
 def test_a_private_run_is_within_its_budget_and_learns(private: Result) -> None:
@@ -557,4 +557,4 @@ def test_labels_beyond_the_classes_are_refused() -> None:
     with pytest.raises(vfl.errors.DataError, match="holds values other than the declared classes"):
         fitted(job_of(classes=CLASSES[:2]))
     with pytest.raises(SpecificationError, match="needs a classification loss"):
-        vfl.train_one_vs_rest(job_of(), TABLE, classes=CLASSES, n_records=150)
+        vfl.train_one_vs_rest(job_of(), TABLE, classes=CLASSES, n_records=150, at="ray")

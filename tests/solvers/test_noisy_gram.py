@@ -75,21 +75,21 @@ class TestTheOptimum:
     def test_without_noise_it_reaches_the_peers_solution(self, case: str) -> None:
         penalty, peer = PEERS[case]
         peer.fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
-        result = vfl.train(job(penalty=penalty), table(), engine="inprocess")
+        result = vfl.train(job(penalty=penalty), table(), at="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
 
     @pytest.mark.filterwarnings("ignore:.*protects next to nothing:vfl.PrivacyWarning")
     def test_with_little_noise_it_comes_near(self) -> None:
         peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
         spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.NoisyGram(clip=4.0))
-        result = vfl.train(spec, table(), engine="inprocess")
+        result = vfl.train(spec, table(), at="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=0.02)
 
     def test_shrunk_rows_stay_on_the_line(self) -> None:
         """A clip that binds every record reweighs least squares; records on a line still give that line."""
         X = np.column_stack([table()[c] for c in COLUMNS])
         data = table() | {"y": X @ np.array([1.0, -0.5, 0.5, 0.0])}
-        result = vfl.train(job(intercept=False, solver=vfl.NoisyGram(clip=0.3)), data, engine="inprocess")
+        result = vfl.train(job(intercept=False, solver=vfl.NoisyGram(clip=0.3)), data, at="inprocess")
         np.testing.assert_allclose(result.coef_, [1.0, -0.5, 0.5, 0.0], atol=1e-3)
 
     def test_group_lasso_over_blocks(self) -> None:
@@ -99,7 +99,7 @@ class TestTheOptimum:
         )
         spec = replace(job(penalty=vfl.GroupLasso(0.1)), partition=partition)
         descent = replace(spec, solver=vfl.SkGD(passes=500))
-        here, there = (vfl.train(each, table(), engine="inprocess") for each in (spec, descent))
+        here, there = (vfl.train(each, table(), at="inprocess") for each in (spec, descent))
         np.testing.assert_allclose(here.coef_, there.coef_, atol=1e-6)
 
 
@@ -161,7 +161,7 @@ class TestTheCharge:
     def test_all_pieces_are_one_release(self) -> None:
         seen: list[object] = []
         spec = job(privacy=private())
-        result = vfl.train(spec, table(), engine="inprocess", watch=seen.append)
+        result = vfl.train(spec, table(), at="inprocess", watch=seen.append)
         rounds = [event for event in seen if isinstance(event, Round)]
         planned = plan(spec, N)
         ((event, count),) = planned.releases
@@ -176,7 +176,7 @@ class TestTheCharge:
         true = noisy_gram.Piece
         monkeypatch.setattr(noisy_gram, "Piece", lambda number, of, seed: true(number + 1, of, seed))
         with pytest.raises(PrivacyError, match="nothing has paid for it"):
-            vfl.train(job(privacy=private()), table(), engine="inprocess")
+            vfl.train(job(privacy=private()), table(), at="inprocess")
 
     def test_a_piece_contains_every_record_and_a_fold_some(self) -> None:
         assert Piece(0, 3, ()).members(7).sum() == 7
@@ -188,7 +188,7 @@ class TestTheCharge:
         released = []
         for each in spec:
             seen: list[object] = []
-            vfl.train(each, table(), engine="inprocess", watch=seen.append)
+            vfl.train(each, table(), at="inprocess", watch=seen.append)
             released.append(np.concatenate([u for e in seen if isinstance(e, Round) for u in e.released]))
         ((event, _),) = plan(spec[0], N).releases
         deviation = np.std(released[0] - released[1]) / (math.sqrt(2.0) * event.sigma)
@@ -249,7 +249,7 @@ class TestLeastSquares:
 
 def test_ray_gives_the_same_bits(parties_on_ray: SharedParties) -> None:
     spec = job(penalty=vfl.L1(0.05), privacy=private(4))
-    here = vfl.train(spec, table(), engine="inprocess")
+    here = vfl.train(spec, table(), at="inprocess")
     np.testing.assert_array_equal(parties_on_ray.train(spec, table()).w, here.w)
 
 
@@ -309,8 +309,8 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
         )
         policies[party] = path
     spec = job(privacy=private(), solver=vfl.NoisyGram())
-    result = vfl.train(spec, table(), engine="inprocess", policies=policies)
-    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+    result = vfl.train(spec, vfl.Source(table(), policy=policies), at="inprocess")
+    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), at="inprocess").w)
 
 
 def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_resumed_run_continues(tmp_path: object, last: int) -> None:
 
     folder = tmp_path / "run"  # type: ignore[operator]
     with pytest.raises(CutOffError):
-        vfl.train(spec, table(), engine="inprocess", output=folder, watch=cut)
-    result = resume(folder, table(), engine="inprocess")
-    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+        vfl.train(spec, table(), at="inprocess", output=folder, watch=cut)
+    result = resume(folder, table(), at="inprocess")
+    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), at="inprocess").w)
     assert result.certificate.releases == 1

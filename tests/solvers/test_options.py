@@ -59,7 +59,7 @@ def test_a_run_with_a_whole_number_for_a_clip(name: str) -> None:
     if "sampling" in {f.name for f in fields(solver)} and name in ("SGD", "SVRG", "SCD"):
         solver = replace(solver, sampling="disjoint")
     spec = setting.job(solver, epsilon=1.0)
-    assert np.isfinite(vfl.train(spec, setting.table("logistic"), engine="inprocess").w).all()
+    assert np.isfinite(vfl.train(spec, setting.table("logistic"), at="inprocess").w).all()
 
 
 @pytest.mark.parametrize("name", ["SGD", "GD", "SVRG", "SCD", "GCD", "NoisyGram"])

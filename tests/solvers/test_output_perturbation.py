@@ -66,7 +66,7 @@ class TestTheMinimiser:
         peer = peers.LogisticRegression(C=1 / (LAMBDA * N), fit_intercept=False, tol=1e-12).fit(
             with_ones(), table()["y"]
         )
-        result = vfl.train(job(), table(), engine="inprocess")
+        result = vfl.train(job(), table(), at="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], peer.coef_[0], atol=1e-6)
 
     def test_it_reaches_the_peers_solution_without_an_intercept_under_an_elastic_net(self) -> None:
@@ -75,7 +75,7 @@ class TestTheMinimiser:
             C=1 / (LAMBDA * N), l1_ratio=0.3, solver="saga", fit_intercept=False, tol=1e-12, max_iter=10**5
         ).fit(X, table()["y"])
         spec = job(intercept=False, penalty=vfl.ElasticNet(LAMBDA, l1_ratio=0.3))
-        np.testing.assert_allclose(vfl.train(spec, table(), engine="inprocess").coef_, peer.coef_[0], atol=1e-6)
+        np.testing.assert_allclose(vfl.train(spec, table(), at="inprocess").coef_, peer.coef_[0], atol=1e-6)
 
     def test_the_plan_states_the_objective_that_is_solved(self) -> None:
         assert "‖w‖², the intercept included" in plan(job(), N).explain()
@@ -88,12 +88,12 @@ class TestTheMinimiser:
         values = {"ones": np.ones((N, 3)), "corners": rng.choice([-1.0, 1.0], (N, 3)), "tiny": np.full((N, 3), 1e-9)}
         data = {c: values[shape][:, j] for j, c in enumerate(COLUMNS)} | {"y": (rng.random(N) < 0.9).astype(int)}
         spec = job(penalty=vfl.L2(1e-3), privacy=private())
-        assert np.isfinite(vfl.train(spec, data, engine="inprocess").w).all()
+        assert np.isfinite(vfl.train(spec, data, at="inprocess").w).all()
 
     def test_too_few_steps_are_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vfl.OutputPerturbation, "steps", lambda self, problem: 3)
         with pytest.raises(PrivacyError, match="not reached to within the tolerance"):
-            vfl.train(job(privacy=private()), table(), engine="inprocess")
+            vfl.train(job(privacy=private()), table(), at="inprocess")
 
 
 class TestTheSensitivity:
@@ -121,7 +121,7 @@ class TestTheSensitivity:
                 for c in COLUMNS:
                     data[c][-1] = x
                 data["y"][-1] = y
-                found.append(vfl.train(job(), data, engine="inprocess").w)
+                found.append(vfl.train(job(), data, at="inprocess").w)
         moved = max(float(np.linalg.norm(a - b)) for a in found for b in found)
         assert 0.2 * event.sensitivity < moved <= event.sensitivity
 
@@ -137,11 +137,11 @@ class TestAResumedRun:
 
         spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
         with pytest.raises(KeyboardInterrupt):
-            vfl.train(spec, table(), engine="inprocess", output=tmp_path / "run", watch=killed)
+            vfl.train(spec, table(), at="inprocess", output=tmp_path / "run", watch=killed)
         for _ in range(kills - 1):
             with pytest.raises(KeyboardInterrupt):
-                vfl.resume(tmp_path / "run", table(), engine="inprocess", watch=killed)
-        resumed = vfl.resume(tmp_path / "run", table(), engine="inprocess")
+                vfl.resume(tmp_path / "run", table(), at="inprocess", watch=killed)
+        resumed = vfl.resume(tmp_path / "run", table(), at="inprocess")
         assert resumed.certificate.epsilon <= 1.0
         assert verify_run(tmp_path / "run").ok
 
@@ -150,7 +150,7 @@ def noised(x: float, seed: int) -> float:
     """Return the released w, projected on the direction of the canary's effect."""
     data = {c: np.array([x, 0.0]) for c in COLUMNS} | {"y": np.array([1, 0])}
     spec = job(intercept=False, penalty=vfl.L2(10.0), privacy=private(seed, epsilon=16.0))
-    return float(vfl.train(spec, data, engine="inprocess").w.sum() / math.sqrt(3.0))
+    return float(vfl.train(spec, data, at="inprocess").w.sum() / math.sqrt(3.0))
 
 
 class TestAudit:
@@ -184,7 +184,7 @@ class TestAudit:
 class TestSealed:
     def test_only_the_noised_result_is_recorded(self) -> None:
         seen: list[object] = []
-        result = vfl.train(job(privacy=private()), table(), engine="inprocess", watch=seen.append)
+        result = vfl.train(job(privacy=private()), table(), at="inprocess", watch=seen.append)
         rounds = [event for event in seen if isinstance(event, Round)]
         assert all(record.released == () for record in rounds)
         assert [record.kind for record in rounds if record.events] == ["Publish"]
@@ -197,13 +197,13 @@ class TestSealed:
         for scale in (1.0, 1e-6):
             seen: list[object] = []
             data = table() | {c: scale * table()[c] for c in COLUMNS}
-            vfl.train(job(privacy=private()), data, engine="inprocess", watch=seen.append)
+            vfl.train(job(privacy=private()), data, at="inprocess", watch=seen.append)
             counts.append(len(seen))
         assert counts[0] == counts[1]
 
     def test_a_resumed_run_begins_again(self, tmp_path: object) -> None:
         spec = job(privacy=private())
-        whole = vfl.train(spec, table(), engine="inprocess").w
+        whole = vfl.train(spec, table(), at="inprocess").w
 
         class CutOffError(Exception):
             pass
@@ -214,21 +214,21 @@ class TestSealed:
 
         folder = tmp_path / "run"  # type: ignore[operator]
         with pytest.raises(CutOffError):
-            vfl.train(spec, table(), engine="inprocess", output=folder, watch=cut)
+            vfl.train(spec, table(), at="inprocess", output=folder, watch=cut)
         from vfl.launch.train import resume
 
-        np.testing.assert_array_equal(resume(folder, table(), engine="inprocess").w, whole)
+        np.testing.assert_array_equal(resume(folder, table(), at="inprocess").w, whole)
 
 
 def test_ray_gives_the_same_bits(parties_on_ray: SharedParties) -> None:
     spec = job(penalty=vfl.L2(10.0), privacy=private(4))
-    here = vfl.train(spec, table(), engine="inprocess")
+    here = vfl.train(spec, table(), at="inprocess")
     np.testing.assert_array_equal(parties_on_ray.train(spec, table()).w, here.w)
 
 
 def test_huber_works_where_squared_loss_cannot() -> None:
     spec = job(loss=Huber(width=0.5), privacy=private(), classes=None)
-    assert np.isfinite(vfl.train(spec, table(), engine="inprocess").w).all()
+    assert np.isfinite(vfl.train(spec, table(), at="inprocess").w).all()
 
 
 REFUSED = {
@@ -285,5 +285,5 @@ def test_owners_books_accept_a_sealed_run(tmp_path: object) -> None:
         )
         policies[party] = path
     spec = job(penalty=vfl.L2(1.0), privacy=private())
-    result = vfl.train(spec, table(), engine="inprocess", policies=policies)
-    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+    result = vfl.train(spec, vfl.Source(table(), policy=policies), at="inprocess")
+    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), at="inprocess").w)

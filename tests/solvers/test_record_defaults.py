@@ -112,7 +112,7 @@ def test_where_nothing_can_be_learnt_a_run_says_so_and_is_no_worse_than_the_cons
     columns = np.column_stack([X, np.ones(n)]) if intercept else X
     for seed in range(4):
         private = replace(spec, privacy=replace(spec.privacy, noise=vfl.SeededNoise(seed)))
-        found = vfl.train(private, table, engine="inprocess")
+        found = vfl.train(private, table, at="inprocess")
         v = columns @ np.append(found.coef_, found.intercept_)[: columns.shape[1]]
         values.append(objective.loss.value(v, np.where(y > 0, 1.0, -1.0) if loss == "logistic" else y).mean())
     constant = objective.loss.value(np.zeros(n), np.where(y > 0, 1.0, -1.0) if loss == "logistic" else y).mean()
@@ -176,7 +176,7 @@ def test_a_run_buys_the_histogram_once_and_between_passes():
     spec = job("squared", p=4, epsilon=3.0, solver=replace(RECORD, passes=10))
     spec = replace(spec, privacy=replace(spec.privacy, noise=vfl.SeededNoise(1)))
     seen = []
-    found = vfl.train(spec, table, engine="inprocess", watch=seen.append)
+    found = vfl.train(spec, table, at="inprocess", watch=seen.append)
     kinds = [event.kind for event in seen if type(event).__name__ == "Round"]
     assert kinds.count("Tally") == 2  # labels, residuals
     assert kinds.index("Descend") < len(kinds) - 1 - kinds[::-1].index("Tally")

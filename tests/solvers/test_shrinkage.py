@@ -113,7 +113,7 @@ def test_a_run_ends_near_the_constant_model_where_noise_hides_the_signal() -> No
     spec, losses = job(vfl.L1(0.03)), []
     for seed in range(3):
         private = replace(spec, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(seed)))
-        w = vfl.train(private, table, engine="inprocess").w
+        w = vfl.train(private, table, at="inprocess").w
         losses.append(problem_of(spec, N).value(w, np.column_stack([X, np.ones(N)]) @ w, 2.0 * y - 1.0))
     share = y.mean()
     assert np.mean(losses) < 1.1 * -(share * np.log(share) + (1.0 - share) * np.log(1.0 - share))

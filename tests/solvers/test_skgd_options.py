@@ -113,7 +113,7 @@ def job(
 
 
 def fit(spec: vfl.Job, **options: object) -> vfl.Result:
-    return vfl.train(spec, table(spec.loss), engine="inprocess", **options)
+    return vfl.train(spec, table(spec.loss), at="inprocess", **options)
 
 
 # ---- the optimum, for every setting ----
@@ -495,7 +495,7 @@ def test_clip_bounds_clips_nothing_and_costs_as_documented(geometry: str) -> Non
     rng = np.random.default_rng(0)
     data = {c: rng.choice([-1.0, 1.0], N) for c in COLUMNS} | {"y": rng.integers(0, 2, N)}
     ends = [
-        vfl.train(job("logistic", clip=clip, noise_geometry=geometry, passes=5), data, engine="inprocess").w
+        vfl.train(job("logistic", clip=clip, noise_geometry=geometry, passes=5), data, at="inprocess").w
         for clip in ("bounds", math.inf, 0.2)
     ]
     np.testing.assert_allclose(ends[0], ends[1], rtol=0, atol=1e-5)

@@ -83,7 +83,7 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
         privacy=None,
         bounds={"a": (-1, 1), "b": (-1, 1)},
     )
-    result = train(spec, table, engine="inprocess")
+    result = train(spec, table, at="inprocess")
     np.testing.assert_allclose(result.coef_, [1.0, -1.0], atol=1e-7)
 
 
@@ -106,7 +106,7 @@ def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) 
         spec = replace(spec, bounds={**spec.bounds, "y": (-6, 6)})
         seen: list[object] = []
         table = dict.fromkeys((*COLUMNS, "y"), np.zeros(300))
-        train(spec, table, engine="inprocess", watch=seen.append)
+        train(spec, table, at="inprocess", watch=seen.append)
         counts.append(sum(isinstance(event, Round) for event in seen))
         assert (counts[-1] == plan(spec, 300).round_trips) == (epsilon is not None)
     assert counts[1] < counts[0]

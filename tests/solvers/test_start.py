@@ -59,7 +59,7 @@ def test_where_nothing_can_be_learnt_a_run_ends_near_the_constant_model(loss: st
     zero = float(problem.loss.value(0.0 * ones, labels).mean())
     found = []
     for seed in (1, 2, 3, 4):
-        result = vfl.train(job(solver(), loss, seed=seed), columns, engine="inprocess")
+        result = vfl.train(job(solver(), loss, seed=seed), columns, at="inprocess")
         w = result.w
         names = [*FEATURES[: P // 2], *FEATURES[P // 2 :], "(intercept)"]
         assert list(problem.layout.names) == names

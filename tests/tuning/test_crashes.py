@@ -43,7 +43,7 @@ def killed(*args, **options):
     return value
 
 setattr(owner, name, killed)
-run.tune(job(), CANDIDATES, table(), engine="inprocess", output=folder, watch=lambda event: None)
+run.tune(job(), CANDIDATES, table(), at="inprocess", output=folder, watch=lambda event: None)
 """
 
 STEPS = [
@@ -107,7 +107,7 @@ def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tmp_
             raise AssertionError("drawn twice")
 
         monkeypatch.setattr("vfl.tuning.run.chosen", drawn)
-    found = resume(folder, table(), engine="inprocess", watch=lambda event: None)
+    found = resume(folder, table(), at="inprocess", watch=lambda event: None)
     assert len(entries(folder, "charge")) == 2
     assert len(entries(folder, "reserve")) == 1
     assert len(entries(folder, "settle")) == 1

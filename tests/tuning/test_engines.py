@@ -25,7 +25,7 @@ def quiet(event):
 @pytest.mark.usefixtures("local_ray")  # a Ray of its own takes seconds to start
 def test_a_tune_on_ray(tmp_path):
     begun = []
-    found = tune(job(), CANDIDATES[:2], table(), engine="ray", output=tmp_path / "run", watch=begun.append)
+    found = tune(job(), CANDIDATES[:2], table(), at="ray", output=tmp_path / "run", watch=begun.append)
     assert [event.number for event in begun if isinstance(event, Begun)] == [1, 2]
     assert found.certificate.epsilon <= 1.0
     assert verify_run(tmp_path / "run").ok
@@ -38,9 +38,12 @@ def test_records_are_aligned_once_for_all_trials(tmp_path):
         "telco": data[["person", "c", "d"]].iloc[50:],
     }
     found = tune(
-        job(id="person"), CANDIDATES, sides, engine="inprocess", output=tmp_path / "run",
-        indexes={"bank": tmp_path / "bank", "telco": tmp_path / "telco"}, watch=quiet,
-    )  # fmt: skip
+        job(id="person"),
+        CANDIDATES,
+        vfl.Source(sides, index={"bank": tmp_path / "bank", "telco": tmp_path / "telco"}),
+        output=tmp_path / "run",
+        watch=quiet,
+    )
     assert found.certificate.n_records == 350
     assert verify_run(tmp_path / "run").ok
 
@@ -50,9 +53,12 @@ def test_a_partys_own_book_counts_every_trial(tmp_path):
         'format = 1\njobs = ["small"]\n[total]\nepsilon = 5.0\ndelta = 1e-6\n', encoding="utf-8"
     )
     found = tune(
-        job(), CANDIDATES, table(), engine="inprocess", policies={"bank": tmp_path / "bank.toml"}, watch=quiet,
+        job(),
+        CANDIDATES,
+        vfl.Source(table(), policy={"bank": tmp_path / "bank.toml"}),
+        watch=quiet,
         output=tmp_path / "run",
-    )  # fmt: skip
+    )
     (balance,) = SqliteLedger(tmp_path / "bank.book").show()
     assert len(balance.runs) == 3
     assert balance.spent > found.tuning.trial_epsilon
@@ -83,7 +89,7 @@ def random(n):
 Sealed.keep = spied
 chosen = run.chosen
 run.chosen = lambda losses, a: chosen(losses, a, random)
-found = run.tune(job(), CANDIDATES, table(), engine="inprocess", output=sys.argv[1], watch=lambda event: None)
+found = run.tune(job(), CANDIDATES, table(), at="inprocess", output=sys.argv[1], watch=lambda event: None)
 winner = found.candidate - 1
 del found
 gc.collect()
@@ -133,7 +139,7 @@ def test_neither_losers_nor_coins_are_in_memory_after_a_tune(tmp_path):
 
 
 def test_the_winner_is_not_always_the_same():
-    won = {tune(job(), CANDIDATES, table(), engine="inprocess", watch=quiet).candidate for _ in range(25)}
+    won = {tune(job(), CANDIDATES, table(), at="inprocess", watch=quiet).candidate for _ in range(25)}
     assert len(won) > 1
     assert np.all([1 <= number <= 3 for number in won])
     assert vfl.tune is tune

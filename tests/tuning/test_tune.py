@@ -44,8 +44,8 @@ def quiet(event):
     """Watch without a warning."""
 
 
-def tuned(base=None, **options):
-    return tune(base or job(), CANDIDATES, table(), engine="inprocess", watch=quiet, **options)
+def tuned(base=None, data=None, **options):
+    return tune(base or job(), CANDIDATES, table() if data is None else data, watch=quiet, **options)
 
 
 def ledger_of(path, epsilon=10.0):
@@ -139,7 +139,7 @@ def test_a_second_tune_adds_up_with_the_first_and_the_cap_stops_it(tmp_path):
 def test_refusals_charge_nothing(tmp_path):
     ledger = ledger_of(tmp_path / "budget.db")
     head = ledger.head()
-    named = {"ledger": tmp_path / "budget.db", "engine": "inprocess", "watch": quiet}
+    named = {"ledger": tmp_path / "budget.db", "at": "inprocess", "watch": quiet}
     data = table()
     with pytest.raises(SpecificationError, match="candidate 2 plans"):
         tune(job(dataset="small"), [{}, {"solver": {"kind": "GCD"}}], data, **named)
@@ -149,7 +149,7 @@ def test_refusals_charge_nothing(tmp_path):
     with pytest.raises(SpecificationError, match="but no ledger"):
         tuned(job(dataset="small"))
     with pytest.raises(SpecificationError, match="'wait' or 'abort'"):
-        tuned(faults=Faults(on_party_lost="skip"))
+        tuned(at=vfl.Ray(faults=Faults(on_party_lost="skip")))
     with pytest.raises(DataError):
         tune(job(dataset="small"), CANDIDATES, data.assign(y=7), **named)
     assert charges(ledger) == []
@@ -167,7 +167,7 @@ def test_a_candidate_without_a_guarantee_leaves_every_winner_without_one(tmp_pat
     candidates = [TAKEN_FROM_DATA, {}] if first else [{}, TAKEN_FROM_DATA]
     flagged = 0 if first else 1
     monkeypatch.setattr(tuning_run, "chosen", lambda scores, inclusion: flagged if wins else 1 - flagged)
-    found = tune(job(), candidates, table(), engine="inprocess", watch=quiet, output=tmp_path / "run")
+    found = tune(job(), candidates, table(), at="inprocess", watch=quiet, output=tmp_path / "run")
     assert not found.certificate.private
     assert any(flag.startswith(NOT_PRIVATE) and "smoothness" in flag for flag in found.certificate.flags)
     assert "NOT" in found.certificate.who_sees_what["outsider"]
@@ -188,9 +188,12 @@ def test_every_candidate_is_checked_before_anything_is_charged(tmp_path, refused
     (tmp_path / "bank.toml").write_text(text)
     with pytest.raises((PrivacyError, ConsentRefused)):
         tune(
-            spec, [{"penalty.strength": 0.05}, refused], table(), engine="inprocess", watch=quiet,
-            ledger=tmp_path / "budget.db", policies={"bank": tmp_path / "bank.toml"},
-        )  # fmt: skip
+            spec,
+            [{"penalty.strength": 0.05}, refused],
+            vfl.Source(table(), policy={"bank": tmp_path / "bank.toml"}),
+            watch=quiet,
+            ledger=tmp_path / "budget.db",
+        )
     assert charges(ledger) == []
     (balance,) = ledger.show()
     assert balance.spent == 0.0
@@ -206,7 +209,7 @@ def test_all_trials_are_made_and_their_rounds_hold_no_release(monkeypatch):
 
     monkeypatch.setattr(dispatch, "run", spied)
     begun = []
-    tune(job(), CANDIDATES, table(), engine="inprocess", watch=begun.append)
+    tune(job(), CANDIDATES, table(), at="inprocess", watch=begun.append)
     assert [(event.number, event.of) for event in begun if isinstance(event, Begun)] == [(1, 3), (2, 3), (3, 3)]
     rounds = [event for event in seen if isinstance(event, Round)]
     assert len(rounds) > 10
@@ -240,7 +243,7 @@ def test_everything_but_the_winner_is_alike_under_opposite_coins(tmp_path, monke
             seeded,
             CANDIDATES,
             table(),
-            engine="inprocess",
+            at="inprocess",
             output=tmp_path / coins,
             watch=lambda e, events=events: events.append(repr(e)),
         )
@@ -330,9 +333,9 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
     monkeypatch.undo()
     with pytest.raises(OutputError, match="holds a tune: continue it with vfl resume"):
-        vfl.resume(tmp_path / "run", table(), engine="inprocess")
+        vfl.resume(tmp_path / "run", table(), at="inprocess")
     done = []
-    found = resume(tmp_path / "run", table(), engine="inprocess", watch=done.append)
+    found = resume(tmp_path / "run", table(), at="inprocess", watch=done.append)
     assert [event.number for event in done if isinstance(event, Begun)] == [2, 3]
     assert len(charges(vfl.SqliteLedger(tmp_path / "run" / "ledger.db"))) == 2
     assert found.certificate.epsilon <= 1.0
@@ -351,10 +354,10 @@ def test_a_resumed_tune_keeps_its_trials_where_its_ledger_cannot_be_read(tmp_pat
     with monkeypatch.context() as broken:
         broken.setattr(vfl.SqliteLedger, "show", locked)
         with pytest.raises(LedgerError) as caught:
-            resume(tmp_path / "run", table(), engine="inprocess", watch=quiet)
+            resume(tmp_path / "run", table(), at="inprocess", watch=quiet)
     assert any("vfl resume" in note for note in caught.value.__notes__)
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
-    assert resume(tmp_path / "run", table(), engine="inprocess", watch=quiet).certificate.epsilon <= 1.0
+    assert resume(tmp_path / "run", table(), at="inprocess", watch=quiet).certificate.epsilon <= 1.0
 
 
 def test_a_resumed_tune_refuses_another_number_of_records(tmp_path, monkeypatch):
@@ -363,7 +366,7 @@ def test_a_resumed_tune_refuses_another_number_of_records(tmp_path, monkeypatch)
         tuned(output=tmp_path / "run")
     monkeypatch.undo()
     with pytest.raises(DataError, match="a different number of records from the first trial"):
-        resume(tmp_path / "run", table(396), engine="inprocess", watch=quiet)
+        resume(tmp_path / "run", table(396), at="inprocess", watch=quiet)
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
 
 
@@ -376,7 +379,7 @@ def test_a_certificate_does_not_tell_whether_a_losers_training_failed(tmp_path, 
         (tmp_path / name / "bank.toml").write_text(policy, encoding="utf-8")
         with monkeypatch.context() as context:
             failing(context, failed, DataError("a cell"))
-            found.append(tuned(policies={"bank": tmp_path / name / "bank.toml"}))
+            found.append(tuned(data=vfl.Source(table(), policy={"bank": tmp_path / name / "bank.toml"})))
     assert found[0].certificate.books == found[1].certificate.books
 
 
@@ -391,7 +394,7 @@ def test_a_finished_tune_is_only_loaded(tmp_path, monkeypatch):
     found = tuned(output=tmp_path / "run")
     monkeypatch.setattr(tuning_run, "chosen", None)
     monkeypatch.setattr(dispatch, "run", None)
-    again = resume(tmp_path / "run", table(), engine="inprocess")
+    again = resume(tmp_path / "run", table(), at="inprocess")
     assert again.candidate == found.candidate
     assert again.result.w == pytest.approx(found.result.w, abs=0)
     assert again.score == found.score

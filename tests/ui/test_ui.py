@@ -93,7 +93,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vfl.train(
         job(dataset="credit-2026", holdout=0.3),
         data(),
-        engine="inprocess",
+        at="inprocess",
         output=root / "runs/one",
         ledger=root / "steward.db",
     )
@@ -106,7 +106,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise Stop
 
     with pytest.raises(Stop):
-        vfl.train(job("half"), data(), engine="inprocess", output=root / "runs/half", watch=stop)
+        vfl.train(job("half"), data(), at="inprocess", output=root / "runs/half", watch=stop)
     jobfile.write(job(EVIL), root / "job.toml")
     (root / EVIL.replace("/", "")).with_suffix(".toml").write_text("[partition]\nwrong = 1\n")
     (root / "other.toml").write_text("[tool]\nname = 'x'\n")
@@ -312,7 +312,7 @@ def test_a_run_is_followed_while_it_trains(tmp_path: Path) -> None:
                     page(server)  # finds the run
                 seen.append(json.loads(page(server, "live/now").text))
 
-        vfl.train(job(), data(), engine="inprocess", output=tmp_path / "now", watch=watch)
+        vfl.train(job(), data(), at="inprocess", output=tmp_path / "now", watch=watch)
         assert {now["state"] for now in seen} == {"running"}
         assert [now["rounds"] for now in seen] == list(range(1, len(seen) + 1))
         spent = [now["epsilon"] for now in seen if now["epsilon"] is not None]

@@ -60,7 +60,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         so. Without privacy None is fine.
     epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
-    engine : 'inprocess', or 'ray' (an actor for each party).
+    at : 'inprocess', 'ray' (an actor for each party), or vfl.InProcess(...) or vfl.Ray(...).
     partition : owners of the columns: None (one party), a number of parties, {party: its columns}, or a
         vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values

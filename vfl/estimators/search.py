@@ -172,7 +172,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             score=None if self.scoring is None else SCORES[self.scoring],
             inclusion=self.inclusion,
             n_records=n_records,
-            engine=self.estimator.engine,
+            at=self.estimator.at,
             ledger=None if ledger is None else str(Path(ledger).expanduser().resolve()),
             watch=_warn_once,
         )

@@ -36,6 +36,7 @@ from vfl.solvers.iterates.standstill import STILL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vfl.job.site import InProcess, Ray
     from vfl.losses import Loss
     from vfl.penalties import Penalty
     from vfl.solvers.protocol import Solver
@@ -95,7 +96,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
     epsilon: float | None = 1.0
     delta: float | None = None
-    engine: str = "inprocess"
+    at: InProcess | Ray | str = "inprocess"
     partition: columns.Partitioned = None
     bounds: Any = None
     fit_intercept: bool = True
@@ -265,7 +266,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         # An actor has a different working directory.
         ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
         updates = 0
-        with contextlib.closing(stream(job, sources, engine=self.engine, ledger=ledger)) as events:  # type: ignore[type-var]
+        with contextlib.closing(stream(job, sources, at=self.at, ledger=ledger)) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, Plan):
                     warn_of_plan(event)

@@ -68,8 +68,9 @@ def main(folder: Path, customers: int = 12_000) -> None:
     print(vfl.plan(job, 8_000))
 
     print("\nAligned, trained, and measured on the held-out fifth, all within ε = 1.")
-    indexes = {company: folder / f"index-{company}" for company in files}  # where each company keeps its own
-    result = vfl.train(job, files, indexes=indexes, output=folder / "run")
+    # Each company keeps the index of its common customers in a folder of its own.
+    owned = {company: vfl.Source(file, index=folder / f"index-{company}") for company, file in files.items()}
+    result = vfl.train(job, owned, output=folder / "run")
     print(f"  both have {result.certificate.n_records:,} customers: this number is public from here on")
     print(result.certificate)
     print(result.findings["held out"])

@@ -33,7 +33,7 @@ def main() -> None:
             privacy = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(deal))
             dealt = dataclasses.replace(job, partition=partition, privacy=privacy, holdout=None, evaluation=None)
             trips = vfl.plan(dealt, table.num_rows).round_trips
-            result = vfl.train(dealt, table, engine="inprocess")
+            result = vfl.train(dealt, table)
             scores.append(float((result.predict(table) == truth).mean()))
         print(
             f"{parties:7}  {trips:11}  {statistics.mean(scores):6.3f}  {min(scores):6.3f}  {max(scores):7.3f}",

@@ -36,16 +36,16 @@ def main(folder: Path) -> None:
     print("\nTen o'clock: a first job asks for ε = 1. Its releases are known before it runs.")
     first = asking(1.0, "first")
     print(f"planned: {sum(count for _, count in vfl.plan(first, table.num_rows).releases)} releases")
-    result = vfl.train(first, table, engine="inprocess", ledger=ledger.path, output=folder / "first")
+    result = vfl.train(first, table, ledger=ledger.path, output=folder / "first")
     print(result.certificate)
 
     print("\nNoon: a second asks for ε = 1.5. ε does not add up, the ledger adds μ²: both fit under 2.")
-    vfl.train(asking(1.5, "second"), table, engine="inprocess", ledger=ledger.path, output=folder / "second")
+    vfl.train(asking(1.5, "second"), table, ledger=ledger.path, output=folder / "second")
     print(*ledger.show(), sep="\n")
 
     print("\nThree o'clock: a third asks for ε = 1.5 as well, and is refused before any data are touched.")
     try:
-        vfl.train(asking(1.5, "third"), table, engine="inprocess", ledger=ledger.path, output=folder / "third")
+        vfl.train(asking(1.5, "third"), table, ledger=ledger.path, output=folder / "third")
     except BudgetExceeded as refusal:
         print(f"refused: {refusal}")
 

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from vfl.arguments import require
 from vfl.csv import Csv
 from vfl.errors import JobFileError
-from vfl.job.faults import Faults
-from vfl.job.placement import Placement
-from vfl.job.plain import plain_of
+from vfl.job.site import Ray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A source with the rules and the files of its owner.
+
+    data : the source, as every command takes it.
+    policy : path of the owner's policy file, read where the party runs (parties.consent). It may refuse the job before the
+        data are opened, and keeps a book of the party's releases.
+    index : folder in which the party keeps the index of its aligned rows. None takes this user's (parties.alignment.index).
+
+    For one table of all parties both are {party: path}.
+    """
+
+    data: Any
+    policy: str | Path | Mapping[str, str | Path] | None = None
+    index: str | Path | Mapping[str, str | Path] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The file that keeps the budget of a job's data set.
+
+    path : None stands for the ledger of the run's own, in its output folder.
+    allow_network_file_system : accept a network file system, where a charge may be lost and the guarantee with it. False
+        raises LedgerError before the first release.
+    """
+
+    path: str | Path | None = None
+    allow_network_file_system: bool = False
+
+    @classmethod
+    def of(cls, ledger: str | Path | Ledger | None) -> Ledger:
+        """Return the ledger that a command was given, with an absolute path."""
+        fits = isinstance(ledger, str | Path | Ledger | None)
+        require("ledger", ledger, "the path of a ledger, or vfl.Ledger(path)", fits=fits)
+        found = ledger if isinstance(ledger, Ledger) else cls(ledger)
+        path = None if found.path is None else str(Path(found.path).resolve())
+        return cls(path, found.allow_network_file_system)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,42 +59,28 @@ class Environment:
     data : {party: path, vfl.Csv of a text file with its format, or address NAME://... of a database, an object store or a
         source that is installed on its node}, opened by the party's actor.
     table : one table for all parties, to simulate; a path, a vfl.Csv, or 'example:NAME'.
-    address : Ray cluster; None starts a local one.
-    ledger : file that keeps the budget of the job's data set.
-    allow_network_file_system : True accepts a network file system for that file, or for the run's own ledger.
-    policies : {party: path of its owner's policy}, read by the party's actor.
-    indexes : {party: folder for the index of its aligned rows}, written by the party's actor.
-    cores : of each party, for alignment and training; None lets the engine decide.
-    placement : nodes of the actors. faults : policy for lost parties.
+    policies : {party: path of its owner's policy}. indexes : {party: folder for the index of its aligned rows}.
+    ledger : that keeps the budget of the job's data set. site : the cluster, unless a command names another site.
     """
 
     data: Mapping[str, str | Csv] = field(default_factory=dict)
     table: str | Csv | None = None
-    address: str | None = None
-    ledger: str | None = None
-    allow_network_file_system: bool = False
     policies: Mapping[str, str] = field(default_factory=dict)
     indexes: Mapping[str, str] = field(default_factory=dict)
-    cores: int | None = None
-    placement: Placement = field(default_factory=Placement)
-    faults: Faults = field(default_factory=Faults)
+    ledger: Ledger = field(default_factory=Ledger)
+    site: Ray = field(default_factory=Ray)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        plain = {f.name: plain_of(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return plain | {
-            "data": {party: _plain(source) for party, source in self.data.items()},
-            "table": _plain(self.table),
-        }
+        """Return data and table as plain values, for the log of a run."""
+        return {"data": {party: _plain(source) for party, source in self.data.items()}, "table": _plain(self.table)}
+
+    @classmethod
+    def of_log(cls, kept: Mapping[str, Any]) -> Environment:
+        """Return the environment of the data that a log keeps."""
+        data = {party: _built(source) for party, source in (kept.get("data") or {}).items()}
+        return cls(data=data, table=_built(kept.get("table")))
 
     def __post_init__(self) -> None:
-        # Plain tables if `to_dict` wrote them.
-        object.__setattr__(self, "data", {party: _built(source) for party, source in self.data.items()})
-        object.__setattr__(self, "table", _built(self.table))
-        for name, kind in (("placement", Placement), ("faults", Faults)):
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, kind(**value))
         if self.table is not None and self.data:
             raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")
 

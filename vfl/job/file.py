@@ -22,7 +22,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
                        delimiter = ";", decimal = ",", thousands = ".", encoding = "cp1252", quote = "'", missing = ["?"]
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
-[ray]                  address = "auto", shards = 4  environment: cluster and nodes (vfl.job.placement)
+[ray]                  address = "auto", shards = 4  environment: cluster and nodes (vfl.job.site)
 [ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if not party:NAME
 [faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.faults)
 [policy]               bank = "bank-policy.toml"   environment: each owner's policy
@@ -43,11 +43,11 @@ from vfl.csv import Csv, formatted
 from vfl.documents import parse_toml
 from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
-from vfl.job.environment import Environment, path_of
+from vfl.job.environment import Environment, Ledger, path_of
 from vfl.job.faults import Faults
 from vfl.job.job import Job
-from vfl.job.placement import Placement
 from vfl.job.plain import FORMAT, to_toml
+from vfl.job.site import RAY_KEYS, Ray
 from vfl.job.start import Start
 from vfl.job.toml import read_toml
 from vfl.losses import LOSSES
@@ -90,10 +90,11 @@ def _homes() -> dict[str, list[str]]:
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,)), ("[start]", (Start,))]
-    kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
+    kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Ray,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
-            homes.setdefault(key, []).append(where)
+            if where != "[ray]" or key in RAY_KEYS:
+                homes.setdefault(key, []).append(where)
     return homes
 
 
@@ -269,18 +270,16 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     _known(simulation, ("table",), "[simulation]")
     if isinstance(simulation.get("table"), Mapping):
         simulation["table"] = _source(simulation["table"], "[simulation.table]")
-    placement = {key: value for key, value in ray.items() if key != "address"}
-    if "resources" in placement:
-        placement["resources"] = _table(placement, "resources")
-    _known(ray, ("address", *(f.name for f in dataclasses.fields(Placement))), "[ray]")
+    if "resources" in ray:
+        ray["resources"] = _table(ray, "resources")
+    _known(ray, RAY_KEYS, "[ray]")
     _known(ledger, ("path", "allow_network_file_system"), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
-    _check_types(Environment, alignment, "[alignment]")
+    _check_types(Ray, {k: v for k, v in alignment.items() if k == "cores"}, "[alignment]")
     if not isinstance(simulation.get("table"), str | Csv | None):
         raise JobFileError(f"[simulation] table must be a path, not {simulation['table']!r}")
     data = {party: _source(source, f"[data.{party}]") for party, source in data.items()}
-    _check_types(Environment, ray, "[ray]")
-    _check_types(Environment, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]")
+    _check_types(Ledger, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]")
     for key, paths in (("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
@@ -289,14 +288,14 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     return Environment(
         data={party: _placed(source, folder) for party, source in data.items()},
         table=None if table is None else _placed(table, folder),
-        address=ray.get("address"),
-        ledger=str(folder / ledger["path"]) if "path" in ledger else None,
-        allow_network_file_system=ledger.get("allow_network_file_system", False),
         policies={party: str(folder / path) for party, path in policies.items()},
         indexes={party: str(folder / path) for party, path in indexes.items()},
-        cores=alignment.get("cores"),
-        placement=_built(Placement, placement, "[ray]"),
-        faults=_built(Faults, faults, "[faults]"),
+        ledger=Ledger(
+            str(folder / ledger["path"]) if "path" in ledger else None, ledger.get("allow_network_file_system", False)
+        ),
+        site=dataclasses.replace(
+            _built(Ray, ray, "[ray]"), cores=alignment.get("cores"), faults=_built(Faults, faults, "[faults]")
+        ),
     )
 
 
@@ -336,5 +335,5 @@ def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = Tr
     _known(environment.policies, job.partition.parties, "[policy]")
     _known(environment.indexes, job.partition.parties, "[alignment.index]")
     dealer = (DEALER,) if job.secure is not None else ()
-    _known(environment.placement.resources, (*job.partition.parties, *dealer), "[ray.resources]")
+    _known(environment.site.resources, (*job.partition.parties, *dealer), "[ray.resources]")
     return job, environment

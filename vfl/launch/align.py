@@ -13,8 +13,8 @@ from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.dispatch import align_only
-from vfl.launch.engines.place import Organisations, across, place_of
-from vfl.launch.sources import ask_owners, named_by_owners, paths_of, sources_of
+from vfl.launch.engines.place import Organisations, located, require_fit
+from vfl.launch.sources import ask_owners, named_by_owners, sources_of
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from vfl.federation.file import Federation
     from vfl.job import Job
-    from vfl.job.placement import Placement
-    from vfl.launch.engines.place import Place
+    from vfl.launch.engines.place import At
 
 FORMAT = 1
 
@@ -33,16 +32,9 @@ def align(
     job: Job,
     data: Any = None,
     *,
-    engine: str = "ray",
-    address: str | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    indexes: Mapping[str, str | Path] | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
+    at: At = None,
     again: bool = False,
     watch: Callable[[Aligning], None] | None = None,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
 ) -> Aligned:
     """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
 
@@ -51,11 +43,8 @@ def align(
     index of an alignment of the same files, that alignment is used again: each party compares its file and its ids with
     what it kept.
 
-    indexes : {party: folder for its index}; parties.alignment.index names the default.
-    cores : for each party; None divides this machine's cores among the parties that work at the same time, and takes one
-        on a cluster.
-    federation, identity : as for `train`; each party then keeps its index in its own place.
-    again : make a new alignment in any case. watch : called with the progress. All others : as for `train`.
+    data, at : as for `train`. vfl.Source(source, index=FOLDER) names the folder for a party's index.
+    again : make a new alignment in any case. watch : called with the progress.
 
     Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
     """
@@ -64,19 +53,16 @@ def align(
         raise SpecificationError(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
         )
-    agreed = paths_of(job.partition, policies, "policy")
-    arrangement = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
-    place: Place | Organisations | None
+    place, data, policies, indexes = located(job.partition.parties, data, at)
+    require_fit(place, job)
     sources: Mapping[str, Any]
-    if federation is None:
-        place = place_of(engine, address, placement)
-        ask_owners(job, data, agreed)
-        sources = sources_of(job, data, ids=True)
-    else:
-        own: dict[str, Any] = {"address": address, "policies": policies, "indexes": indexes, "cores": cores}
-        place = across(federation, identity, placement=placement, **own)
+    if isinstance(place, Organisations):
         sources = named_by_owners(job.partition, data)
-    events = align_only(job, sources, arrangement, place=place, policies=agreed)
+    else:
+        ask_owners(job, data, policies)
+        sources = sources_of(job, data, ids=True)
+    arrangement = Arrangement(policies=policies, folders=indexes, later=True, again=again)
+    events = align_only(job, sources, arrangement, place=place)
     for event in events:
         if isinstance(event, Aligned):
             aligned = event

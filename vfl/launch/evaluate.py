@@ -14,20 +14,18 @@ from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
-from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of, shards_of
+from vfl.job.site import InProcess, Ray
+from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import require_result
 from vfl.launch.run.warnings import warn
-from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
+from vfl.launch.sources import named_by_owners, named_for, sources_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
-    from vfl.job.placement import Placement
-    from vfl.launch.engines.place import Organisations, Place
+    from vfl.launch.engines.place import At
     from vfl.launch.run.result import Result
     from vfl.messages import Statistic
     from vfl.solvers.protocol import Released
@@ -41,41 +39,30 @@ def evaluate(
     result: Result,
     data: Any = None,
     *,
-    engine: str = "inprocess",
-    address: str | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
+    at: At = None,
 ) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
-    engine, address, cores, placement : as for `predict`, with the same measures to the bit. On Ray the label party adds the
-        parts and returns sums.
-    policies : {party: path of its owner's policy}, asked before any data are opened; the label party's must allow `labels`.
+    at : as for `predict`, with the same measures to the bit. On Ray the label party adds the parts and returns sums. Across
+        organisations each party applies its part of the model to its own source, and the label party adds and returns sums.
 
-    federation, identity : as for `train`. Each party applies its part of the model to its own source; the label party adds
-        the parts and returns sums. Its policy must allow `labels`.
+    Policies are asked before any data are opened; the label party's must allow `labels`.
 
     Raises ConsentRefused, which names the rule, and as `train`.
     """
     require_result(result)
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
-    if federation is not None:
-        own: dict[str, Any] = {"address": address, "cores": cores, "placement": placement, "policies": policies}
-        return _across(result, data, across(federation, identity, **own))
-    shards = shards_of(placement)
-    place = place_of(engine, address, placement, Faults(on_party_lost="abort"))
-    if place is not None:
-        return _on_ray(result, data, place, cores, policies)
     job = result.job
-    owner, given = job.partition.label_party, named_for(job.partition, data)
+    place, data, policies, _ = located(job.partition.parties, data, at, InProcess())
+    if isinstance(place, Organisations):
+        return _across(result, data, place)
+    if isinstance(place, Ray):
+        return _on_ray(result, data, place, policies)
+    owner, given, shards = job.partition.label_party, named_for(job.partition, data), place.shards
     parts = {party: result.part(party) for party in given}
-    agreed = paths_of(job.partition, policies, "policy")
-    permissions = all_permitted(parts, given, agreed, receiver=owner, measured=True)
+    permissions = all_permitted(parts, given, policies, receiver=owner, measured=True)
     sources = sources_of(job, data, groups=False)
     joined = joined_rows(job, sources, first=owner, common=True)
     labels, margins_of = np.zeros(0), {}
@@ -125,9 +112,7 @@ def _measured(result: Result, n_records: int, sums_of: Callable[[Statistic], Vec
             return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)
 
 
-def _on_ray(
-    result: Result, data: Any, place: Place, cores: int | None, policies: Mapping[str, str | Path] | None
-) -> Findings:
+def _on_ray(result: Result, data: Any, place: Ray, policies: Mapping[str, str]) -> Findings:
     """Measure on Ray: the label party's actor, or its shards, keep labels and margins and return sums."""
     from vfl.launch.engines import ray as engine
 
@@ -138,8 +123,7 @@ def _on_ray(
         if job.partition.wanted(party, groups=False)
     }
     parts = {party: result.part(party) for party in sources}
-    agreed = paths_of(job.partition, policies, "policy")
-    with engine.measuring(parts, sources, place=place, cores=cores, policies=agreed) as (n_records, joined, sums_of):
+    with engine.measuring(parts, sources, place=place, policies=policies) as (n_records, joined, sums_of):
         return _measured(result, n_records, sums_of, joined=joined)
 
 

@@ -13,7 +13,7 @@ from vfl.csv import Csv
 from vfl.errors import SpecificationError
 from vfl.federation.file import identity_for, read_federation
 from vfl.job.file import ADDRESS
-from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.arrangement import cores_each
 
 if TYPE_CHECKING:
     import os
@@ -62,7 +62,8 @@ def prepare(
             f"{federation}; parties join: {', '.join(read.parties)}"
         )
     found = identity_for(read, federation, name, identity)
-    arrangement = Arrangement(cores=cores)
+    fits = cores is None or (type(cores) is int and cores >= 1)
+    require("cores", cores, "a whole number of at least 1", fits=fits)
     if read.dealer is not None and name == read.dealer.name:
         for option, given in (("data", data), ("a policy", policy), ("an index", index), ("shards", shards > 1)):
             if given:
@@ -70,14 +71,14 @@ def prepare(
                     f"{name!r} is the dealer of the federation {read.name!r}, which opens no data and releases no sum of them: "
                     f"leave {option} out"
                 )
-        return Joining(read, found, {}, None, arrangement.cores_each(1), None)
+        return Joining(read, found, {}, None, cores_each(cores, 1), None)
     if data is None or policy is None or (isinstance(data, dict) and not data):
         missing = "policy" if policy is None else "data"
         raise SpecificationError(f"party {name!r} joins with its data under its owner's policy: give --{missing} FILE")
     path = Path(policy).expanduser().absolute()
     Policy.read(path)
     folder = None if index is None else str(Path(index).expanduser().absolute())
-    return Joining(read, found, _sources(data), path, arrangement.cores_each(1), folder, shards)
+    return Joining(read, found, _sources(data), path, cores_each(cores, 1), folder, shards)
 
 
 def _sources(data: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import Round
 from vfl.job import Job
+from vfl.job.site import InProcess
 from vfl.launch.train import stream
 from vfl.partition import FeaturePartition
 from vfl.planning import plan
@@ -128,7 +129,7 @@ def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
     taken = []
     for _ in range(TIMES):
         begun = ended = 0.0
-        for event in stream(job, table, engine="inprocess", cores=1):
+        for event in stream(job, table, at=InProcess(cores=1)):
             if isinstance(event, Reserved):
                 begun = time.process_time()
             elif isinstance(event, Round):

@@ -11,6 +11,7 @@ import numpy as np
 
 from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
+from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.launch.run.execution import finish, new_budget, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
@@ -24,14 +25,12 @@ from vfl.schema import canonical_category
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from vfl.job import Job
-    from vfl.job.faults import Faults
-    from vfl.job.placement import Placement
     from vfl.launch.engines.arrangement import Arrangement
-    from vfl.launch.engines.place import Organisations
+    from vfl.launch.engines.place import At
     from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
     from vfl.privacy.events import Event
@@ -125,19 +124,10 @@ def train_one_vs_rest(
     *,
     classes: Sequence[Category],
     n_records: int,
-    engine: str = "ray",
-    address: str | None = None,
-    ledger: str | Path | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    indexes: Mapping[str, str | Path] | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
-    faults: Faults | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
-    allow_network_file_system: bool = False,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
 ) -> OneVsRest:
     """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
 
@@ -161,36 +151,17 @@ def train_one_vs_rest(
             watch(event)
 
     signer = None if key is None else signing_key(key)
-    first = settings_of(
-        job,
-        engine=engine,
-        address=address,
-        ledger=ledger,
-        policies=policies,
-        indexes=indexes,
-        cores=cores,
-        placement=placement,
-        faults=faults,
-        allow_network_file_system=allow_network_file_system,
-        federation=federation,
-        identity=identity,
-    )
+    first = settings_of(job, data, at=at, ledger=ledger)
     if watch is None:
         warn_of_plan(plans[0])
     count_run(job, *plans)
 
     each = [
-        replace(
-            first,
-            budget=new_budget(single, ledger, allow_network_file_system=allow_network_file_system),
-            arrangement=arrangement,
-            counted=False,
-        )
+        replace(first, budget=new_budget(single, ledger), arrangement=arrangement, counted=False)
         for single, arrangement in zip(jobs, _aligned_once(jobs, first.arrangement), strict=True)
     ]
     results = tuple(
-        finish(single, data, settings, watches=(both,), signer=signer)
-        for single, settings in zip(jobs, each, strict=True)
+        finish(single, settings, watches=(both,), signer=signer) for single, settings in zip(jobs, each, strict=True)
     )
     delta = 0.0 if jobs[0].privacy is None else float(jobs[0].privacy.delta or 0.0)
     return OneVsRest(tuple(classes), results, epsilon, delta)
@@ -224,12 +195,12 @@ def _composed(plans: Sequence[Plan], delta: float) -> float:
     return accountant.epsilon(delta)
 
 
-def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None) -> None:
+def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | Ledger | None) -> None:
     """Raise BudgetExceeded, before the first class is trained, if the data set's budget does not cover all classes."""
-    dataset = jobs[0].dataset
-    if ledger is None or dataset is None or jobs[0].privacy is None:
+    dataset, path = jobs[0].dataset, Ledger.of(ledger).path
+    if path is None or dataset is None or jobs[0].privacy is None:
         return
-    asked = DatasetBook(SqliteLedger(str(ledger), readonly=True), dataset).preview(
+    asked = DatasetBook(SqliteLedger(str(path), readonly=True), dataset).preview(
         _together([make_plan(job, n_records) for job in jobs])
     )
     if not asked.fits:

@@ -12,10 +12,10 @@ from parties.permission import all_permitted
 from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
-from vfl.errors import SpecificationError, nearest
-from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of, shards_of
-from vfl.launch.run.result import Result, labels_of, probabilities_of
+from vfl.errors import SpecificationError
+from vfl.job.site import InProcess
+from vfl.launch.engines.place import Organisations, located
+from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
 from vfl.losses import loss_of
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from parties.prediction import ModelPart
     from vfl.job import Job
-    from vfl.job.placement import Placement
-    from vfl.launch.engines.place import Organisations
+    from vfl.launch.engines.place import At
     from vfl.types import Vector
 
 
@@ -92,14 +91,8 @@ def predict(
     model: Result | Mapping[str, str | Path],
     data: Any = None,
     *,
-    engine: str = "inprocess",
-    address: str | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
-    policies: Mapping[str, str | Path] | None = None,
+    at: At = None,
     watch: Callable[[Aligning], None] | None = None,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
 ) -> Predictions:
     """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
 
@@ -109,15 +102,13 @@ def predict(
 
     model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
-    engine : 'ray' (one actor per party, aligned by private set intersection) or 'inprocess' (this process reads all data and
-        compares ids in the clear). Both give the same predictions to the bit. address : of a Ray cluster.
-    policies : {party: path of its owner's policy}, read where the party runs; its [prediction] is asked before any data are
-        opened (parties.consent).
-    placement : nodes of the actors (vfl.Placement). With `shards`, the rows of every party are read and applied in ranges: on
-        Ray by one actor per range, in this process one range after another.
-    cores : of each party, for the alignment. watch : called with the progress of the alignment.
-    federation, identity : as for `train`; `model` is then a result, whose parts are sent to their parties. Margins of single
-        parties travel sealed to the adding party; this process receives the sums, and the ids where there are any.
+        The [prediction] of an owner's policy is asked where the party runs, before any data are opened (parties.consent).
+    at : as for `train`, with the same predictions to the bit; None is this process, which reads all data and compares ids in
+        the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party are
+        read and applied in ranges: by one actor per range, or in this process one range after another. Across organisations
+        `model` is a result, whose parts are sent to their parties. Margins of single parties travel sealed to the adding
+        party; this process receives the sums, and the ids where there are any.
+    watch : called with the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
@@ -125,22 +116,18 @@ def predict(
     require("model", model, wanted, fits=isinstance(model, Result | Mapping))
     if isinstance(model, Result) and (why := model.altered()):
         warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
-    if federation is not None:
-        own: dict[str, Any] = {"address": address, "policies": policies, "cores": cores, "placement": placement}
-        return _across(model, data, across(federation, identity, **own), watch)
-    shards = shards_of(placement)
-    place = place_of(engine, address, placement, Faults(on_party_lost="abort"))
+    parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
+    place, data, policies, _ = located(parties, data, at, InProcess())
+    if isinstance(place, Organisations):
+        return _across(model, data, place, watch)
     if isinstance(model, Result) and not is_by_party(model.job.partition, data):
-        return _of_table(model, data, policies, placement)
+        return _of_table(model, data, policies, place.shards)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
-    agreed = _policies_of(policies, tuple(sources))
-    if place is None:
-        return _here(parts, sources, agreed, shards)
+    if isinstance(place, InProcess):
+        return _here(parts, sources, policies, place.shards)
     from vfl.launch.engines import ray as ray_engine
 
-    return _followed(
-        ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed), tuple(sources), watch
-    )
+    return _followed(ray_engine.predict(parts, sources, place=place, policies=policies), tuple(sources), watch)
 
 
 def _across(
@@ -174,21 +161,9 @@ def _followed(
     return _labelled(job, parties, margins, ids, rows)
 
 
-def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:
-    for name in policies or {}:
-        if name not in parties:
-            raise SpecificationError(f"a policy is given for {name!r}, which is not a party{nearest(name, parties)}")
-    return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
-
-
-def _of_table(
-    result: Result, table: Any, policies: Mapping[str, str | Path] | None, placement: Placement | None
-) -> Predictions:
+def _of_table(result: Result, table: Any, policies: Mapping[str, str], shards: int) -> Predictions:
     job = result.job
-    margins, owner = (
-        result.decision_function(table, policies=policies, placement=placement),
-        job.partition.label_party,
-    )
+    margins, owner = margins_of(result, table, policies, shards), job.partition.label_party
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl import examples
+from vfl.arguments import require
+from vfl.csv import Csv
 from vfl.errors import SpecificationError, nearest
+from vfl.job.environment import Source
 from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
@@ -18,15 +21,44 @@ if TYPE_CHECKING:
 
 
 def data_of(job: Job, environment: Environment) -> Any:
-    """Return the data to train on: {party: source}, or the one table of a simulated job, which is read here."""
+    """Return the data to train on, with their owners' rules: {party: source}, or one table that is read here to simulate."""
+    policies, indexes = environment.policies, environment.indexes
     if environment.table is None:
-        return dict(environment.data)
+        return {p: Source(given, policies.get(p), indexes.get(p)) for p, given in environment.data.items()}
     from parties.sources.opening import in_one_table, read_table
 
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
-        return examples.table(environment.table.removeprefix(EXAMPLE))
-    ask_owners(job, environment.table, environment.policies)
-    return read_table(environment.table, in_one_table(_contents(job, ids=True), job.table_names))
+        return Source(examples.table(environment.table.removeprefix(EXAMPLE)), policies, indexes)
+    ask_owners(job, environment.table, policies)
+    table = read_table(environment.table, in_one_table(_contents(job, ids=True), job.table_names))
+    return Source(table, policies, indexes)
+
+
+def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
+    """Return data without their owners' rules, {party: policy} and {party: folder for its index}, as absolute paths."""
+    rules: dict[str, dict[str, Any]] = {"policy": {}, "index": {}}
+    if isinstance(data, Source):
+        for what, named in rules.items():
+            given = getattr(data, what) or {}
+            require(what, given, "{party: path} for one table of all parties", fits=isinstance(given, Mapping))
+            named.update(given)
+        data = data.data
+    elif isinstance(data, Mapping) and any(isinstance(source, Source) for source in data.values()):
+        for what, named in rules.items():
+            of_each = {p: getattr(source, what) for p, source in data.items() if isinstance(source, Source)}
+            named.update({p: given for p, given in of_each.items() if given is not None})
+        data = {p: source.data if isinstance(source, Source) else source for p, source in data.items()}
+    policies, indexes = (_paths(parties, named, what) for what, named in rules.items())
+    return data, policies, indexes
+
+
+def in_memory(data: Any) -> bool:
+    """Return True for tables that this process holds, False where a party has a source to open."""
+    if isinstance(data, Mapping):
+        return all(map(in_memory, data.values()))
+    from parties.sources.blocks import is_dataset
+
+    return data is not None and not (isinstance(data, str | Path | Csv) or callable(data) or is_dataset(data))
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
@@ -50,7 +82,7 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *, here: bool =
     """
     from parties.loading import consented
 
-    if here or isinstance(data, str | Path) or callable(data) or hasattr(data, "delimiter"):
+    if here or not (isinstance(data, Mapping) or in_memory(data)):
         for party, source in named_for(job.partition, data).items():
             consented(job.for_party(party), source, policies.get(party))
 
@@ -73,18 +105,15 @@ def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None)
     return dict(given)
 
 
-def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
-    """Return {party: absolute path}; SpecificationError for a name that is not a party.
-
-    what : the kind of file, for the message.
-    """
-    for name in paths or {}:
-        if name not in partition.parties:
+def _paths(parties: Collection[str], paths: Mapping[str, str | Path], what: str) -> dict[str, str]:
+    for name, path in paths.items():
+        if name not in parties:
             article = "an" if what[0] in "aeiou" else "a"
             raise SpecificationError(
-                f"{article} {what} is given for {name!r}, which is not a party{nearest(name, partition.parties)}"
+                f"{article} {what} is given for {name!r}, which is not a party{nearest(name, parties)}"
             )
-    return {name: str(Path(path).expanduser().absolute()) for name, path in (paths or {}).items()}
+        require(f"the {what} of {name!r}", path, "a path", fits=isinstance(path, str | Path))
+    return {name: str(Path(path).expanduser().absolute()) for name, path in paths.items()}
 
 
 def sources_of(

@@ -35,15 +35,17 @@ from vfl.evaluation.inquiries import NOISED
 from vfl.evaluation.score import NAME as SCORE
 from vfl.evaluation.score import lower_is_better, worst
 from vfl.job import file as jobfile
+from vfl.job.site import InProcess, Ray
 from vfl.launch.engines import dispatch
+from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
-from vfl.launch.engines.place import Organisations, Place
+from vfl.launch.engines.place import located, require_fit
 from vfl.launch.run import checkpoint
-from vfl.launch.run.execution import settings_of
+from vfl.launch.run.execution import Settings, asked_sources, new_budget
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result, numbers, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
-from vfl.launch.sources import ask_owners, named_by_owners, sources_of
+from vfl.launch.train import kept_of, of_log
 from vfl.planning import Plan
 from vfl.planning import check as check_job
 from vfl.planning import plan as make_plan
@@ -62,9 +64,8 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Certificate
     from vfl.job import Job
-    from vfl.job.faults import Faults
-    from vfl.job.placement import Placement
-    from vfl.launch.run.execution import Settings
+    from vfl.job.environment import Ledger
+    from vfl.launch.engines.place import At, Place
     from vfl.privacy.ledger import Reservation, Statement
     from vfl.security.signatures import SigningKey
     from vfl.tuning.candidates import Change
@@ -129,21 +130,12 @@ def tune(
     score: str | None = None,
     inclusion: int = INCLUSION,
     n_records: int | None = None,
-    engine: str = "ray",
-    address: str | None = None,
-    ledger: str | Path | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    indexes: Mapping[str, str | Path] | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
-    faults: Faults | None = None,
+    at: At = None,
+    ledger: str | Path | Ledger | None = None,
     output: str | Path | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
-    allow_network_file_system: bool = False,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
 ) -> Tuned:
     """Train all candidates and release the best: model and score together are (ε, δ)-DP for every record, as the job asks.
 
@@ -164,30 +156,14 @@ def tune(
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if they can.
     """
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
+    place, data, policies, indexes = located(tuning.jobs[0].partition.parties, data, at)
     tuning = tuning.with_delta(n_records if n_records is not None else _counted(data))
     first = tuning.trials[0]
-    budget = Budget(uuid.uuid4().hex, _absolute(ledger), allow_network_file_system=allow_network_file_system)
-    if ledger is not None and job.dataset is None:
-        raise SpecificationError(
-            "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
-        )
+    budget = new_budget(first, ledger)
     for each in tuning.trials:
         budget.check(each)
     budget.find()
-    settings = settings_of(
-        replace(first, dataset=None),
-        engine=engine,
-        address=address,
-        ledger=None,
-        policies=policies,
-        indexes=indexes,
-        cores=cores,
-        placement=placement,
-        faults=faults,
-        federation=federation,
-        identity=identity,
-    )
-    _check_faults(faults)
+    settings = _settings_of(replace(first, dataset=None), place, data, policies, indexes)
     for each in tuning.trials:
         check_job(each)
     if n_records is not None:
@@ -197,18 +173,17 @@ def tune(
     if output is None:
         book = _Book(tuning, budget)
         book.reserve()
-        return _Tune(tuning, data, settings, book, Sealed(None), watch).run(signer, None)
+        return _Tune(tuning, settings, book, Sealed(None), watch).run(signer, None)
     folder = fresh_folder(output)
     if budget.ledger is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
     book = _Book(tuning, budget)
-    kept = {**(environment or {}), "policies": settings.policies, "indexes": settings.arrangement.folders}
-    kept |= {"cores": settings.arrangement.cores, "allow_network_file_system": allow_network_file_system}
+    kept = {**(environment or {}), **kept_of(replace(settings, budget=budget), at)}
     state = {"run": budget.run, "ledger": budget.ledger, "environment": kept, **tuning.to_dict()}
     write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
     try:
         book.reserve()
-        return _Tune(tuning, data, settings, book, Sealed(folder), watch).run(signer, folder)
+        return _Tune(tuning, settings, book, Sealed(folder), watch).run(signer, folder)
     except VflError as error:
         _name_remedy(error, folder, book)
         raise
@@ -218,14 +193,9 @@ def resume(
     folder: str | Path,
     data: Any = None,
     *,
-    engine: str = "ray",
-    address: str | None = None,
+    at: At = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
-    placement: Placement | None = None,
-    faults: Faults | None = None,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
 ) -> Tuned:
     """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
 
@@ -240,24 +210,14 @@ def resume(
         return _loaded(folder, tuning)
     signer = signing_key(key)
     budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
-    settings = settings_of(
-        replace(tuning.trials[0], dataset=None),
-        engine=engine,
-        address=address,
-        ledger=None,
-        policies=kept.get("policies") or None,
-        indexes=kept.get("indexes") or None,
-        cores=kept.get("cores"),
-        placement=placement,
-        faults=faults,
-        federation=federation,
-        identity=identity,
+    place, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
+    settings = _settings_of(
+        replace(tuning.trials[0], dataset=None), place, data, arrangement.policies, arrangement.folders
     )
-    _check_faults(faults)
     book = _Book(tuning, budget)
     try:
         book.resume()
-        return _Tune(tuning, data, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
+        return _Tune(tuning, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
     except VflError as error:
         _name_remedy(error, folder, book, resumed=True)
         raise
@@ -353,11 +313,8 @@ class _Book:
 class _Tune:
     """Work of one process on a tune."""
 
-    def __init__(
-        self, tuning: Tuning, data: Any, settings: Settings, book: _Book, sealed: Sealed, watch: Watch
-    ) -> None:
+    def __init__(self, tuning: Tuning, settings: Settings, book: _Book, sealed: Sealed, watch: Watch) -> None:
         self._tuning = tuning
-        self._data = data
         self._settings = settings
         self._book = book
         self._sealed = sealed
@@ -369,11 +326,11 @@ class _Tune:
         """Run the remaining trials, then release the winner."""
         tuning, job = self._tuning, self._tuning.trials[0]
         try:
-            sources = self._sources(job)
+            sources = asked_sources(job, self._settings, *tuning.trials)  # a later refusal would come after the charge
             self._sealed.open()
             left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
             with contextlib.ExitStack() as stack:
-                if left and isinstance(self._settings.place, Place):  # one connection for all trials
+                if left and isinstance(self._settings.place, Ray):  # one connection for all trials
                     stack.enter_context(connected(len(job.partition.parties) + 1, self._settings.place.address))
                 for number in left:
                     trial = self._trial(number, sources, again=number != left[0], last=number == left[-1])
@@ -393,13 +350,6 @@ class _Tune:
         self._sealed.remove()
         return tuned
 
-    def _sources(self, job: Job) -> Mapping[str, Any]:
-        if isinstance(self._settings.place, Organisations):
-            return named_by_owners(job.partition, self._data)
-        for each in self._tuning.trials:  # a later refusal would come after the charge
-            ask_owners(each, self._data, self._settings.policies, here=self._settings.place is None)
-        return sources_of(job, self._data, ids=True)
-
     def _known_records(self) -> int | None:
         """Return n of the trials that an earlier process finished: it is kept beside them. None if there are none."""
         finished = next((number for number in range(len(self._tuning.jobs)) if self._sealed.has(number)), None)
@@ -416,9 +366,7 @@ class _Tune:
         if job.id is not None:
             arrangement = replace(arrangement, run=self._aligned, resumed=again, required=again, last=last)
         budget = Budget(uuid.uuid4().hex, sealed=True)
-        events = dispatch.run(
-            job, sources, budget, Log(), place=settings.place, policies=settings.policies, arrangement=arrangement
-        )
+        events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=arrangement)
         flags: dict[str, None] = {}
         begun: Plan | None = None
         try:
@@ -545,16 +493,18 @@ def _counted(data: Any) -> int | None:
     return len(data)
 
 
-def _absolute(ledger: str | Path | None) -> str | None:
-    return None if ledger is None else str(Path(ledger).resolve())
-
-
-def _check_faults(faults: Faults | None) -> None:
-    if faults is not None and faults.on_party_lost == MOST_LOSSES:
+def _settings_of(
+    job: Job, place: Place, data: Any, policies: Mapping[str, str], indexes: Mapping[str, str]
+) -> Settings:
+    """Return the settings of the trials, which charge no ledger themselves. Raises for a site that cannot run them."""
+    require_fit(place, job)
+    if not isinstance(place, InProcess) and place.faults.on_party_lost == MOST_LOSSES:
         raise SpecificationError(
             "a tune cannot continue without a party, since its candidates would be trained on different columns: set [faults] "
             "on_party_lost to 'wait' or 'abort'"
         )
+    arrangement = Arrangement(policies=policies, folders=indexes)
+    return Settings(budget=new_budget(job, None), place=place, data=data, arrangement=arrangement)
 
 
 def _warn(event: object) -> None:

@@ -1,4 +1,4 @@
-"""Options of the commands that a federation's coordinator runs, with their metrics and logs."""
+"""Metrics, logs and sources of the commands that a federation's coordinator runs."""
 
 from __future__ import annotations
 
@@ -11,62 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from vfl.federation.file import Federation
-    from vfl.job import Job
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
 """Loggers of a run and of its connections; each line is one JSON object without data (coordinator.telemetry)."""
-
-
-def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --federation, --as and --identity to a command."""
-    federation = click.option(
-        "--federation",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Parties in other organisations, which run vfl join FILE.",
-    )
-    name = click.option("--as", "name", metavar="NAME", help="With --federation: the coordinator's name.")
-    identity = click.option(
-        "--identity",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Your key (default: NAME.key beside the federation file).",
-    )
-    return federation(name(identity(command)))
-
-
-def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --engine, --address, --shards and --cores to a command that applies a model; see `placed`."""
-    engine = click.option(
-        "--engine",
-        type=click.Choice(["ray", "inprocess"]),
-        help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
-    )
-    address = click.option(
-        "--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE."
-    )
-    shards = click.option(
-        "--shards",
-        type=click.IntRange(min=1),
-        metavar="S",
-        help="Read and apply every party's rows in S ranges, on Ray by S actors: less memory, the same results.",
-    )
-    cores = click.option(
-        "--cores", type=click.IntRange(min=1), metavar="N", help="Cores per party for the alignment of records."
-    )
-    return engine(address(shards(cores(command))))
-
-
-def placed(engine: str | None, address: str | None, shards: int | None, cores: int | None) -> dict[str, Any]:
-    """Return the keyword arguments of vfl.predict and vfl.evaluate for `place_options`."""
-    from vfl.job.placement import Placement
-
-    chosen: dict[str, Any] = {"engine": engine or ("inprocess" if address is None else "ray")}
-    given = {"address": address, "cores": cores, "placement": None if shards is None else Placement(shards=shards)}
-    return chosen | {name: value for name, value in given.items() if value is not None}
 
 
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,75 +29,6 @@ def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="With --federation: append the log to this file, one JSON object per line.",
     )
     return metrics(log(command))
-
-
-def federated(
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
-    job: Job | None = None,
-    *,
-    only: Mapping[str, object] | None = None,
-    **others: object,
-) -> dict[str, Any]:
-    """Return the keyword arguments of vfl.train and its like for --federation; {} without it.
-
-    job : whose parties the federation must have. only, others : further options, by name, that are valid only with it, or
-        only without it.
-
-    Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
-    key that cannot be used.
-    """
-    from vfl.errors import SpecificationError, nearest
-    from vfl.federation.file import identity_for, read_federation
-
-    if federation is None:
-        for option, given in {"as": name, "identity": identity, **(only or {})}.items():
-            if given:
-                raise click.UsageError(f"--{option} needs --federation FILE")
-        return {}
-    for option, value in others.items():
-        if value:
-            raise click.UsageError(f"--{option} cannot be combined with --federation: its parties run vfl join")
-    read = read_federation(federation)
-    own = read.coordinator.name
-    if name is not None and name != own:
-        known = name in read.joining
-        role = "a party" if name in read.parties else "the dealer"
-        raise SpecificationError(
-            f"{name!r} is {role} of the federation {read.name!r}, and {own!r} is its coordinator: {role} takes part with "
-            f"vfl join {federation} --as {name}"
-            if known
-            else f"{name!r} is not a member of the federation {read.name!r}{nearest(name, read.members)}: "
-            f"{own!r} coordinates it"
-        )
-    if job is not None:
-        check_parties(job, read)
-    identity_for(read, federation, own, identity)
-    return {"federation": federation, "identity": identity}
-
-
-def check_parties(job: Job, federation: Federation) -> None:
-    """Raise SpecificationError unless the federation has every party of the job, and the dealer that it asks for."""
-    from vfl.errors import SpecificationError, nearest
-    from vfl.launch.engines.place import dealer_of
-
-    for party in job.partition.parties:
-        if party not in federation.parties:
-            raise SpecificationError(
-                f"party {party!r} of job {job.name!r} is not in the federation {federation.name!r}"
-                f"{nearest(party, federation.parties)}; its parties are {', '.join(federation.parties)}"
-            )
-    dealer_of(job, federation)
-
-
-def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
-    """Return the members for which a run of the job waits: its parties, and the dealer across organisations."""
-    from vfl.federation.file import read_federation
-    from vfl.launch.engines.place import dealer_of
-
-    dealer = None if federation is None else dealer_of(job, read_federation(federation))
-    return (*job.partition.parties, *(() if dealer is None else (dealer,)))
 
 
 class Connections(logging.Handler):

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from vfl.job import Job
-    from vfl.job.environment import Environment
+    from vfl.job.environment import Environment, Ledger
 
+
+LEDGER = click.option(
+    "--ledger", type=click.Path(), metavar="FILE", help="The ledger with the budget of the job's data set."
+)
 
 NETWORK = click.option(
     "--allow-network-file-system",
@@ -40,19 +44,12 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
 
 
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --engine and --address to a command."""
-    address = click.option(
-        "--address", metavar="ADDRESS", help="A Ray cluster (host:port, or auto); default: start a local Ray."
-    )
-    engine = click.option(
-        "--engine",
-        type=click.Choice(["ray", "inprocess"]),
-        default="ray",
-        show_default=True,
-        help="Run each party in a Ray actor of its own, or all in this process.",
-    )
-    return engine(address(command))
+def ledger_of(given: str | None, environment: Environment, *, network: bool) -> Ledger:
+    """Return the ledger of a command, from --ledger and --allow-network-file-system or from the job file."""
+    from vfl.job.environment import Ledger
+
+    own = environment.ledger
+    return Ledger(given or own.path, network or own.allow_network_file_system)
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import click
 
-from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
+from vfl.cli.options.federated import asked_sources, watched
 from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options.site import Where, site_options
 
 
 @click.command("evaluate")
@@ -25,21 +25,14 @@ from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources,
 )
 @CSV
 @POLICIES
-@place_options
-@federation_options
+@site_options("inprocess")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
     run: Path,
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     policies: tuple[str, ...],
-    engine: str | None,
-    address: str | None,
-    shards: int | None,
-    cores: int | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     *,
     as_json: bool,
 ) -> None:
@@ -50,28 +43,27 @@ def command(
     which its owner gave this name.
     """
     from vfl.errors import OutputError, SpecificationError
+    from vfl.job.environment import Source
     from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
     from vfl.launch.run.warnings import PrivacyWarning
 
     result = Result.load(run)
     found, parties = dict(result.findings), result.job.partition.parties
-    place: dict[str, Any] = {"engine": engine, "address": address, "shards": shards, "cores": cores}
-    across = federated(federation, name, identity, result.job, policy=policies, **place)
+    site, across = where.site(result.job, policy=policies), where.federation is not None
     if not sources and not across:
-        for option, given in place.items():
-            if given:
+        for option in ("engine", "address", "shards", "cores"):
+            if getattr(where, option):
                 raise click.UsageError(f"--{option} needs --data: it places the measuring of other records")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PrivacyWarning)
         if across:
             asked = asked_sources(sources, parties)
-            with watched(None, None, federation=federation, parties=parties, quiet=as_json):
-                found = {"data": evaluate(result, asked, **across)}
+            with watched(None, None, federation=where.federation, parties=parties, quiet=as_json):
+                found = {"data": evaluate(result, asked, at=site)}
         elif sources:
             data = named_sources(sources, parties, formats, declared_formats(run))
-            agreed = party_files("--policy", policies)
-            found = {"data": evaluate(result, data, policies=agreed, **placed(engine, address, shards, cores))}
+            found = {"data": evaluate(result, Source(data, party_files("--policy", policies)), at=site)}
     if found and not sources and not across and (why := result.altered()):
         raise OutputError(
             f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options.federated import asked_sources, federated, federation_options, place_options, placed, watched
+from vfl.cli.options.federated import asked_sources, watched
 from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     metavar="PARTY=FILE",
     help="Instead of RUN: a party's own part of the model (vfl export), once per party.",
 )
-@place_options
-@federation_options
+@site_options("inprocess")
 @POLICIES
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
@@ -49,13 +49,7 @@ def command(
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     parts: tuple[str, ...],
-    engine: str | None,
-    address: str | None,
-    shards: int | None,
-    cores: int | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     policies: tuple[str, ...],
     output: Path | None,
     *,
@@ -68,30 +62,24 @@ def command(
     """
     from vfl.cli.terminal.progress import Progress
     from vfl.errors import OutputError
+    from vfl.job.environment import Source
     from vfl.launch.predict import predict
     from vfl.launch.run.result import Result
     from vfl.launch.run.warnings import PrivacyWarning
     from vfl.writing import write_whole
 
-    place: dict[str, Any] = {"engine": engine, "address": address, "shards": shards, "cores": cores}
-    across = federated(federation, name, identity, part=parts, policy=policies, **place)
+    site, across = where.site(None, part=parts, policy=policies), where.federation is not None
     model, data = _across(run, sources) if across else _model(run, parts, sources, formats)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     parties = model.job.partition.parties if isinstance(model, Result) else ()
     with (
-        watched(None, None, federation=federation, parties=parties, quiet=as_json),
+        watched(None, None, federation=where.federation, parties=parties, quiet=as_json),
         Progress(quiet=as_json) as progress,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", PrivacyWarning)
-        found = predict(
-            model,
-            data,
-            policies=party_files("--policy", policies),
-            watch=progress,
-            **(across or placed(engine, address, shards, cores)),
-        )
+        found = predict(model, Source(data, party_files("--policy", policies)), at=site, watch=progress)
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
     if found.rows is not None and not as_json:

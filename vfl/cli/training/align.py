@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options.federated import (
-    asked_sources,
-    federated,
-    federation_options,
-    sources_option,
-    watched,
-    watching_options,
-)
-from vfl.cli.options.jobs import engine_options, job_argument, read_job, require_files
+from vfl.cli.options.federated import asked_sources, sources_option, watched, watching_options
+from vfl.cli.options.jobs import job_argument, read_job, require_files
+from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,23 +18,16 @@ if TYPE_CHECKING:
 
 @click.command("align")
 @job_argument
-@engine_options
-@federation_options
+@site_options("ray")
 @sources_option
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: all).")
 @click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
 @watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
     assignments: tuple[str, ...],
-    engine: str,
-    address: str | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     sources: tuple[str, ...],
-    cores: int | None,
     metrics: str | None,
     log: Path | None,
     *,
@@ -54,39 +41,23 @@ def command(
     """
     from vfl.alignment import reveals
     from vfl.cli.terminal.progress import Progress
-    from vfl.cli.training.run import of_parties
     from vfl.launch.align import align
     from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, assignments)
-    across = federated(
-        federation,
-        name,
-        identity,
-        spec,
-        only={"data": sources, "metrics": metrics, "log": log},
-        address=address,
-        cores=cores,
-    )
-    address = None if across else address or environment.address
-    if address is None and not across:
+    site = where.site(spec, environment.site, only={"data": sources, "metrics": metrics, "log": log})
+    across = where.federation is not None
+    if not across and getattr(site, "address", None) is None:
         require_files(environment)
     data = asked_sources(sources, spec.partition.parties) if across else data_of(spec, environment)
     started = time.monotonic()
     with (
-        watched(metrics, log, federation=federation, parties=spec.partition.parties, job=spec.name, quiet=as_json),
+        watched(
+            metrics, log, federation=where.federation, parties=spec.partition.parties, job=spec.name, quiet=as_json
+        ),
         Progress(quiet=as_json) as progress,
     ):
-        aligned = align(
-            spec,
-            data,
-            engine=engine,
-            address=address,
-            **({} if across else of_parties(environment) | {"cores": cores or environment.cores}),
-            again=again,
-            watch=progress,
-            **across,
-        )
+        aligned = align(spec, data, at=site, again=again, watch=progress)
     seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
     if as_json:
         outcome = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options.federated import check_parties
 from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
+from vfl.cli.options.site import check_parties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def command(
     from vfl.planning import forecast, plan
 
     spec, environment = read_job(job, assignments)
-    environment.placement.require_fit(spec.trust)
+    environment.site.require_fit(spec.trust)
     across = None
     if federation is not None:
         across = read_federation(federation)
@@ -94,7 +94,7 @@ def command(
     if records is None and noted is None:
         require_files(environment)
     warnings = row_order_warnings(spec, {} if across is not None else environment.data)
-    records = records or noted or int(data_of(spec, environment).num_rows)
+    records = records or noted or int(data_of(spec, environment).data.num_rows)
     if candidates is not None:
         _plan_tune(spec, candidates, records, as_json=as_json)
         return
@@ -153,21 +153,22 @@ def _members(job: Job, federation: Federation) -> str:
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
     """Return the cost of the run by transport."""
     from vfl.launch.engines.arrangement import usable_cores
+    from vfl.launch.engines.readiness import cpus_of
     from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, cost_of, sizes_of
     from vfl.planning.machine import Machine
 
-    placement, job = environment.placement, planned.job
-    here = placement
+    declared, job = environment.site, planned.job
+    here = declared
     if not environment.policies:
-        here = placement.for_simulation(job.partition.parties, job.trust, usable_cores())
+        here = declared.for_simulation(job.partition.parties, job.trust, usable_cores())
     return {
         transport: cost_of(
             sizes_of(planned),
             Machine.here(),
             transport,
-            shards=placement.shards if transport in (RAY, CLUSTER) else 1,
+            shards=declared.shards if transport in (RAY, CLUSTER) else 1,
             # On this machine the parties of a sweep compute one after another, on all cores, and others share the cores.
-            threads=max(1, int(placement.party_cpus)) if transport in APART else usable_cores(),
+            threads=max(1, int(cpus_of(declared, apart=True))) if transport in APART else usable_cores(),
             processes=len(here.processes(job.partition.parties)) if transport == RAY else None,
         )
         for transport in TRANSPORTS

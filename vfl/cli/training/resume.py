@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options.federated import federated, federation_options, members_of, watched, watching_options
+from vfl.cli.options.federated import watched, watching_options
+from vfl.cli.options.site import Where, federation_options, members_of
 from vfl.cli.training.run import resumable, show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.job import Job
+    from vfl.job.site import Site
 
 
 @click.command("resume")
@@ -21,9 +29,7 @@ from vfl.cli.training.run import resumable, show
 def command(
     run: Path,
     key: str | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     metrics: str | None,
     log: Path | None,
     *,
@@ -35,16 +41,15 @@ def command(
     """
     from vfl.cli.terminal.progress import Progress
     from vfl.job import file as jobfile
-    from vfl.job.environment import Environment
+    from vfl.job.site import Federated, site_of_log
     from vfl.launch.run import checkpoint
     from vfl.launch.run.folder import MODEL, check_folder
     from vfl.launch.run.result import Result
-    from vfl.launch.sources import data_of
     from vfl.launch.train import resume
     from vfl.tuning.run import is_tune
 
     if is_tune(run):
-        resume_tune(run, key, federation, name, identity, as_json=as_json)
+        resume_tune(run, key, where, as_json=as_json)
         return
     if (run / MODEL).exists():
         if not as_json:
@@ -53,61 +58,39 @@ def command(
         return
     check_folder(run)
     job, _ = jobfile.read(run / jobfile.NAME)
-    kept = dict(checkpoint.read(run, job)[0].environment)
-    engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    began, own, asked = kept.pop("federation", None), kept.pop("identity", None), kept.pop("sources", {})
-    environment = Environment(**kept)
-    if federation is not None and began is None:
-        raise click.UsageError(f"the run in {str(run)!r} did not begin across organisations: leave out --federation")
-    federation, identity = federation or (began and Path(began)), identity or (own and Path(own))
-    across = federated(federation, name, identity, job, only={"metrics": metrics, "log": log})
-    data = asked if across else data_of(job, environment)
+    kept = checkpoint.read(run, job)[0].environment
+    site = where.resumed(site_of_log(kept), job, run, only={"metrics": metrics, "log": log})
+    federation = Path(site.file) if isinstance(site, Federated) else None
     earlier = checkpoint.charged_before(run, job)
     with (
         resumable(run),
         watched(metrics, log, federation=federation, parties=members_of(job, federation), job=job.name, quiet=as_json),
         Progress(quiet=as_json, earlier=earlier) as progress,
     ):
-        result = resume(
-            run,
-            data,
-            engine=engine,
-            address=address,
-            key=key,
-            watch=progress,
-            placement=None if across else environment.placement,
-            faults=environment.faults,
-            **across,
-        )
+        result = resume(run, kept_data(job, kept, site), at=site, key=key, watch=progress)
     show(result, run, as_json=as_json)
 
 
-def resume_tune(
-    run: Path, key: str | None, federation: Path | None, name: str | None, identity: Path | None, *, as_json: bool
-) -> None:
+def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
+    """Return the data that a log names: those of the job file, or the owners' names of their sources."""
+    from vfl.job.environment import Environment
+    from vfl.job.site import Federated
+    from vfl.launch.sources import data_of
+
+    if isinstance(site, Federated):
+        return kept.get("sources") or {}
+    return data_of(job, Environment.of_log(kept))
+
+
+def resume_tune(run: Path, key: str | None, where: Where, *, as_json: bool) -> None:
     """Continue the tune in a folder."""
     from vfl.cli.training.tune import show_tuned, telling
-    from vfl.job.environment import Environment
-    from vfl.launch.sources import data_of
+    from vfl.job.site import site_of_log
     from vfl.tuning.run import read_state, resume
 
     tuning, _, _, kept = read_state(run)
     job = tuning.jobs[0]
-    engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    began, own, asked = kept.pop("federation", None), kept.pop("identity", None), kept.pop("sources", {})
-    environment = Environment(**kept)
-    federation, identity = federation or (began and Path(began)), identity or (own and Path(own))
-    across = federated(federation, name, identity, job)
+    site = where.resumed(site_of_log(kept), job, run)
     with resumable(run):
-        tuned = resume(
-            run,
-            asked if across else data_of(job, environment),
-            engine=engine,
-            address=address,
-            key=key,
-            watch=telling(quiet=as_json),
-            placement=None if across else environment.placement,
-            faults=environment.faults,
-            **across,
-        )
+        tuned = resume(run, kept_data(job, kept, site), at=site, key=key, watch=telling(quiet=as_json))
     show_tuned(tuned, run, as_json=as_json)

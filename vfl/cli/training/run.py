@@ -12,21 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.options.federated import (
-    asked_sources,
-    federated,
-    federation_options,
-    members_of,
-    sources_option,
-    watched,
-    watching_options,
-)
-from vfl.cli.options.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
+from vfl.cli.options.federated import asked_sources, sources_option, watched, watching_options
+from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
+from vfl.cli.options.site import Where, members_of, site_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from vfl.job.environment import Environment
     from vfl.launch.run.result import Result
 
 
@@ -36,15 +28,9 @@ LONGEST = 60
 
 @click.command("run")
 @job_argument
-@engine_options
-@federation_options
+@site_options("ray")
 @sources_option
-@click.option(
-    "--ledger",
-    type=click.Path(),
-    metavar="FILE",
-    help="The ledger with the budget of the job's data set.",
-)
+@LEDGER
 @NETWORK
 @click.option(
     "--key",
@@ -73,11 +59,7 @@ LONGEST = 60
 def command(
     job: str,
     assignments: tuple[str, ...],
-    engine: str,
-    address: str | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     sources: tuple[str, ...],
     ledger: str | None,
     key: str | None,
@@ -99,7 +81,6 @@ def command(
     """
     from vfl.cli.terminal.progress import Progress
     from vfl.launch import train
-    from vfl.launch.engines.connection import check_address
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.run.tracking import check_tracker
     from vfl.launch.sources import data_of
@@ -109,22 +90,21 @@ def command(
         check_tracker(track)  # before a folder is made
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     spec = starting_from(spec, warm_start)  # before a folder is made
-    across = federated(
-        federation, name, identity, spec, only={"data": sources, "metrics": metrics, "log": log}, address=address
-    )
-    asked = asked_sources(sources, spec.partition.parties)
-    address = None if across else address or environment.address
-    if engine == "ray" and not across:
-        check_address(address)  # before a folder is made
-    ledger = ledger or environment.ledger
-    if address is None and not across:
+    site = where.site(spec, environment.site, only={"data": sources, "metrics": metrics, "log": log})
+    asked, across = asked_sources(sources, spec.partition.parties), where.federation is not None
+    if not across and getattr(site, "address", None) is None:
         require_files(environment)
     warnings = () if across else row_order_warnings(spec, environment.data)
-    kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
+    kept = {"sources": asked} if across else environment.to_dict()
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             watched(
-                metrics, log, federation=federation, parties=members_of(spec, federation), job=spec.name, quiet=as_json
+                metrics,
+                log,
+                federation=where.federation,
+                parties=members_of(spec, where.federation),
+                job=spec.name,
+                quiet=as_json,
             )
         )
         folder = output or unused(spec.name)
@@ -135,17 +115,12 @@ def command(
         result = train(
             spec,
             asked if across else data_of(spec, environment),
-            engine=engine,
-            address=address,
-            ledger=ledger,
-            allow_network_file_system=allow_network_file_system or environment.allow_network_file_system,
-            faults=environment.faults,
-            **({} if across else of_parties(environment)),
+            at=site,
+            ledger=ledger_of(ledger, environment, network=allow_network_file_system),
             output=folder,
             key=key,
             watch=progress,
             environment=kept,
-            **across,
         )
     show(result, folder, as_json=as_json, warnings=warnings)
     if track is not None:
@@ -163,28 +138,6 @@ def logged(result: Result, folder: Path, uri: str) -> None:
         error.add_note(f"the run is finished and kept in {str(folder)!r}; vfl.log_to_mlflow can log it later")
         raise
     click.echo(f"logged to MLflow as run {ident}", err=True)
-
-
-def of_parties(environment: Environment) -> dict[str, Any]:
-    """Return what a job's environment states about the parties' processes; across organisations each states its own."""
-    return {
-        "policies": environment.policies,
-        "indexes": environment.indexes,
-        "cores": environment.cores,
-        "placement": environment.placement,
-    }
-
-
-def kept_federation(across: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `vfl resume` needs to find the federation again; {} for a run without one."""
-    if not across:
-        return {}
-    identity = across["identity"]
-    return {
-        "federation": str(Path(across["federation"]).absolute()),
-        "identity": None if identity is None else str(Path(identity).absolute()),
-        "sources": dict(asked),
-    }
 
 
 @contextlib.contextmanager

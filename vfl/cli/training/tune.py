@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options.federated import asked_sources, federated, federation_options, sources_option
-from vfl.cli.options.jobs import NETWORK, engine_options, job_argument, read_job, require_files
-from vfl.cli.training.run import kept_federation, of_parties, resumable, show, unused
+from vfl.cli.options.federated import asked_sources, sources_option
+from vfl.cli.options.jobs import LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
+from vfl.cli.options.site import Where, site_options
+from vfl.cli.training.run import resumable, show, unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,7 @@ CANDIDATES = click.option(
 @click.command("tune")
 @job_argument
 @CANDIDATES
-@engine_options
-@federation_options
+@site_options("ray")
 @sources_option
 @click.option(
     "-n",
@@ -40,7 +40,7 @@ CANDIDATES = click.option(
     metavar="N",
     help="Records common to all parties; needed if privacy.delta is left out and nothing tells n.",
 )
-@click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger with the budget of the job's data set.")
+@LEDGER
 @NETWORK
 @click.option(
     "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
@@ -53,11 +53,7 @@ def command(
     job: str,
     assignments: tuple[str, ...],
     candidates: Path,
-    engine: str,
-    address: str | None,
-    federation: Path | None,
-    name: str | None,
-    identity: Path | None,
+    where: Where,
     sources: tuple[str, ...],
     records: int | None,
     ledger: str | None,
@@ -73,7 +69,6 @@ def command(
     many candidates were considered. `vfl plan JOB --candidates FILE` shows the price.
     """
     from vfl.launch.align import remembered_records
-    from vfl.launch.engines.connection import check_address
     from vfl.launch.sources import data_of
     from vfl.tuning.file import read_candidates
     from vfl.tuning.forecast import TunePlan
@@ -81,16 +76,13 @@ def command(
 
     spec, environment = read_job(job, assignments)
     given = read_candidates(candidates)
-    across = federated(federation, name, identity, spec, only={"data": sources}, address=address)
-    asked = asked_sources(sources, spec.partition.parties)
-    address = None if across else address or environment.address
-    if engine == "ray" and not across:
-        check_address(address)  # before a folder is made
-    if address is None and not across:
+    site = where.site(spec, environment.site, only={"data": sources})
+    asked, across = asked_sources(sources, spec.partition.parties), where.federation is not None
+    if not across and getattr(site, "address", None) is None:
         require_files(environment)
     data: Any = asked if across else data_of(spec, environment)
     if records is None and not across:
-        records = remembered_records(spec, environment.data) if environment.table is None else int(data.num_rows)
+        records = remembered_records(spec, environment.data) if environment.table is None else int(data.data.num_rows)
     if records is not None:
         from vfl.tuning.candidates import tuning_of
 
@@ -98,25 +90,20 @@ def command(
         if not as_json:
             click.echo(str(planned), err=True)
     folder = output or unused(spec.name)
-    kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
+    kept = {"sources": asked} if across else environment.to_dict()
     with contextlib.ExitStack() as stack:
         stack.enter_context(resumable(folder))
         tuned = tune(
             spec,
             data=data,
             n_records=records,
-            engine=engine,
-            address=address,
-            ledger=ledger or environment.ledger,
-            allow_network_file_system=allow_network_file_system or environment.allow_network_file_system,
-            faults=environment.faults,
-            **({} if across else of_parties(environment)),
+            at=site,
+            ledger=ledger_of(ledger, environment, network=allow_network_file_system),
             output=folder,
             key=key,
             watch=telling(quiet=as_json),
             environment=kept,
             **given,
-            **across,
         )
     show_tuned(tuned, folder, as_json=as_json)
 

@@ -122,7 +122,7 @@ def buy_bounds(
             delta=delta,
             ledger=ledger,
             noise=noise,
-            engine="inprocess",
+            at="inprocess",
         )
         bounds |= {columns[column]: found for column, found in bought.bounds.items()}
         unknown += [columns[column] for column in bought.unknown]

@@ -1,4 +1,4 @@
-"""The arrangement of a run: cores per party, and the indexes that its alignment uses and leaves behind."""
+"""The arrangement of a run: its owners' policies, and the indexes that its alignment uses and leaves behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.alignment import Keeping
-from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,33 +16,27 @@ if TYPE_CHECKING:
 class Arrangement:
     """Arrangement of one run; vfl.alignment.Keeping describes the other fields.
 
-    folders : {party: folder for its index}, for the parties that the environment names.
-    cores : of each party, for alignment and training; None divides this machine's cores among the parties.
-    shards : number of row shards of each party and of the margins, for a run in this process.
+    policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
     required : an earlier process of the run has trained on the rows of an index, so only that index may be used.
     """
 
+    policies: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
-    cores: int | None = None
     run: str | None = None
     resumed: bool = False
     later: bool = False
     last: bool = False
     again: bool = False
     required: bool = False
-    shards: int = 1
-
-    def __post_init__(self) -> None:
-        if self.cores is not None and (isinstance(self.cores, bool) or self.cores < 1):
-            raise SpecificationError(f"cores are a whole number of at least 1, not {self.cores!r}")
 
     def keeping(self, party: str) -> Keeping:
         """Return the rules by which the party keeps its index on its disk."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
-    def cores_each(self, at_once: int) -> int:
-        """Return the cores per party if `at_once` parties work on this machine at the same time."""
-        return self.cores or max(1, usable_cores() // at_once)
+
+def cores_each(cores: int | None, at_once: int) -> int:
+    """Return the cores per party, as given or its share if `at_once` parties work on this machine at the same time."""
+    return cores or max(1, usable_cores() // at_once)
 
 
 def usable_cores() -> int:

@@ -121,10 +121,26 @@ def _truthy(value: str | None) -> bool:
     return (value or "").lower() in ("1", "true")
 
 
+_started: set[str] = set()
+"""Addresses of the local Rays that vfl has started in this process, of which one at most still runs."""
+
+
+def connected_elsewhere() -> bool:
+    """Return True if this process is connected to a Ray that vfl has not started."""
+    ray = import_ray()
+    return bool(ray.is_initialized()) and ray.get_runtime_context().gcs_address not in _started
+
+
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray, connected as this process already is, or to `address`, or to a local Ray that ends with the context."""
+    """Yield Ray, connected as this process already is, or to `address`, or to a local Ray that is started here.
+
+    The local Ray stays until the process ends, or until `ray.shutdown()`, so that later runs need not start it again. A run
+    with an address ends it.
+    """
     ray = import_ray()
+    if address is not None and ray.is_initialized() and not connected_elsewhere():
+        ray.shutdown()
     if ray.is_initialized():
         yield ray
         return
@@ -141,6 +157,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 logging_level="ERROR",
                 _system_config={"automatic_object_spilling_enabled": False},
             )
+            _started.add(ray.get_runtime_context().gcs_address)
         else:
             check_address(address)
             remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
@@ -160,7 +177,8 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        if address is not None:
+            ray.shutdown()
 
 
 def _handle_sigterm_by(handler: Any) -> None:

@@ -1,9 +1,10 @@
-"""Running and aligning on the engine that a place stands for."""
+"""Running and aligning on the engine of a place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vfl.job.site import InProcess
 from vfl.launch.engines.place import Organisations
 
 if TYPE_CHECKING:
@@ -19,47 +20,31 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
 
 
-def run(
-    job: Job,
-    sources: Mapping[str, Any],
-    budget: Budget,
-    log: Log,
-    *,
-    place: Place | Organisations | None,
-    policies: Mapping[str, str],
-    arrangement: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Align if the job asks for it, load every party, train, and yield what happens; the outcome comes last."""
+def _engine(place: Place) -> Any:
     if isinstance(place, Organisations):
         from vfl.launch.engines import federation
 
-        return federation.run(job, sources, budget, log, place=place, arrangement=arrangement)
-    if place is None:
+        return federation
+    if isinstance(place, InProcess):
         from vfl.launch.engines import inprocess
 
-        return inprocess.run(job, sources, budget, log, policies=policies, arrangement=arrangement)
-    from vfl.launch.engines import ray as ray_engine
+        return inprocess
+    from vfl.launch.engines import ray
 
-    return ray_engine.run(job, sources, budget, log, place=place, policies=policies, arrangement=arrangement)
+    return ray
+
+
+def run(
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Place, arrangement: Arrangement
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+    """Align if the job asks for it, load every party, train, and yield what happens; the outcome comes last."""
+    found: Iterator[Any] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
+    return found
 
 
 def align_only(
-    job: Job,
-    sources: Mapping[str, Any],
-    arrangement: Arrangement,
-    *,
-    place: Place | Organisations | None,
-    policies: Mapping[str, str],
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: Place
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome."""
-    if isinstance(place, Organisations):
-        from vfl.launch.engines import federation
-
-        return federation.align_only(job, sources, arrangement, place=place)
-    if place is None:
-        from vfl.launch.engines import inprocess
-
-        return inprocess.align_only(job, sources, arrangement, policies=policies)
-    from vfl.launch.engines import ray as ray_engine
-
-    return ray_engine.align_only(job, sources, arrangement, place=place, policies=policies)
+    found: Iterator[Any] = _engine(place).align_only(job, sources, arrangement, place=place)
+    return found

@@ -14,8 +14,9 @@ from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
 from parties.loading import consented, load
 from vfl.errors import FederationError, PartyLost
+from vfl.job.site import InProcess
 from vfl.kinds import from_plain, to_plain
-from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.arrangement import Arrangement, cores_each
 from vfl.messages import Query, Reply
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
@@ -140,22 +141,21 @@ def run(
     budget: Budget,
     log: Log,
     *,
-    policies: Mapping[str, str] | None = None,
+    place: InProcess | None = None,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
-    arrangement : of the alignment, which is made first if the job asks for one.
+    arrangement : policies, and the alignment, which is made first if the job asks for one.
     """
+    place, arrangement = place or InProcess(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
-    agreed = {name: consented(task, there[name], (policies or {}).get(name)) for name, task in tasks.items()}
-    arrangement = arrangement or Arrangement()
+    agreed = {name: consented(task, there[name], arrangement.policies.get(name)) for name, task in tasks.items()}
+    threads, shards = cores_each(place.cores, 1), place.shards  # the parties compute one after the other
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
-        indexes = yield from _aligned(tasks, there, arrangement)
-    threads = arrangement.cores_each(1)  # the parties compute one after the other
-    shards = arrangement.shards
+        indexes = yield from _aligned(tasks, there, arrangement, threads)
     parties = {
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
@@ -169,20 +169,20 @@ def run(
 
 
 def align_only(
-    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, policies: Mapping[str, str] | None = None
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, place: InProcess
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome. Every owner's policy is checked before its data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
-        consented(task, sources[name], (policies or {}).get(name))
-    yield from _aligned(tasks, sources, arrangement)
+        consented(task, sources[name], arrangement.policies.get(name))
+    yield from _aligned(tasks, sources, arrangement, cores_each(place.cores, 1))
 
 
 def _aligned(
-    tasks: Mapping[str, PartyTask], sources: Mapping[str, Any], arrangement: Arrangement
+    tasks: Mapping[str, PartyTask], sources: Mapping[str, Any], arrangement: Arrangement, cores: int
 ) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
     alignments: dict[str, Alignment] = {}
-    salt, cores = new_salt(), arrangement.cores_each(1)
+    salt = new_salt()
     try:
         for name, source in sources.items():
             alignments[name] = Alignment(tasks[name], source, salt=salt, cores=cores, keeping=arrangement.keeping(name))

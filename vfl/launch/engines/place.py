@@ -1,38 +1,23 @@
-"""The engine of a run: this process, a place on a Ray cluster, or a federation of organisations."""
+"""The place of a command: its site, checked and opened, and the data with their owners' rules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require
 from vfl.errors import SpecificationError
 from vfl.job.faults import Faults
-from vfl.job.placement import Placement
+from vfl.job.site import Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
+from vfl.launch.sources import in_memory, owned
 from vfl.secure.specification import SEPARATE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Collection
 
     from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
     from vfl.job import Job
-
-ENGINES = ("ray", "inprocess")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A Ray cluster, the nodes that the actors take on it, and the policy for parties that are lost there.
-
-    address : None uses the Ray that this process is connected to, or starts a local one.
-    """
-
-    address: str | None = None
-    placement: Placement = field(default_factory=Placement)
-    faults: Faults = field(default_factory=Faults)
-
 
 GATHER_SECONDS = 86_400.0
 """Longest wait for all parties of a federation to connect."""
@@ -52,19 +37,52 @@ class Organisations:
     listen: str | None = None
 
 
-def organisations_of(
-    federation: str | Path | Organisations, identity: str | Path | None = None, faults: Faults | None = None
-) -> Organisations:
-    """Return the place that a federation file stands for. Raises SpecificationError if file and identity do not fit.
+Place = InProcess | Ray | Organisations
+At = Site | Organisations | str | None
+"""The argument `at` of a command: a site, 'inprocess', 'ray', or None for its default."""
 
-    identity : path of the coordinator's key or certificate; None takes the files beside the federation file.
+
+def place_of(at: At, otherwise: Site) -> Place:
+    """Return the place that `at` means. Raises SpecificationError for a file and an identity that do not fit.
+
+    otherwise : for None.
     """
-    from vfl.federation.file import identity_for, read_federation
+    if isinstance(at, Organisations):
+        return at
+    site = resolve(at, otherwise)
+    if isinstance(site, Federated):
+        from vfl.federation.file import identity_for, read_federation
 
-    if isinstance(federation, Organisations):
-        return federation
-    read = read_federation(federation)
-    return Organisations(read, identity_for(read, federation, read.coordinator.name, identity), faults or Faults())
+        read = read_federation(site.file)
+        return Organisations(read, identity_for(read, site.file, read.coordinator.name, site.identity), site.faults)
+    if isinstance(site, Ray):
+        check_address(site.address)
+    return site
+
+
+def located(
+    parties: Collection[str], data: Any, at: At, otherwise: Site | None = None
+) -> tuple[Place, Any, dict[str, str], dict[str, str]]:
+    """Return the place of a command, its data, {party: policy} and {party: folder for its index}.
+
+    otherwise : for at=None; without one, tables in memory stay in this process, and sources are opened by actors on Ray.
+
+    Raises SpecificationError for rules of owners with a federation, whose parties set them for themselves.
+    """
+    data, policies, indexes = owned(parties, data)
+    place = place_of(at, otherwise or (InProcess() if in_memory(data) else Ray()))
+    if isinstance(place, Organisations) and (policies or indexes):
+        raise SpecificationError(
+            "vfl.Source with a policy or an index cannot be combined with a federation: each party names its own in its "
+            "vfl join command"
+        )
+    return place, data, policies, indexes
+
+
+def require_fit(place: Place, job: Job) -> None:
+    """Raise PlacementError for a job that cannot run there. Organisations check their own processes."""
+    if not isinstance(place, Organisations):
+        place.require_fit(job.trust)
 
 
 def dealer_of(job: Job, federation: Federation) -> str | None:
@@ -77,42 +95,3 @@ def dealer_of(job: Job, federation: Federation) -> str | None:
             "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [secure] if no party runs the coordinator"
         )
     return federation.dealer.name
-
-
-def across(
-    federation: str | Path | Organisations,
-    identity: str | Path | None,
-    faults: Faults | None = None,
-    **others: object,
-) -> Organisations:
-    """Return the place of a run across organisations; SpecificationError for options that the parties set for themselves.
-
-    others : these options, by name.
-    """
-    for name, value in others.items():
-        if value:
-            raise SpecificationError(
-                f"{name} cannot be combined with a federation: each party sets it in its vfl join command"
-            )
-    return organisations_of(federation, identity, faults)
-
-
-def shards_of(placement: Placement | None) -> int:
-    """Return the number of row shards per party. Raises SpecificationError for anything that is no placement."""
-    fits = placement is None or isinstance(placement, Placement)
-    require("placement", placement, "vfl.Placement(...), or None", fits=fits)
-    return 1 if placement is None else placement.shards
-
-
-def place_of(
-    engine: str, address: str | None, placement: Placement | None = None, faults: Faults | None = None
-) -> Place | None:
-    """Return the place of a run on Ray, or None for a run in this process; SpecificationError if they do not fit."""
-    if engine not in ENGINES:
-        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
-    if engine == "ray":
-        check_address(address)
-        return Place(address, placement or Placement(), faults or Faults())
-    if address is not None:
-        raise SpecificationError("an address names a Ray cluster: leave it out, or use the engine 'ray'")
-    return None

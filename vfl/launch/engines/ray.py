@@ -1,7 +1,7 @@
 """The Ray engine: one actor per party and one for the coordinator. The driver starts them and watches.
 
 Without an address, a local Ray is started if this process is not connected to one. It gets one CPU per actor of the job,
-whatever the machine has. There, many parties of a simulation share few processes (vfl.Placement). It never spills vectors to
+whatever the machine has. There, many parties of a simulation share few processes (vfl.Ray). It never spills vectors to
 disk. On a cluster, spilling is the operator's to switch off; the certificate flags a cluster that may spill. On a cluster that
 is named by an address, every party is pinned to its node.
 """
@@ -19,12 +19,11 @@ from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
 from vfl.alignment import Aligned
 from vfl.errors import PlacementError
-from vfl.job.placement import ALONE
+from vfl.job.site import ALONE, Ray
 from vfl.kinds import to_plain
-from vfl.launch.engines.arrangement import Arrangement, usable_cores
-from vfl.launch.engines.connection import connected, import_ray
-from vfl.launch.engines.place import Place
-from vfl.launch.engines.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
+from vfl.launch.engines.arrangement import Arrangement, cores_each, usable_cores
+from vfl.launch.engines.connection import connected, connected_elsewhere
+from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready
 from vfl.launch.engines.shards import reserved
 from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
 from vfl.messages.joining import Measure
@@ -57,13 +56,11 @@ ROUNDS_AHEAD = 16
 """Number of rounds that the coordinator may be ahead of the driver, which logs them."""
 
 
-def cores_of(place: Place, arrangement: Arrangement, n_parties: int) -> int:
+def cores_of(place: Ray, n_parties: int) -> int:
     """Return the cores per party, or per shard of it: its share of this machine, or on a cluster the CPUs of its actor."""
-    return (
-        arrangement.cores_each(n_parties * place.placement.shards)
-        if place.address is None
-        else arrangement.cores or max(1, int(place.placement.party_cpus))
-    )
+    if place.address is None:
+        return cores_each(place.cores, n_parties * place.shards)
+    return place.cores or max(1, int(cpus_of(place, apart=True)))
 
 
 def _this_node(ray: Any) -> Any:
@@ -117,10 +114,9 @@ def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], option
 def _federation(
     job: Job | None,
     sources: Mapping[str, Any],
-    place: Place,
+    place: Ray,
     arrangement: Arrangement,
     *,
-    policies: Mapping[str, str] | None,
     run: str = "",
     here: bool = False,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
@@ -130,46 +126,44 @@ def _federation(
 
     job : to train; None to predict or to measure. here : the coordinator has to run on this machine.
     """
-    placement = place.placement
     secure = None if job is None else job.secure
-    pinned_there = placement.pinned(place.address)
-    if pinned_there and placement.shares_processes:
+    if place.pinned and place.shares_processes:
         raise PlacementError(ALONE)
     if job is not None:
-        placement.require_fit(job.trust)
+        place.require_fit(job.trust)
     # A connected Ray may be a cluster with room for a process per party. Owners with policies stay apart.
-    if place.address is None and not policies and not import_ray().is_initialized():
-        placement = placement.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
-    processes = placement.processes(sources)
-    cpus = len(processes) * placement.shards + 1 + (secure is not None)
+    if place.address is None and not arrangement.policies and not connected_elsewhere():
+        place = place.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
+    processes = place.processes(sources)
+    cpus = len(processes) * place.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.seat import process_of
         from parties.actor import InMemory
         from parties.sources.blocks import Blocks, is_dataset
 
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
-        asked = asked_of(placement, sources, pinned=pinned_there, here=here, secure=secure)
+        asked = asked_of(place, sources, here=here, secure=secure)
         # One process takes what one party takes, because it answers for one party at a time.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
-        require_offered(ray, {name: what for name, what in asked.items() if name in heads}, placement.ready_seconds)
+        require_offered(ray, {name: what for name, what in asked.items() if name in heads}, place.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
         restarts = 0 if place.faults.on_party_lost == "abort" else -1
         again = once | {"max_restarts": restarts}
         label_party = None if job is None else job.partition.label_party
-        shards = groups.enter_context(
-            reserved(ray, placement, list(sources), label_party, pinned=pinned_there, restarts=restarts)
-        )
+        shards = groups.enter_context(reserved(ray, place, list(sources), label_party, restarts=restarts))
         # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
             name: source if isinstance(source, str | Path | Blocks) else InMemory(ray.put(source))
             for name, source in {**sources, **datasets}.items()
         }
         alone = job is not None and not job.secure and job.solver.sequential
-        threads = cores_of(place, arrangement, 1 if alone else len(processes))
+        threads = cores_of(place, 1 if alone else len(processes))
         given = {
-            name: (job, name, (policies or {}).get(name), arrangement.keeping(name), threads, shards.parties[name])
+            name: (job, name, arrangement.policies.get(name), arrangement.keeping(name), threads, shards.parties[name])
             for name in sources
         }
         actors: dict[str, Any] = {}
@@ -199,7 +193,7 @@ def _federation(
         )
         apart = {CENTRE: coordinator, **dealing}
         try:
-            require_ready(ray, actors | apart, asked, max(placement.ready_seconds, START_SECONDS))
+            require_ready(ray, actors | apart, asked, max(place.ready_seconds, START_SECONDS))
             yield actors, handed, coordinator
         finally:
             for actor in (*apart.values(), *(process_of(actors[head]) for head, *_ in processes)):
@@ -212,8 +206,7 @@ def run(
     budget: Budget,
     log: Log,
     *,
-    place: Place | None = None,
-    policies: Mapping[str, str] | None = None,
+    place: Ray | None = None,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
@@ -222,11 +215,11 @@ def run(
 
     arrangement : of the alignment, which is made first if the job asks for one.
     """
-    place, arrangement = place or Place(), arrangement or Arrangement()
+    place, arrangement = place or Ray(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
     here = budget.ledger is not None
-    with _federation(job, there, place, arrangement, policies=policies, run=budget.run, here=here) as (
+    with _federation(job, there, place, arrangement, run=budget.run, here=here) as (
         actors,
         handed,
         coordinator,
@@ -259,12 +252,10 @@ def align_only(
     sources: Mapping[str, Any],
     arrangement: Arrangement,
     *,
-    place: Place | None = None,
-    policies: Mapping[str, str] | None = None,
+    place: Ray,
 ) -> Iterator[Aligning | Aligned]:
     """Start the actors and yield the progress of an alignment, then its outcome."""
-    place = place or Place()
-    with _federation(job, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
+    with _federation(job, sources, place, arrangement) as (actors, handed, coordinator):
         yield from _aligned(arrangement, actors, handed, coordinator, place)
 
 
@@ -272,8 +263,7 @@ def predict(
     parts: Mapping[str, ModelPart | str],
     sources: Mapping[str, Any],
     *,
-    place: Place,
-    cores: int | None = None,
+    place: Ray,
     policies: Mapping[str, str] | None = None,
 ) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
     """Let every party apply its part of a model on its node; yield the alignment, then job, ids and margins.
@@ -281,7 +271,7 @@ def predict(
     The label party adds the parts of the margins (the first party, if the label party takes no part). The other parties
     send it theirs through the object store. The driver receives only the sum, in the order of that party's rows.
     """
-    with _applied(parts, sources, place, cores=cores, policies=policies) as applied:
+    with _applied(parts, sources, place, policies=policies) as applied:
         yield from applied.align()
         first, margins = applied.margins()
         ids, total = applied.ask(first, "receive", *margins)
@@ -293,15 +283,14 @@ def measuring(
     parts: Mapping[str, ModelPart],
     sources: Mapping[str, Any],
     *,
-    place: Place,
-    cores: int | None = None,
+    place: Ray,
     policies: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
     """Let every party apply its part of a model on its node; yield n, True if records were joined, and a function of sums.
 
     The label party adds up and reads its labels. Its shards keep both; the driver receives only exact sums.
     """
-    with _applied(parts, sources, place, cores=cores, policies=policies, measured=True) as applied:
+    with _applied(parts, sources, place, policies=policies, measured=True) as applied:
         joined = any(isinstance(event, Aligned) for event in applied.align())
         first, margins = applied.margins()
         n_records = applied.ask(first, "keep", *margins)
@@ -317,17 +306,16 @@ def measuring(
 def _applied(
     parts: Mapping[str, ModelPart | str],
     sources: Mapping[str, Any],
-    place: Place,
+    place: Ray,
     *,
-    cores: int | None,
     policies: Mapping[str, str] | None,
     measured: bool = False,
 ) -> Iterator[_Applied]:
     """Start the actors of a prediction, and let each party take its part and agree."""
     from parties.prediction import agreed
 
-    arrangement = Arrangement(cores=cores)
-    with _federation(None, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
+    place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
+    with _federation(None, sources, place, Arrangement(policies=policies or {})) as (actors, handed, coordinator):
         from vfl.shards.ray_transport import answer_of
 
         asked = {
@@ -335,7 +323,7 @@ def _applied(
             for name in sources
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
-        each = cores_of(place, arrangement, len(actors))
+        each = cores_of(place, len(actors))
         yield _Applied(agreed(greetings), actors, coordinator, greetings, each, place.faults.answer_seconds)
 
 
@@ -396,12 +384,12 @@ class _Applied:
 
 
 def _aligned(
-    arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
+    arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Ray
 ) -> Iterator[Aligning | Aligned]:
     from vfl.shards.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.
-    salt, cores = new_salt(), cores_of(place, arrangement, len(actors))
+    salt, cores = new_salt(), cores_of(place, len(actors))
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
-from vfl.job.placement import COORDINATOR
+from vfl.job.site import COORDINATOR
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.version import __version__
@@ -17,7 +17,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from vfl.job.placement import Placement
+    from vfl.job.site import Ray
     from vfl.secure.specification import Secure
 
     Asked = Mapping[str, float]
@@ -26,29 +26,40 @@ CENTRE = ""
 """Name of the coordinator among the actors; no party can be named so."""
 PIN = 0.001
 """Amount of its node's resource that an actor takes. It only pins the actor, so jobs can run side by side."""
+FRACTION = 0.01
+"""CPUs of a party's actor on one machine, so that any number of parties runs on a Ray of few CPUs."""
 POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
-def asked_of(
-    placement: Placement, parties: Iterable[str], *, pinned: bool, here: bool, secure: Secure | None = None
-) -> dict[str, Asked]:
-    """Return {actor: {resource: amount}}; CENTRE is the coordinator.
+def cpus_of(place: Ray, *, apart: bool) -> float:
+    """Return the CPUs of a party's actor: as given, 1 if parties are `apart` on several nodes, else a small FRACTION.
 
-    pinned : actors are pinned to nodes by resources. here : the coordinator is pinned to this node by other means.
+    On one machine the operating system shares the cores, and parties often wait for one another.
+    """
+    if place.party_cpus is not None:
+        return place.party_cpus
+    return 1.0 if apart or place.pinned else FRACTION
+
+
+def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure | None = None) -> dict[str, Asked]:
+    """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU: it waits while parties compute.
+
+    here : the coordinator is pinned to this node by other means.
     secure : of a run on shares, whose dealer is an actor too: beside the coordinator, or on the node that offers its resource.
 
     With several shards a party's actor takes no CPU: its shards do (`vfl.launch.engines.shards`).
     """
-    cpus = placement.party_cpus if placement.shards == 1 else 0.0
+    pinned = place.pinned
+    cpus = cpus_of(place, apart=False) if place.shards == 1 else 0.0
     asked: dict[str, Asked] = {
-        party: {"CPU": cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
+        party: {"CPU": cpus} | ({place.resource(party): PIN} if pinned else {}) for party in parties
     }
-    asked[CENTRE] = {COORDINATOR: PIN} if pinned and not here else {"CPU": 0.0 if pinned else 1.0}
+    asked[CENTRE] = {COORDINATOR: PIN} if pinned and not here else {"CPU": 0.0}
     if secure is not None and secure.dealer == AT_COORDINATOR:
         asked[DEALER] = asked[CENTRE]
     elif secure is not None:
-        asked[DEALER] = {placement.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": 1.0}
+        asked[DEALER] = {place.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": cpus}
     return asked
 
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError
-from vfl.job.placement import COORDINATOR
-from vfl.launch.engines.readiness import PIN
+from vfl.job.site import COORDINATOR
+from vfl.launch.engines.readiness import PIN, cpus_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vfl.job.placement import Placement
+    from vfl.job.site import Ray
 
 Options = tuple[dict[str, Any], ...]
 
@@ -35,11 +35,10 @@ class ShardOptions:
 
 
 def bundles_of(
-    placement: Placement,
+    place: Ray,
     parties: Sequence[str],
     label_party: str | None,
     *,
-    pinned: bool,
     offers: Sequence[Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
     """Return {group: resources of one of its S bundles}; '' is the group of the margins, or of everything if unpinned.
@@ -47,11 +46,12 @@ def bundles_of(
     label_party : None for a prediction, which has no margins to place.
     offers : resources of each node.
     """
-    if not pinned:
-        return {"": {"CPU": max(placement.party_cpus * len(parties), PIN)}}
-    groups = {party: {"CPU": placement.party_cpus, placement.resource(party): PIN} for party in parties}
+    cpus = cpus_of(place, apart=True)
+    if not place.pinned:
+        return {"": {"CPU": max(cpus * len(parties), PIN)}}
+    groups = {party: {"CPU": cpus, place.resource(party): PIN} for party in parties}
     if label_party is not None:
-        own = placement.resource(label_party)
+        own = place.resource(label_party)
         if label_party in groups and any(COORDINATOR in node and own in node for node in offers):
             groups[label_party][COORDINATOR] = PIN
         else:
@@ -63,28 +63,28 @@ def bundles_of(
 
 @contextlib.contextmanager
 def reserved(
-    ray: Any, placement: Placement, parties: Sequence[str], label_party: str | None, *, pinned: bool, restarts: int
+    ray: Any, place: Ray, parties: Sequence[str], label_party: str | None, *, restarts: int
 ) -> Iterator[ShardOptions]:
     """Reserve the nodes of all shards, and free them on exit. PlacementError if they are not free in time.
 
     restarts : of a shard that dies, -1 for any number.
     """
-    if placement.shards == 1:
+    if place.shards == 1:
         yield ShardOptions(dict.fromkeys(parties, ()))
         return
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     offers = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    bundles = bundles_of(placement, parties, label_party, pinned=pinned, offers=offers)
+    bundles = bundles_of(place, parties, label_party, offers=offers)
     groups = {
-        name: placement_group([dict(bundle) for _ in range(placement.shards)], strategy="SPREAD")
+        name: placement_group([dict(bundle) for _ in range(place.shards)], strategy="SPREAD")
         for name, bundle in bundles.items()
     }
     try:
         for name, group in groups.items():
-            if not group.wait(math.ceil(placement.ready_seconds)):
-                raise PlacementError(_missing(placement, name, bundles[name], offers))
+            if not group.wait(math.ceil(place.ready_seconds)):
+                raise PlacementError(_missing(place, name, bundles[name], offers))
 
         def options(name: str, cpus: float, pin: str | None, restarts: int) -> Options:
             own = name if name in groups else ""
@@ -97,12 +97,13 @@ def reserved(
                     "max_task_retries": 0,
                     "scheduling_strategy": PlacementGroupSchedulingStrategy(groups[own], k),
                 }
-                for k in range(placement.shards)
+                for k in range(place.shards)
             )
 
+        cpus = cpus_of(place, apart=True)
         margins = "" if "" in groups else label_party or ""
         yield ShardOptions(
-            {party: options(party, placement.party_cpus, placement.resource(party), restarts) for party in parties},
+            {party: options(party, cpus, place.resource(party), restarts) for party in parties},
             () if label_party is None else options(margins, 0.0, COORDINATOR, restarts),
         )
     finally:
@@ -110,13 +111,11 @@ def reserved(
             remove_placement_group(group)
 
 
-def _missing(
-    placement: Placement, name: str, bundle: Mapping[str, float], offers: Sequence[Mapping[str, float]]
-) -> str:
+def _missing(place: Ray, name: str, bundle: Mapping[str, float], offers: Sequence[Mapping[str, float]]) -> str:
     said = " and ".join(f"{amount:g} {resource}" for resource, amount in bundle.items())
     whose = f"party {name!r}" if name else "the job"
     return (
-        f"{whose} needs {placement.shards} shards of {said} each, and they are not free after "
-        f"{placement.ready_seconds:g} s; the cluster's {len(offers)} nodes offer "
+        f"{whose} needs {place.shards} shards of {said} each, and they are not free after "
+        f"{place.ready_seconds:g} s; the cluster's {len(offers)} nodes offer "
         f"{sum(node.get('CPU', 0.0) for node in offers):g} CPU in total: lower [ray] shards or party_cpus, or add nodes"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
-from vfl.job.placement import COORDINATOR
+from vfl.job.site import COORDINATOR
 from vfl.launch.engines.connection import import_ray, require_answer, unreachable
 from vfl.launch.engines.readiness import PIN
 

@@ -50,10 +50,9 @@ def private_bounds(
     (vfl.privacy.magnitudes). Values in the tails beyond them are clamped later. This is a run of its own: its ε adds
     to that of the training, so charge both to one ledger.
 
-    job : a draft without bounds: privacy=None, scaling='none'. data, engine, address, ledger, policies,
-        allow_network_file_system : as for `train`.
+    job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
     columns : the columns whose ranges to learn; None takes all features without bounds.
-    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl.launch.engines import dispatch
-from vfl.launch.engines.place import place_of
-from vfl.launch.run.execution import new_budget
+from vfl.launch.run.execution import asked_sources, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
-from vfl.launch.sources import ask_owners, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
 from vfl.planning import layout_of
@@ -21,10 +19,11 @@ from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from vfl.job import Job
+    from vfl.job.environment import Ledger
+    from vfl.launch.engines.place import At
     from vfl.privacy.noise import SeededNoise
     from vfl.solvers.protocol import Solver
 
@@ -33,17 +32,14 @@ class Terms(TypedDict, total=False):
     """Price and place of a purchase, as keyword arguments.
 
     epsilon : required. delta : None decides by the number of records. noise : SeededNoise(seed) makes the release repeatable,
-    for tests, and makes NOTHING PRIVATE. engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    for tests, and makes NOTHING PRIVATE. at, ledger : as for `train`.
     """
 
     epsilon: Required[float]
     delta: float | None
     noise: SeededNoise | None
-    engine: str
-    address: str | None
-    ledger: str | Path | None
-    policies: Mapping[str, str | Path] | None
-    allow_network_file_system: bool
+    at: At
+    ledger: str | Path | Ledger | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +49,8 @@ class _Terms:
     epsilon: float
     delta: float | None = None
     noise: SeededNoise | None = None
-    engine: str = "ray"
-    address: str | None = None
-    ledger: str | Path | None = None
-    policies: Mapping[str, str | Path] | None = None
-    allow_network_file_system: bool = False
+    at: At = None
+    ledger: str | Path | Ledger | None = None
 
 
 def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
@@ -70,7 +63,6 @@ def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
     Raises the errors of `train`.
     """
     where = _Terms(**terms)
-    place = place_of(where.engine, where.address)
     names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
     smoothness = dict.fromkeys(names, 1.0)
     privacy = Privacy(epsilon=where.epsilon, delta=where.delta, noise=where.noise, smoothness=smoothness)
@@ -84,12 +76,9 @@ def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
         intercept=False,
         diagnostics=False,
     )
-    budget = new_budget(spec, where.ledger, allow_network_file_system=where.allow_network_file_system)
-    if where.address is None:
-        budget.find()  # before processes start and records are aligned
-    agreed = paths_of(spec.partition, where.policies, "policy")
-    ask_owners(spec, data, agreed)
-    events = dispatch.run(spec, sources_of(spec, data, ids=True), budget, Log(), place=place, policies=agreed)
+    settings = settings_of(spec, data, at=where.at, ledger=where.ledger)
+    sources, arrangement = asked_sources(spec, settings), settings.arrangement
+    events = dispatch.run(spec, sources, settings.budget, Log(), place=settings.place, arrangement=arrangement)
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             warn_of_plan(event)

@@ -55,10 +55,10 @@ def private_quantiles(
     by one and raises another by one, in every column, so that Δ = √(2m) over m columns. Quantiles are interpolated from the
     noisy counts. This is a run of its own: its ε adds to that of the training, so charge both to one ledger.
 
-    job : with bounds for the columns. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    job : with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
     columns : numeric features with bounds; None takes all.
-    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
     """

@@ -101,7 +101,7 @@ def woe(
 
     job : of two classes. data : as for `train`.
     columns : Binned or Categorical ones; None takes all of them.
-    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
     """

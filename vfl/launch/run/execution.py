@@ -5,34 +5,33 @@ from __future__ import annotations
 import contextlib
 import uuid
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.charging.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
-from vfl.arguments import require
 from vfl.errors import SpecificationError
-from vfl.job.faults import Faults
+from vfl.job.environment import Ledger
 from vfl.job.job import require_job
+from vfl.job.site import InProcess, Ray
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import Organisations, across, place_of, shards_of
+from vfl.launch.engines.place import Organisations, located, require_fit
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
-from vfl.launch.sources import ask_owners, named_by_owners, paths_of, sources_of
+from vfl.launch.sources import ask_owners, named_by_owners, sources_of
 from vfl.planning import MANY, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from coordinator.charging.budget import Reserved
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.job.placement import Placement
-    from vfl.launch.engines.place import Place
+    from vfl.launch.engines.place import At, Place
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
 
@@ -42,93 +41,69 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run needs besides its job and its data. All paths are absolute.
+    """Everything that a run needs besides its job. All paths are absolute.
 
-    budget : account that the run charges. place : a Ray cluster or a federation; None runs in this process.
-    policies : {party: path of its owner's policy}. arrangement : of the alignment, and the cores of each party.
+    budget : account that the run charges. place : site of the run, opened. data : without their owners' rules.
+    arrangement : policies of the owners, and indexes of the alignment.
     log : releases of earlier processes of the same run.
     counted : count the run in this process's total of private runs (vfl.launch.run.warnings).
     """
 
     budget: Budget
-    place: Place | Organisations | None
-    policies: Mapping[str, str]
+    place: Place
+    data: Any
     arrangement: Arrangement
     log: Log = field(default_factory=Log)
     counted: bool = True
 
 
-def settings_of(
-    job: Job,
-    *,
-    engine: str,
-    address: str | None,
-    ledger: str | Path | None,
-    policies: Mapping[str, str | Path] | None,
-    indexes: Mapping[str, str | Path] | None = None,
-    cores: int | None = None,
-    placement: Placement | None = None,
-    faults: Faults | None = None,
-    allow_network_file_system: bool = False,
-    federation: str | Path | Organisations | None = None,
-    identity: str | Path | None = None,
-) -> Settings:
-    """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
+def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | None) -> Settings:
+    """Return the settings of a new run, from the arguments of `vfl.launch.train.train`; refuse those that do not fit."""
     require_job(job)
-    shards = shards_of(placement)
-    if placement is not None:
-        placement.require_fit(job.trust)  # before any data are read
-    require("faults", faults, "vfl.job.faults.Faults(...), or None", fits=faults is None or isinstance(faults, Faults))
-    budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
-    if address is None and job.privacy is not None:
+    place, data, policies, indexes = located(job.partition.parties, data, at)
+    require_fit(place, job)  # before any data are read
+    budget = new_budget(job, ledger)
+    if not (isinstance(place, Ray) and place.address) and job.privacy is not None:
         budget.find()  # before processes start and records are aligned
         if job.dataset is not None and (largest := check(job)).n_records == MANY:
             budget.require_room(job, largest)
-    place: Place | Organisations | None
-    if federation is None:
-        place = place_of(engine, address, placement, faults)
-    else:
-        own: dict[str, Any] = {"address": address, "policies": policies, "indexes": indexes, "cores": cores}
-        place = across(federation, identity, faults, placement=placement, **own)
-    return Settings(
-        budget=budget,
-        place=place,
-        policies=paths_of(job.partition, policies, "policy"),
-        arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, shards=shards),
-    )
+    return Settings(budget=budget, place=place, data=data, arrangement=Arrangement(policies=policies, folders=indexes))
 
 
-def new_budget(job: Job, ledger: str | Path | None, *, allow_network_file_system: bool = False) -> Budget:
+def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
     """Return the budget of a new run; refuse a job and a ledger that do not go together."""
-    if ledger is not None and job.dataset is None:
+    kept = Ledger.of(ledger)
+    if kept.path is not None and job.dataset is None:
         raise SpecificationError(
             "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
         )
-    path = None if ledger is None else str(Path(ledger).resolve())
-    budget = Budget(uuid.uuid4().hex, path, allow_network_file_system=allow_network_file_system)
+    path = None if kept.path is None else str(kept.path)
+    budget = Budget(uuid.uuid4().hex, path, allow_network_file_system=kept.allow_network_file_system)
     budget.check(job)
     return budget
 
 
-def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Result]:
-    """Execute a run: yield its events as they happen, then its result, not yet signed."""
+def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, Any]:
+    """Return {party: source}, once the owners that this process speaks for agree to the job and to others on the same data.
+
+    Across organisations, {party: the owner's name of its source}.
+    """
     if isinstance(settings.place, Organisations):
-        sources: Mapping[str, Any] = named_by_owners(job.partition, data)
-    else:
-        ask_owners(job, data, settings.policies)
-        sources = sources_of(job, data, ids=True)
-    if job.id is not None and not settings.arrangement.required:
+        return named_by_owners(job.partition, settings.data)
+    for each in (job, *others):
+        here = isinstance(settings.place, InProcess)
+        ask_owners(each, settings.data, settings.arrangement.policies, here=here)
+    return sources_of(job, settings.data, ids=True)
+
+
+def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
+    """Execute a run: yield its events as they happen, then its result, not yet signed."""
+    place, arrangement = settings.place, settings.arrangement
+    sources = asked_sources(job, settings)
+    if job.id is not None and not arrangement.required:
         check(job)  # before an alignment that may take hours
-    events = dispatch.run(
-        job,
-        sources,
-        settings.budget,
-        settings.log,
-        place=settings.place,
-        policies=settings.policies,
-        arrangement=settings.arrangement,
-    )
-    witness = Witness(settings.budget, settings.log, _federation_of(settings.place, job))
+    events = dispatch.run(job, sources, settings.budget, settings.log, place=place, arrangement=arrangement)
+    witness = Witness(settings.budget, settings.log, _federation_of(place, job))
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             if settings.counted:
@@ -140,7 +115,7 @@ def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Resul
                 yield event
 
 
-def _federation_of(place: Place | Organisations | None, job: Job) -> dict[str, str] | None:
+def _federation_of(place: Place, job: Job) -> dict[str, str] | None:
     """Return name and digest of the federation in which a run is made, and its dealer; None for other places."""
     if not isinstance(place, Organisations):
         return None
@@ -148,13 +123,13 @@ def _federation_of(place: Place | Organisations | None, job: Job) -> dict[str, s
 
 
 def finish(
-    job: Job, data: Any, settings: Settings, *, watches: tuple[Callable[[Event], None], ...], signer: SigningKey | None
+    job: Job, settings: Settings, *, watches: tuple[Callable[[Event], None], ...], signer: SigningKey | None
 ) -> Result:
     """Execute a run to its end and return its result, signed if there is a key.
 
     watches : each is called with every event.
     """
-    with contextlib.closing(events_of(job, data, settings)) as events:  # type: ignore[type-var]
+    with contextlib.closing(events_of(job, settings)) as events:  # type: ignore[type-var]
         for event in events:
             if isinstance(event, Result):
                 return event if signer is None else replace(event, certificate=event.certificate.signed(signer))

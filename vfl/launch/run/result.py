@@ -22,9 +22,8 @@ from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
-from vfl.launch.engines.place import shards_of
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
-from vfl.launch.sources import named_for, paths_of, sources_of
+from vfl.launch.sources import named_for, owned, sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT, coordinates_of
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
-    from vfl.job.placement import Placement
     from vfl.launch.purchases.woe import WeightOfEvidence
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
@@ -90,6 +88,26 @@ def probabilities_of(job: Job, margins: Vector) -> Vector:
             f"{loss_of(job.loss).name} loss estimates no probabilities: train with loss='logistic', or use decision_function"
         )
     return np.asarray(expit(margins), dtype=np.float64)
+
+
+def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: int = 1) -> Vector:
+    """Return the margins (n,) of new records, which this process reads; see `Result.decision_function`.
+
+    policies : {party: path of its owner's policy}.
+    shards : number of ranges of rows that are read and applied one after another, in memory for one of them. The margins are
+        the same to the bit.
+    """
+    partition = result.job.partition
+    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
+    permissions = all_permitted(parts, given, policies, receiver=partition.label_party)
+    sources = sources_of(result.job, data, label=False)
+    joined = joined_rows(result.job, sources)
+    margins = {}
+    for party, source in sources.items():
+        if partition.columns(party):
+            part = parts[party].margins(source, permission=permissions[party], shards=shards)
+            margins[party] = part[joined[party]] if joined else part
+    return added(margins, result.intercept_on_scaled)
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
@@ -225,34 +243,19 @@ class Result:
         rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))
         return [(name, original[name]) for name in (*first, *rest)]
 
-    def decision_function(
-        self, data: Any, *, policies: Mapping[str, str | Path] | None = None, placement: Placement | None = None
-    ) -> Vector:
+    def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
 
         data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
-            of every party is taken for the same record.
-        policies : {party: path of its owner's policy}, asked before any data are opened; ConsentRefused names the rule.
-        placement : its `shards` is the number of ranges of rows that are read and applied one after another, in memory for
-            one of them. The margins are the same to the bit.
+            of every party is taken for the same record. Policies of owners are asked before any data are opened;
+            ConsentRefused names the rule. `vfl.predict` runs elsewhere, and in ranges of rows.
         """
-        shards = shards_of(placement)
-        partition = self.job.partition
-        given, parts = named_for(partition, data), {party: self.part(party) for party in partition.parties}
-        agreed = paths_of(partition, policies, "policy")
-        permissions = all_permitted(parts, given, agreed, receiver=partition.label_party)
-        sources = sources_of(self.job, data, label=False)
-        joined = joined_rows(self.job, sources)
-        margins = {}
-        for party, source in sources.items():
-            if partition.columns(party):
-                part = parts[party].margins(source, permission=permissions[party], shards=shards)
-                margins[party] = part[joined[party]] if joined else part
-        return added(margins, self._intercept)
+        data, policies, _ = owned(self.job.partition.parties, data)
+        return margins_of(self, data, policies)
 
     @property
-    def _intercept(self) -> Any:
+    def intercept_on_scaled(self) -> Any:
         """The intercept on the scaled features; (K,) with multinomial loss."""
         by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
         own = [by_name.get(name, 0.0) for name in coordinates_of(INTERCEPT, self.job.class_names)]
@@ -267,7 +270,7 @@ class Result:
         names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in names], dtype=np.float64)
-        return ModelPart(self.job, party, model_digest(self.document()), names, w, self._intercept)
+        return ModelPart(self.job, party, model_digest(self.document()), names, w, self.intercept_on_scaled)
 
     def save_parts(self, folder: str | Path) -> dict[str, Path]:
         """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
@@ -328,20 +331,20 @@ class Result:
             woe=woe,
         )
 
-    def predict(self, data: Any, *, placement: Placement | None = None) -> Any:
+    def predict(self, data: Any) -> Any:
         """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins.
 
-        Arguments are those of `decision_function`.
+        data : as for `decision_function`.
         """
-        return self.labels_of(self.decision_function(data, placement=placement))
+        return self.labels_of(self.decision_function(data))
 
-    def predict_proba(self, data: Any, *, placement: Placement | None = None) -> Vector:
-        """Return the probabilities (n, 2) of the negative and the positive class of new records; arguments as for `predict`.
+    def predict_proba(self, data: Any) -> Vector:
+        """Return the probabilities (n, 2) of the negative and the positive class of new records.
 
         With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for other losses than
         logistic and multinomial, because these estimate no probabilities.
         """
-        positive = probabilities_of(self.job, self.decision_function(data, placement=placement))
+        positive = probabilities_of(self.job, self.decision_function(data))
         if self.job.multinomial:
             return positive
         return np.column_stack([1.0 - positive, positive])

@@ -1,0 +1,237 @@
+"""Sites: where a run happens. They belong to the environment and are not part of the job.
+
+`resolve` is the one reader of `at=`. A site is frozen and holds no secret; it can be copied, compared and kept in a log.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.arguments import require
+from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
+from vfl.job.faults import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+COORDINATOR = "coordinator"
+IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
+APART = "trust='secure' protects parties from one another, so each needs a process of its own: leave parties_per_process at 1"
+ALONE = (
+    "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
+    "'never' for a simulation, or leave parties_per_process out"
+)
+FEW_PARTIES = 4
+"""This many parties of a simulation each have a process of their own, even on fewer cores."""
+FEWEST_PROCESSES = 2
+"""More parties share at least this many processes, so that one lost process does not lose all of them."""
+PINS = ("auto", "always", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProcess:
+    """All parties in this process, which computes for one after the other: for simulations, debugging and tests.
+
+    cores : for each party; None takes all cores of this process. The number changes no result.
+    shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number;
+        without privacy it agrees to rounding. Predictions hold one range in memory at a time.
+    """
+
+    cores: int | None = None
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def require_fit(self, trust: str) -> None:
+        """Raise PlacementError if a job under this trust setting cannot run in such shards."""
+        if trust == "secure" and self.shards > 1:
+            raise PlacementError(IN_ONE_PROCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ray:
+    """A Ray cluster, with an actor for each party and one for the coordinator, which takes no CPU.
+
+    address : of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected, or starts a local one
+        that stays until the process ends, so that later runs begin sooner.
+    cores : for each party, for alignment and training; the number changes no result. None divides this machine's cores among
+        the parties that work at the same time; on a cluster with an address, a party takes its `party_cpus`.
+    shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
+        bit for every number; without privacy it agrees to rounding. Each shard takes party_cpus.
+    pin : 'always' or 'never' pins actors to nodes by custom resources; 'auto' pins on a cluster that is named by an address.
+    resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
+    ready_seconds : limit for the cluster to offer the required resources.
+    party_cpus : CPUs that a party's actor takes of its node. None takes 1 on a cluster, and a small fraction on one machine.
+    parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
+        one process are not protected from each other: for simulations by one owner, where actors are not pinned. None lets
+        the run decide: parties share processes only on a local Ray that vfl starts, without owners' policies, secure
+        trust or shards, and only if they outnumber both four and the cores (`for_simulation`). Otherwise each has its own.
+    faults : policy for lost parties.
+    """
+
+    address: str | None = None
+    _: KW_ONLY
+    cores: int | None = None
+    shards: int = 1
+    pin: str = "auto"
+    resources: Mapping[str, str] = field(default_factory=dict)
+    ready_seconds: float = 15.0
+    party_cpus: float | None = None
+    parties_per_process: int | None = None
+    faults: Faults = field(default_factory=Faults)
+
+    def __post_init__(self) -> None:
+        _check(self)
+        require(
+            "address", self.address, "text, such as 'auto' or 'HEAD:6379'", fits=isinstance(self.address, str | None)
+        )
+        if self.pin not in PINS:
+            raise JobFileError(f"[ray] pin must be one of {', '.join(PINS)}, not {self.pin!r}")
+        if not (math.isfinite(self.ready_seconds) and self.ready_seconds > 0):
+            raise JobFileError(f"[ray] ready_seconds must be a positive number of seconds, not {self.ready_seconds!r}")
+        if self.party_cpus is not None and not (math.isfinite(self.party_cpus) and self.party_cpus >= 0):
+            raise JobFileError(f"[ray] party_cpus must be at least 0, not {self.party_cpus!r}")
+        shared = self.parties_per_process
+        if shared is not None and (not isinstance(shared, int) or isinstance(shared, bool) or shared < 1):
+            raise JobFileError(f"[ray] parties_per_process must be a whole number of at least 1, not {shared!r}")
+        if self.shares_processes and self.pin == "always":
+            raise JobFileError(ALONE)
+        if self.shards > 1 and self.shares_processes:
+            raise JobFileError("[ray] shards and parties_per_process exclude each other: leave one of them out")
+        for party, resource in self.resources.items():
+            if not isinstance(resource, str) or not resource:
+                raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")
+
+    def require_fit(self, trust: str) -> None:
+        """Raise PlacementError if a job under this trust setting cannot run in such shards or shared processes."""
+        if trust == "secure" and self.shares_processes:
+            raise PlacementError(APART)
+        if trust == "secure" and self.shards > 1:
+            raise PlacementError(IN_ONE_PROCESS)
+
+    @property
+    def pinned(self) -> bool:
+        """Return True if actors are pinned to nodes."""
+        return self.pin == "always" or (self.pin == "auto" and self.address is not None)
+
+    @property
+    def shares_processes(self) -> bool:
+        """Return True if the site makes parties share processes."""
+        return (self.parties_per_process or 1) > 1
+
+    def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Ray:
+        """Return the site of a local simulation by one owner, in which many parties share few processes.
+
+        Parties that outnumber both `cores` and FEW_PARTIES share a process per core, at least FEWEST_PROCESSES: each process
+        spends 1.9 s of processor time until it has loaded its columns. A site with a set number, pins or shards, or for
+        trust = 'secure', stays as it is.
+        """
+        if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
+            return self
+        if len(parties) <= max(cores, FEW_PARTIES):
+            return replace(self, parties_per_process=1)
+        return replace(self, parties_per_process=math.ceil(len(parties) / max(cores, FEWEST_PROCESSES)))
+
+    def processes(self, parties: Iterable[str]) -> list[tuple[str, ...]]:
+        """Return the parties of each process, in their order."""
+        names, each = tuple(parties), self.parties_per_process or 1
+        return [names[k : k + each] for k in range(0, len(names), each)]
+
+    def resource(self, party: str) -> str:
+        """Return the name of the resource that the party's node offers."""
+        return self.resources.get(party, f"party:{party}")
+
+
+@dataclass(frozen=True, slots=True)
+class Federated:
+    """A federation of organisations, whose parties run `vfl.join`; this process is the coordinator.
+
+    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the files beside
+    the federation file. faults : policy for lost parties.
+
+    Each party has its own data, policy, index folder and cores. `data` of a command is None or {party: the owner's name of
+    its source}.
+    """
+
+    file: str | Path
+    identity: str | Path | None = None
+    _: KW_ONLY
+    faults: Faults = field(default_factory=Faults)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+Site = InProcess | Ray | Federated
+RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("cores", "faults"))
+"""Keys of the job file's [ray]. Cores stand in [alignment], faults in [faults]."""
+_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (InProcess, Ray, Federated)}
+_NAMES: Mapping[str, Any] = {name.lower(): kind for name, kind in _KINDS.items() if kind is not Federated}
+
+
+def resolve(at: Site | str | None, otherwise: Site) -> Site:
+    """Return the site that `at` means. Raises SpecificationError for anything else.
+
+    at : a site; 'inprocess' or 'ray' for one with its defaults; None for `otherwise`.
+    """
+    if at is None:
+        return otherwise
+    if isinstance(at, str):
+        if at not in _NAMES:
+            raise SpecificationError(
+                f"unknown site at={at!r}{nearest(at, _NAMES)}: give one of {', '.join(map(repr, _NAMES))}, or "
+                "vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE)"
+            )
+        site: Site = _NAMES[at]()
+        return site
+    require(
+        "at",
+        at,
+        "'inprocess', 'ray', vfl.InProcess(...), vfl.Ray(...) or vfl.Federated(FILE)",
+        fits=isinstance(at, Site),
+    )
+    return at
+
+
+def plain_site(site: Site) -> dict[str, Any]:
+    """Return a site as plain values, for the log of a run; the paths of a federation become absolute."""
+    from vfl.job.plain import plain_of
+
+    plain: dict[str, Any] = {"kind": type(site).__name__, **plain_of(site)}
+    return plain | {key: str(Path(plain[key]).absolute()) for key in ("file", "identity") if key in plain}
+
+
+def site_of_log(kept: Mapping[str, Any]) -> Site:
+    """Return the site that a log keeps."""
+    plain = dict(kept["at"]) if "at" in kept else _older(kept)
+    kind = _KINDS[plain.pop("kind")]
+    if "faults" in plain:
+        plain["faults"] = Faults(**plain["faults"])
+    site: Site = kind(**plain)
+    return site
+
+
+def _older(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain site of a log that keeps one option of the run after the other."""
+    faults = {"faults": kept["faults"]} if "faults" in kept else {}
+    if kept.get("federation"):
+        return {"kind": "Federated", "file": kept["federation"], "identity": kept.get("identity"), **faults}
+    placement, cores = dict(kept.get("placement") or {}), kept.get("cores")
+    if kept.get("engine") == "inprocess":
+        return {"kind": "InProcess", "cores": cores, "shards": placement.get("shards", 1)}
+    return {"kind": "Ray", "address": kept.get("address"), "cores": cores, **placement, **faults}
+
+
+def _check(site: Any) -> None:
+    """Check the options that several sites have."""
+    for name in ("cores", "shards"):
+        value = getattr(site, name, 1)
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole and not (name == "cores" and value is None):
+            raise JobFileError(f"{name} must be a whole number of at least 1, not {value!r}")
+    faults = getattr(site, "faults", Faults())
+    require("faults", faults, "vfl.Faults(...)", fits=isinstance(faults, Faults))
