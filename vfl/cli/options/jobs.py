@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from vfl.job.environment import Environment, Ledger
 
 
-LEDGER = click.option(
-    "--ledger", type=click.Path(), metavar="FILE", help="The ledger with the budget of the job's data set."
-)
+LEDGER = click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger of the job's data set.")
 
 NETWORK = click.option(
     "--allow-network-file-system",
