@@ -339,7 +339,7 @@ class TestBadInput:
             vfl.align(job(id=None), frames(), at="inprocess")
         with pytest.raises(SpecificationError, match="an index is given for 'telc', which is not a party"):
             vfl.align(job(), vfl.Source(frames(), index={"telc": "x"}), at="inprocess")
-        with pytest.raises(SpecificationError, match="cores are a whole number of at least 1"):
+        with pytest.raises(SpecificationError, match="cores must be a whole number of at least 1"):
             vfl.align(job(), frames(), at=vfl.InProcess(cores=0))
 
     def test_an_owner_is_asked_before_its_ids_are_read(self, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dic
             require(what, given, "{party: path} for one table of all parties", fits=isinstance(given, Mapping))
             named.update(given)
         data = data.data
-    elif isinstance(data, Mapping) and any(isinstance(source, Source) for source in data.values()):
+    if isinstance(data, Mapping) and any(isinstance(source, Source) for source in data.values()):
         for what, named in rules.items():
             of_each = {p: getattr(source, what) for p, source in data.items() if isinstance(source, Source)}
             named.update({p: given for p, given in of_each.items() if given is not None})
