@@ -53,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(7)
     table: dict[str, Any] = {name: rng.uniform(-1, 1, 200) for name in "abc"}
     folder: Path = tmp_path_factory.mktemp("whole") / "run"
-    vfl.train(job(), table | {"y": (table["a"] > 0).astype(int)}, engine="inprocess", output=folder)
+    vfl.train(job(), table | {"y": (table["a"] > 0).astype(int)}, at="inprocess", output=folder)
     return folder
 
 

@@ -407,7 +407,7 @@ def test_a_plain_pipeline_takes_the_frames_that_the_result_takes(form: str, spel
         solver=vfl.SkGD(passes=4),
     )
     frame = odd_cells()
-    result = vfl.train(spec, frame, engine="inprocess")
+    result = vfl.train(spec, frame, at="inprocess")
     given = FORMS[form](frame)[names]
     expected = result.predict_proba(given)
     assert np.ptp(expected[:, 1]) > 0.0

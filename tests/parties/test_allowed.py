@@ -167,25 +167,26 @@ def job(**options: Any) -> vfl.Job:
 
 @pytest.fixture(scope="module")
 def result() -> Any:
-    return vfl.train(job(), ROWS, engine="inprocess")
+    return vfl.train(job(), ROWS, at="inprocess")
 
 
-def opened(purpose: str, source: Any, result: Any, **options: Any) -> None:
+def opened(purpose: str, source: Any, result: Any, policies: Any = None) -> None:
     """Open a source of the bank for a purpose."""
-    data = {"bank": source, "telco": {"calls": ROWS["calls"], "who": np.arange(12).astype(str)}}
+    telco = {"calls": ROWS["calls"], "who": np.arange(12).astype(str)}
+    data = vfl.Source({"bank": source, "telco": telco}, policies)
     match purpose:
         case "train":
-            vfl.train(job(), data, engine="inprocess", **options)
+            vfl.train(job(), data, at="inprocess")
         case "align":
-            vfl.align(job(id="who", id_kind="text"), data, engine="inprocess", **options)
+            vfl.align(job(id="who", id_kind="text"), data, at="inprocess")
         case "predict":
-            vfl.predict(result, data, **options)
+            vfl.predict(result, data)
         case "evaluate":
-            vfl.launch.evaluate.evaluate(result, data, **options)
+            vfl.launch.evaluate.evaluate(result, data)
         case "simulate":
-            vfl.train(job(), source, engine="inprocess", **options)
+            vfl.train(job(), vfl.Source(source, policies), at="inprocess")
         case "actor":
-            PartyActor(job(), "bank", (options.get("policies") or {}).get("bank")).load(source)
+            PartyActor(job(), "bank", (policies or {}).get("bank")).load(source)
 
 
 PURPOSES = ["train", "align", "predict", "evaluate", "simulate", "actor"]

@@ -76,9 +76,10 @@ class Environment:
 
     @classmethod
     def of_log(cls, kept: Mapping[str, Any]) -> Environment:
-        """Return the environment of the data that a log keeps."""
+        """Return the environment that a log keeps: the data, and their owners' rules."""
         data = {party: _built(source) for party, source in (kept.get("data") or {}).items()}
-        return cls(data=data, table=_built(kept.get("table")))
+        rules: dict[str, Any] = {what: kept.get(what) or {} for what in ("policies", "indexes")}
+        return cls(data=data, table=_built(kept.get("table")), **rules)
 
     def __post_init__(self) -> None:
         if self.table is not None and self.data:
