@@ -57,6 +57,15 @@ def test_fitting_bounds_and_noise_that_hides_the_spread_say_nothing() -> None:
     assert wide_bounds(vfl.train(faint, table(), at="inprocess")) == ()
 
 
+@pytest.mark.parametrize(("bounds", "side"), [((100.0, 200.0), "below"), ((-9.0, 1.0), "above")])
+def test_bounds_beside_the_values_are_named(bounds: tuple[float, float], side: str) -> None:
+    """Months from 1 to 12 under bounds [100, 200] are all clamped to 100."""
+    months = table().assign(income=np.random.default_rng(1).integers(1, 13, N).astype(float))
+    job = job_of(bounds=BOUNDS | {"income": bounds}, privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(0)))
+    (said,) = (each for each in wide_bounds(vfl.train(job, months, engine="inprocess")) if "'income'" in each)
+    assert f"or {side} it, which are clamped" in said
+
+
 def test_runs_without_bought_moments_or_with_others_say_nothing(result: vfl.Result) -> None:
     assert wide_bounds(replace(result, moments=())) == ()
     assert wide_bounds(replace(result, moments=tuple(2.0 * u for u in result.moments))) == ()

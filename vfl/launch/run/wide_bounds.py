@@ -14,7 +14,7 @@ from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
 from vfl.schema import Numeric
 from vfl.solvers.releases.labels import MOST, narrow
-from vfl.solvers.releases.smoothness import spreads
+from vfl.solvers.releases.smoothness import places, spreads
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result
@@ -27,6 +27,9 @@ NARROW = 0.125
 """Part of the declared range of a label up to which a range that holds most labels is called narrow. The declared range is then
 at least 31 spreads wide for normal labels, and 26 for uniform ones."""
 
+AT_END = 0.05
+"""Distance of a released mean from the end of its bounds, in half their width and with its noise added, up to which most
+values are said to lie at the end."""
 FAR = 50.0
 """Width of bounds, in mean distances of the labels from their median, from which they are called wide. Uniform labels have 4,
 normal ones about 10, and labels of which one in twenty is not 0 about 20 to 40."""
@@ -35,10 +38,17 @@ normal ones about 10, and labels of which one in twenty is not 0 about 20 to 40.
 def wide_bounds(result: Result) -> tuple[str, ...]:
     """Return a sentence for every numeric column, and for a label, whose bounds are far wider than released values show.
 
+    Bounds that most values lie outside of are named too.
+
     Post-processing of values that the run released anyway. Their noise counts against a sentence.
     """
     plan = make_plan(result.job, result.certificate.n_records)
     return (*_of_columns(result, plan), *_of_label(result, plan))
+
+
+def _trusted(result: Result, plan: Plan) -> bool:
+    """Return True if the certificate names the moments of the result."""
+    return bool(result.moments) and (moments_digest(plan, (result.moments,)) == result.certificate.moments_digest)
 
 
 def _deviations(result: Result, plan: Plan) -> Vector | None:
@@ -47,29 +57,49 @@ def _deviations(result: Result, plan: Plan) -> Vector | None:
     The deviations follow from the moments that training bought anyway. None without moments, or with moments that the
     certificate does not name.
     """
-    if not result.moments or moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
+    if not _trusted(result, plan):
         return None
     variance, error = spreads(plan.problem, result.moments)
     return np.where(plan.problem.intercept > 0.0, 0.0, np.sqrt(np.maximum(variance + LEVEL * error, 0.0)))
 
 
 def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
-    """Return a sentence for every numeric column whose bounds are at least WIDE times as wide as its spread."""
+    """Return a sentence for every numeric column whose bounds are WIDE times as wide as its spread, or hold few of its values.
+
+    Values outside of the bounds are clamped, so a released mean at an end says that most values are there or beyond it.
+    """
     job, layout = result.job, plan.problem.layout
     deviations = _deviations(result, plan)
     if deviations is None:
         return ()
     centred = plan.problem.centred_coordinates[:: layout.width]
+    place, noise = places(plan.problem, result.moments)
     scaling = job.scaling_of(job.partition.features)
-    width = dict(zip(scaling.features, scaling.hi - scaling.lo, strict=True))
+    ends = {name: (low, high) for name, low, high in zip(scaling.features, scaling.lo, scaling.hi, strict=True)}
     names = [name for own in layout.columns.values() for name in own]
     numeric = {c for c in job.partition.features if isinstance(job.schema[c], Numeric)}
-    return tuple(
-        f"the bounds of {name!r} are at least {width[name] / spread:.3g} times as wide as the released spread of its "
-        "values: declare narrower ones from public knowledge, or buy them with vfl.private_bounds"
-        for name, spread, known in zip(names, deviations[:: layout.width], centred, strict=True)
-        if name in numeric and known and spread > 0.0 and width[name] >= WIDE * spread
-    )
+    said = []
+    for name, spread, known, at in zip(
+        names, deviations[:: layout.width], centred, place[:: layout.width], strict=True
+    ):
+        if name not in numeric or not known:
+            continue
+        low, high = ends[name]
+        end, beyond = (low, "below") if at < 0.0 else (high, "above")
+        clamped = f"values at {end:.6g} or {beyond} it, which are clamped to it"
+        outside = 1.0 - abs(at) + LEVEL * noise <= AT_END
+        if spread > 0.0 and high - low >= WIDE * spread:
+            said.append(
+                f"the bounds of {name!r} are at least {(high - low) / spread:.3g} times as wide as the released spread of its "
+                "values: declare narrower ones from public knowledge, or buy them with vfl.private_bounds"
+                + (f" (most may also be {clamped}: check the unit)" if outside else "")
+            )
+        elif outside:
+            said.append(
+                f"the released mean of {name!r} lies at an end of its bounds, so most are {clamped} and tell the model "
+                "nothing: check the unit, and declare bounds that hold the values"
+            )
+    return tuple(said)
 
 
 def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
@@ -111,13 +141,13 @@ def _by_errors(result: Result, plan: Plan) -> str:
     """
     held_out = result.findings.get("held out")
     mae = None if held_out is None else held_out.measures.get("mae")
-    if mae is None or mae.too_noisy:
+    if mae is None:
         return ""
     spread = np.where(plan.problem.intercept > 0.0, 0.0, plan.problem.reach)
     deviations = _deviations(result, plan)
     if deviations is not None:
         spread = np.minimum(spread, deviations)
-    most = mae.value + LEVEL * mae.error + float(abs(result.w) @ spread)
+    most = mae.interval[1] + float(abs(result.w) @ spread)
     if not 0.0 < most <= plan.problem.label_range / FAR:
         return ""
     return (

@@ -178,17 +178,34 @@ def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
     noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
     mean square in units of B_j². It is taken about 0 where columns are not centred.
     """
-    K = problem.layout.width
-    asking = _moments(problem, features(problem)[::K])
+    mean, square, noise = _read(problem, released)
+    centre = np.where(problem.centred_coordinates[:: problem.layout.width], mean, 0.0)
+    B = problem.reach[:: problem.layout.width]
+    found = square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
+    return problem.layout.of_columns(found[0]), problem.layout.of_columns(found[1])
+
+
+def places(problem: Problem, released: Released) -> tuple[Vector, float]:
+    """Return each coordinate's released mean in units of B_j, (p,), 0 where columns are not centred, and its noise.
+
+    Post-processing. −1 and 1 are the ends of the declared bounds.
+    """
+    mean, _, noise = _read(problem, released)
+    B = problem.reach[:: problem.layout.width]
+    return problem.layout.of_columns(
+        np.where(problem.centred_coordinates[:: problem.layout.width], mean / B, 0.0)
+    ), 2.0 * noise
+
+
+def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
+    """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
+    asking = _moments(problem, features(problem)[:: problem.layout.width])
     next(asking)
     try:
         asking.send(released)
     except StopIteration as end:
         mean, square, noise = end.value
-    centre = np.where(problem.centred_coordinates[::K], mean, 0.0)
-    B = problem.reach[::K]
-    found = square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
-    return problem.layout.of_columns(found[0]), problem.layout.of_columns(found[1])
+    return mean, square, noise
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
