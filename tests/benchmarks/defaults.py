@@ -52,8 +52,7 @@ def oracle(case, cap):
     def bought(options):
         if not default.by_pass:
             return {}
-        few = options["passes"] < 3  # no early passes before a histogram
-        return {"label_share": default.label_share, "residual_share": 0.0 if few else default.residual_share}
+        return {"label_share": default.label_share}
 
     found, runs = search(
         lambda seeds, **options: case.errors(seeds, **options, **bought(options)), grids, (untuned, plain)

@@ -106,7 +106,6 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "coordinate clip, squared": run(SkGD(clip="coordinate"), "squared"),
         "record cap, blocks": run(SkGD(clip="record", record_clip=0.5, passes=6, block_size=2, sweep="block")),
         "record cap, isotropic": run(SkGD(clip="record", passes=6, noise_geometry="isotropic")),
-        "record cap, histogram": run(SkGD(residual_share=0.05, passes=10), "squared"),
         "CD": run(CD()),
         "CD, uniform": run(CD(sampling="uniform", passes=5)),
         "cyclic": run(SkGD(sampling="cyclic", passes=6)),

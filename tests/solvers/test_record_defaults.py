@@ -1,4 +1,4 @@
-"""Public rules of the record cap: they follow the noise, stop early where nothing can be learnt, and use what was bought."""
+"""Public rules of the record cap: they follow the noise, stop early where nothing can be learnt."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import vfl
 from tests.solvers.test_defaults import job, problem
 from vfl.planning import plan
-from vfl.privacy.events import Gaussian
-from vfl.solvers.releases.residuals import EDGES, LARGEST, ResidualCounts, chosen
 from vfl.solvers.rules import record_defaults
 
 RECORD = vfl.SkGD(clip="record")
@@ -30,7 +28,7 @@ def test_less_noise_never_means_a_smaller_cap_or_less_time(rule, loss):
 
 
 def test_rules_read_the_public_problem_alone():
-    for name in ("record_clip", "time", "label_share", "residual_share", "signal_to_noise"):
+    for name in ("record_clip", "time", "label_share", "signal_to_noise"):
         assert list(inspect.signature(getattr(record_defaults, name)).parameters) == ["problem"]
 
 
@@ -129,62 +127,3 @@ def test_passes_that_are_given_share_the_time():
     n_passes = whole.outer_rounds * whole.inner_rounds // 9
     twice = plan(job(epsilon=10.0, solver=replace(RECORD, passes=2 * n_passes)), 30_000).solver
     assert twice.step_size == pytest.approx(whole.step_size / 2, rel=0.02)
-
-
-class TestResiduals:
-    n = 50_000
-    sigma = 3.0
-
-    def cap(self, r, *, signal=500.0, seed=0):
-        counts = ResidualCounts(1.0)(np.zeros(r.size), r) * ResidualCounts.grid
-        assert counts.sum() == r.size
-        noisy = counts + np.random.default_rng(seed).normal(scale=self.sigma, size=counts.size)
-        return chosen(noisy, self.sigma, self.n, 20, signal)
-
-    def test_it_follows_the_spread(self):
-        r = np.random.default_rng(1).normal(size=self.n)
-        assert self.cap(0.2 * r) < self.cap(0.6 * r) < self.cap(1.5 * r) <= LARGEST
-
-    def test_skewed_residuals_get_a_wider_cap(self):
-        rng = np.random.default_rng(2)
-        assert self.cap(0.5 * (rng.exponential(size=self.n) - 1)) > 1.5 * self.cap(0.5 * rng.normal(size=self.n))
-
-    def test_noise_in_far_bins_does_not_widen_it(self):
-        r = 0.3 * np.random.default_rng(3).normal(size=self.n)
-        assert max(self.cap(r, seed=seed) for seed in range(50)) < 2.0
-
-    def test_nothing_but_noise_is_no_failure(self):
-        assert chosen(np.zeros(EDGES.size + 1), 1e9, 10, 5, 1.0) == LARGEST
-
-    def test_replacing_a_record_moves_the_counts_by_the_sensitivity_at_most(self):
-        counts = ResidualCounts(0.7)
-        v, y = np.zeros(4), np.array([0.1, np.nan, np.inf, -1e300])
-        for value in (0.0, np.nan, -np.inf, 1e308):
-            other = y.copy()
-            other[0] = value
-            moved = (counts(v, y) - counts(v, other)) * counts.grid
-            assert np.linalg.norm(moved) <= counts.sensitivity
-
-
-def test_a_run_buys_the_histogram_once_and_between_passes():
-    rng = np.random.default_rng(0)
-    n, names = 20_000, [f"x{j}" for j in range(4)]
-    X = rng.uniform(-1, 1, (n, 4))
-    table = dict(zip(names, X.T, strict=True)) | {
-        "y": np.clip(2.0 + X @ [1.0, -1.0, 0.5, 0.0] + 0.2 * rng.normal(size=n), 0, 5)
-    }
-    spec = job("squared", p=4, epsilon=3.0, solver=replace(RECORD, passes=10))
-    spec = replace(spec, privacy=replace(spec.privacy, noise=vfl.SeededNoise(1)))
-    seen = []
-    found = vfl.train(spec, table, at="inprocess", watch=seen.append)
-    kinds = [event.kind for event in seen if type(event).__name__ == "Round"]
-    assert kinds.count("Tally") == 2  # labels, residuals
-    assert kinds.index("Descend") < len(kinds) - 1 - kinds[::-1].index("Tally")
-    (made,) = [event for event in seen if isinstance(event, vfl.Plan)]
-    assert [(type(event), count) for event, count in made.releases][-3:] == [
-        (Gaussian, 1),
-        (Gaussian, 3),
-        (Gaussian, 7),
-    ]
-    assert abs(found.coef_ - [1.0, -1.0, 0.5, 0.0]).max() < 0.05
-    assert found.certificate.epsilon <= 3.0

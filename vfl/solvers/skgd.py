@@ -67,10 +67,8 @@ class SkGD(Solver):
     record_clip : C/√p of clip='record', in units of √M_j.
     early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
         tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
-    residual_share : of clip='record' and squared loss: share of the passes' μ² that pays for, after the early passes, a
-        histogram of residuals, by which C is then chosen (vfl.solvers.releases.residuals). 0 releases nothing.
-    excess_share : of clip='record' and logistic or squared loss: share of the passes' μ², after that of the histogram, that
-        pays for two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
+    excess_share : of clip='record' and logistic or squared loss: share of the passes' μ² that pays for
+        two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
         2.6 times as wide (vfl.solvers.releases.excess). 0 releases nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
@@ -102,7 +100,6 @@ class SkGD(Solver):
     clip: float | str | None = None
     record_clip: float | None = None
     early_share: float | None = None
-    residual_share: float | None = None
     excess_share: float | None = None
     spares: int = 0
     label_share: float | None = None
@@ -130,7 +127,7 @@ class SkGD(Solver):
 
     def __post_init__(self) -> None:
         require_options(self)
-        shares = ("early_share", "residual_share", "excess_share", "label_share")
+        shares = ("early_share", "excess_share", "label_share")
         as_floats(self, "clip", "record_clip", *shares, "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
@@ -194,13 +191,13 @@ class SkGD(Solver):
         without privacy the number is an upper bound. Long runs are counted in part, and the rest by proportion.
         """
         before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
-        before += bool(self.residual_share) + (len(FACTORS) + 1) * bool(self.excess_share)
+        before += (len(FACTORS) + 1) * bool(self.excess_share)
         before += MESSAGES * self._extrapolations(problem)
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
         """Return the vectors of a run: two per visited party, one of each party for a rebuild, and in sweeps the constants."""
-        parties, caps = len(problem.layout.whole()), 1 + bool(self.residual_share)
+        parties = len(problem.layout.whole())
         visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + 2 * bool(self.excess_share)
         return Vectors(
@@ -208,7 +205,7 @@ class SkGD(Solver):
             back=visited + parties * (rebuilds + self._extrapolations(problem)),
             swept=visited * sweeps,
             labels=parties * sweeps,
-            limits=parties * sweeps * self.by_pass * caps,
+            limits=parties * sweeps * self.by_pass,
             norms=parties * self.by_pass,
         )
 

@@ -1,6 +1,6 @@
 """Choice of SkGD's record cap during a run, from releases made once after the early passes.
 
-The releases are those of `residuals` and `excess` in vfl.solvers.releases, and `Shares` plans their events. The
+The releases are those of vfl.solvers.releases.excess, and `Shares` plans their events. The
 choice is post-processing. The cap changes only between two passes, each of which is charged for its own cap.
 """
 
@@ -14,8 +14,7 @@ import numpy as np
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.releases.excess import chosen as widened
 from vfl.solvers.releases.excess import sums_of
-from vfl.solvers.releases.residuals import best_cap
-from vfl.solvers.rules import defaults, record_defaults
+from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,20 +40,7 @@ def choose_cap(solver: SkGD, walk: Walk, number: int, present: Presence, w: Vect
             walk.settled.setdefault(number, w.copy())
         return
     walk.measured = True
-    yield from _by_residuals(solver, walk)
     yield from _by_excess(solver, walk, present, w)
-
-
-def _by_residuals(solver: SkGD, walk: Walk) -> Generator[Query, Released, None]:
-    """Choose the cap by a histogram of residuals."""
-    problem, event = walk.problem, Shares(solver, walk.problem).residuals_event
-    if event is None:
-        return
-    typical = defaults.typical_spread(problem)
-    c = (solver.record_clip or 1.0) * math.sqrt(problem.loss.curvature) / typical
-    ρ = record_defaults.signal_to_noise(problem) * math.sqrt(1.0 - (solver.early_share or 0.0))
-    found = yield from best_cap(typical * walk.known.unit, event, problem.n_records, problem.layout.n_coordinates, ρ)
-    walk.factor = found / c
 
 
 def _by_excess(solver: SkGD, walk: Walk, present: Presence, w: Vector) -> Generator[Query, Released, None]:

@@ -1,4 +1,4 @@
-"""Division of a run's μ² among the releases of SkGD: moments, labels, residuals, what a cap cuts, and passes."""
+"""Division of a run's μ² among the releases of SkGD: moments, labels, what a cap cuts, and passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.excess import excess_events
 from vfl.solvers.releases.labels import balance_event, labels_event, mean_event
-from vfl.solvers.releases.residuals import residuals_event
 from vfl.solvers.releases.smoothness import Curvature, moments_event, releases_moments, require_bearable
 from vfl.solvers.rules import record_defaults
 from vfl.types import Adjacency
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 class Shares:
     """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, μ the problem's.
 
-    The moments take their share of μ² first, then the labels, the residuals, and what the cap cuts. The passes share the rest.
+    The moments take their share of μ² first, then the labels, and what the cap cuts. The passes share the rest.
     """
 
     solver: SkGD
@@ -52,7 +51,7 @@ class Shares:
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)
-        once = (*begin, self.residuals_event, *self.excess_events)
+        once = (*begin, *self.excess_events)
         return (*((event, 1) for event in once if event), *passes)
 
     def walk(self, known: Curvature) -> Walk:
@@ -60,7 +59,7 @@ class Shares:
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk
-        left = self._after_residuals
+        left = self._left_for_passes
         if self.solver.excess_share:
             left = split(left, self.solver.excess_share)[1]
         if self.solver.by_pass:
@@ -84,25 +83,12 @@ class Shares:
         return tuple((max(z, found[-1][0]), count) for z, count in found)
 
     @property
-    def residuals_event(self) -> Gaussian | None:
-        """Return the event of the residuals' histogram, None if there is no such release."""
-        if not self.solver.residual_share:
-            return None
-        return residuals_event(split(self._left_for_passes, self.solver.residual_share)[0])
-
-    @property
     def excess_events(self) -> tuple[Gaussian, ...]:
         """Return the events of the sums of what the cap cuts, none if there are no such releases."""
         if not self.solver.excess_share:
             return ()
-        mu = split(self._after_residuals, self.solver.excess_share)[0]
+        mu = split(self._left_for_passes, self.solver.excess_share)[0]
         return excess_events(mu, self.problem.layout.n_coordinates)
-
-    @property
-    def _after_residuals(self) -> float:
-        """Return the μ that remains for the passes and for the sums of what the cap cuts."""
-        left = self._left_for_passes
-        return split(left, self.solver.residual_share)[1] if self.solver.residual_share else left
 
     @property
     def _left_for_passes(self) -> float:

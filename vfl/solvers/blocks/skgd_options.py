@@ -36,7 +36,7 @@ def require_options(solver: SkGD) -> None:
         value = getattr(solver, option)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise SpecificationError(f"{solver.name}: {option} must be a whole number of at least 1, not {value!r}")
-    for option in ("clip", "step_size", "label_share", "record_clip", "early_share", "residual_share", "excess_share"):
+    for option in ("clip", "step_size", "label_share", "record_clip", "early_share", "excess_share"):
         value = getattr(solver, option)
         if value is not None and not (option == "clip" and isinstance(value, str)):
             require_number(f"{solver.name}: {option}", value)
@@ -81,13 +81,13 @@ def _require_record_options(solver: SkGD) -> None:
         )
     if solver.record_clip is not None and not 1e-90 <= solver.record_clip <= 1e90:
         raise SpecificationError(f"{solver.name}: record_clip must be positive, not {solver.record_clip!r}")
-    for option in ("early_share", "residual_share", "excess_share"):
+    for option in ("early_share", "excess_share"):
         share = getattr(solver, option)
         if share is not None and not 0.0 <= share < 1.0:
             raise SpecificationError(f"{solver.name}: {option} must lie between 0 and 1, without 1, not {share!r}")
     if not isinstance(solver.spares, int) or isinstance(solver.spares, bool) or solver.spares < 0:
         raise SpecificationError(f"{solver.name}: spares must be a whole number of at least 0, not {solver.spares!r}")
-    shares = (("early_share", None), ("residual_share", None), ("excess_share", None))
+    shares = (("early_share", None), ("excess_share", None))
     for option, preset in (("record_clip", None), *shares, ("spares", 0)):
         if solver.clip not in (None, RECORD) and getattr(solver, option) != preset:
             raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
@@ -119,7 +119,6 @@ def resolved(given: Solver, problem: Problem) -> Solver:
         solver,
         record_clip=given.record_clip or record_defaults.record_clip(problem),
         early_share=given.early_share if given.early_share is not None else record_defaults.early_share(problem),
-        residual_share=_residual_share(given, problem, passes),
         excess_share=_excess_share(solver, problem, passes),
         step_size=given.step_size if given.step_size is not None else record_defaults.step_size(problem, passes),
     )
@@ -127,7 +126,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
 
 def _clip(solver: SkGD, problem: Problem) -> float | str:
     """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
-    shares = (solver.early_share, solver.residual_share, solver.excess_share)
+    shares = (solver.early_share, solver.excess_share)
     asked = any((solver.record_clip, *(share is not None for share in shares), solver.spares))
     clip = solver.clip
     if clip is None and problem.private:
@@ -140,18 +139,6 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
 
 def _default_passes(solver: SkGD, problem: Problem) -> int:
     return record_defaults.passes(problem, solver.step_size) if solver.by_pass else defaults.passes(problem)
-
-
-def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
-    fits = problem.private and defaults.has_spread(problem) and record_defaults.early_passes(passes) > 0
-    if solver.residual_share is None:
-        return record_defaults.residual_share(problem) if fits and solver.record_clip is None else 0.0
-    if solver.residual_share and not fits:
-        raise SpecificationError(
-            f"{solver.name}: residual_share={solver.residual_share!r} spends budget on a histogram of residuals, which needs "
-            "squared loss, an intercept, declared bounds for the label, privacy and at least 3 passes: leave residual_share out"
-        )
-    return solver.residual_share
 
 
 def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:

@@ -172,11 +172,9 @@ def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]
         ]
         if solver.early_share:
             said.append(f"the first 30 % of the passes spend {solver.early_share:.2g} of what the passes spend.")
-        if solver.residual_share:
-            said.append(f"histogram of residuals for {solver.residual_share:.2g} of that: C follows it afterwards.")
         if solver.excess_share:
             said.append(
-                f"sums of what C cuts for {solver.excess_share:.2g} of the rest: C is widened if their bias exceeds the noise."
+                f"sums of what C cuts for {solver.excess_share:.2g} of that: C is widened if their bias exceeds the noise."
             )
         if solver.spares:
             said.append(f"passes that are set aside for repeats: {solver.spares}.")

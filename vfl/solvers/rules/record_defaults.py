@@ -168,11 +168,6 @@ def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> fl
     return _nearly_all(problem) or min(most, max(0.01, (parts / clear) ** 2))
 
 
-def residual_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² spent on a histogram of residuals; 0 where noise would exceed its counts."""
-    return 0.04 if has_spread(problem) and clear(problem) >= 2000.0 and signal_to_noise(problem) >= 20.0 else 0.0
-
-
 def excess_share(problem: Problem) -> float:
     """Return the share of the passes' μ² spent on what the record cap cuts; 0 where noise would hide what matters.
 
