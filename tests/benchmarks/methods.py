@@ -14,7 +14,7 @@ settings found are kept in methods.json; --search searches again, which takes ab
 | objective perturbation (Redberg, Koskela, Wang 2023) | the minimiser with a random linear term | see below |
 | AdaSSP (Wang 2018) | noisy XᵀX and Xᵀy with a ridge | both Gaussian, exact |
 
-"declared" scales columns by their bounds. "bought" centres and scales them by noisy moments for a tenth of μ², as SkGD does;
+"declared" scales columns by their bounds. "released" centres and scales them by noisy moments for a tenth of μ², as SkGD does;
 squared loss with an intercept also buys mean and spread of the labels.
 
 Objective perturbation is accounted in its favour. Replacing one row of norm R changes log det of the Hessian by at most
@@ -269,7 +269,7 @@ def peers_of(case: problems.Case) -> Iterator[Peer]:
     loss, lasso = case.job.loss, isinstance(case.job.penalty, vfl.L1)
     caps = {"cap": CAPS[loss]}
     for bought in (False, True):
-        scales = "bought" if bought else "declared"
+        scales = "released" if bought else "declared"
         yield Peer(f"noisy GD, {scales} scales", descent, caps | GD_GRID, bought)
         if loss == "logistic" and not lasso:
             yield Peer(f"objective perturbation, {scales} scales", perturbed, PERTURBATION_GRID, bought)
