@@ -123,7 +123,7 @@ class Prepared:
 
 
 def prepared(case: problems.Case, seed: int, *, bought: bool) -> Prepared:
-    """Return the columns in declared or in bought scales."""
+    """Return the columns in declared or in released scales."""
     X, y = case.scaled
     problem, rng = problem_of(case.job, case.n), np.random.default_rng(seed)
     mu, B, n = problem.mu, problem.reach, case.n
@@ -234,7 +234,7 @@ def adassp(at: Prepared, seed: int, *, cap: float, label_cap: float, lift: float
 
 @dataclass(frozen=True)
 class Peer:
-    """One method: its runs, its grid, and whether columns are in bought scales."""
+    """One method: its runs, its grid, and whether columns are in released scales."""
 
     name: str
     run: Callable[..., float]

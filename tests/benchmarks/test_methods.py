@@ -70,7 +70,7 @@ def test_every_task_has_recorded_settings_for_each_of_its_peers(tmp_path):
         f"{name}, ε={ε:g}" for name, ε in zip(names, methods.EPSILONS * (len(names) // 3), strict=True)
     ]
     for task, settings in known.items():
-        assert "noisy GD, bought scales" in settings, task
+        assert "noisy GD, released scales" in settings, task
         for name, chosen in settings.items():
             grid = next(g for title, g in GRIDS.items() if name.startswith(title))
             assert set(chosen) - {"cap"} == set(grid) - {"cap"}, (task, name)
