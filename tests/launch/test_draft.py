@@ -256,3 +256,21 @@ def test_a_fill_comes_from_public_bounds_and_not_from_records(
 
     draft(files, ask=ask)
     assert seen == [fill]
+
+
+def test_codes_and_marks_of_missing_cells_are_asked_about(tmp_path: Path) -> None:
+    """Census columns: SEX and RAC1P are codes, and "N" stands for a missing cell among many numbers or few."""
+    rows = [
+        f"{1 + k % 2},{1 + k % 9},{'N' if k % 5 == 0 else k % 7},{'N' if k % 5 == 0 else k},{k % 2},{k}"
+        for k in range(N)
+    ]
+    (tmp_path / "census.csv").write_text("\n".join(["SEX,RAC1P,JWTR,WKHP,y,AGEP", *rows]), encoding="utf-8")
+    text = draft({"census": tmp_path / "census.csv"}, label="y")
+    for column in ("SEX", "RAC1P"):
+        assert f'# [columns.{column}] with kind = "categorical" and categories = [1, 2' in text
+    assert "[columns.AGEP]" not in text
+    assert text.count("--csv census.missing=N") == 2
+    assert tomllib.loads(text)
+    again = draft({"census": vfl.Csv(str(tmp_path / "census.csv"), missing=("", "N"))}, label="y")
+    assert "missing=N" not in again
+    assert "WKHP = " in again

@@ -11,6 +11,7 @@ that they are publicly known. The draft shows cells: only the owner of the files
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tomllib
@@ -44,6 +45,8 @@ MANY = 50
 """A text column with more distinct values is taken for free text, and dropped."""
 FEW = 10
 """A label of more different numbers is taken for a number, and not for classes."""
+FEWEST = 3
+"""Largest number of different texts among numbers that are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -563,6 +566,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
         question = Question("bounds", c, _range(found))
         answer = ask(question)
         middles[c] = _middle(answer)
+        lines += _codes(c, found)
         lines.append(_line(_key(c), question.shown, answer))
     for c, found in beside.items():
         lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
@@ -573,7 +577,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     for column, (party, local, found) in columns.items():
         if column in numeric:
             continue
-        lines += ["", f"[columns.{_key(column)}]"]
+        lines += ["", f"[columns.{_key(column)}]", *_marks(party, found)]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
         elif found.kind == "date" and not named_as_id(local):
@@ -593,6 +597,40 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
             question = Question("missing", column, '"indicator"')
             lines.append(_marked("missing", '"indicator"', question, ask, "or fill = ...; "))
     return lines
+
+
+def _codes(column: str, found: Found) -> list[str]:
+    """Return the question whether a column of few whole numbers holds codes, as a comment."""
+    if (
+        not 2 <= len(found.values) <= FEW
+        or _binary(found)
+        or not all(re.fullmatch(r"-?[0-9]+", v) for v in found.values)
+    ):
+        return []
+    listed = ", ".join(sorted(found.values, key=int))
+    return [
+        f"# are the numbers of {_text(column)} codes, not amounts? Then delete its bounds and declare public codes:",
+        f'# [columns.{_key(column)}] with kind = "categorical" and categories = [{listed}]',
+    ]
+
+
+def _marks(party: str, found: Found) -> list[str]:
+    """Return a comment on the few texts among numbers that may stand for missing cells."""
+    texts = [value for value in found.values if value and not _is_number(value)]
+    numbers = sum(map(_is_number, found.values))
+    if found.kind != "text" or not 0 < len(texts) <= FEWEST or numbers <= 2 * len(texts):
+        return []
+    named = " ".join(f"--csv {party}.missing={value}" for value in texts)
+    return [
+        f"# most cells are numbers. If {', '.join(map(_text, texts))} marks a missing cell, draft again with: {named}"
+    ]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _middle(answer: str | None) -> str:
