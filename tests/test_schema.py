@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vfl
 from vfl.errors import SpecificationError
 from vfl.schema import BinaryLabel, Boolean, Categorical, Dropped, Numeric, RealLabel, Scaling, Schema
 
@@ -230,3 +231,23 @@ def test_coefficients_in_original_units_predict_the_same(ends, scaling, intercep
     back, b_back = scale.scaled_units(coef, start)
     assert back[0] == pytest.approx(w, rel=1e-12, abs=1e-300)
     assert b_back == pytest.approx(b, abs=1e-12 * size)
+
+
+@pytest.mark.parametrize(
+    ("options", "low", "share"),
+    [({}, -1.0, 0.5), ({"intercept": False}, 0.0, 1.0), ({"sparse": ("p",)}, 0.0, 1.0)],
+    ids=["intercept", "no intercept", "sparse"],
+)
+def test_all_columns_of_0_and_1_are_scaled_alike(options, low, share):
+    """docs/data.md: numbers, truth values and indicators have one penalty."""
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"p": ["a", "c", "x"]}, label=("p", "y")),
+        columns={"a": vfl.Boolean(missing="indicator"), "c": vfl.Categorical(("u", "v"))},
+        bounds={"x": (0.0, 1.0)},
+        privacy=None,
+        **options,
+    )
+    scaling = job.scaling_of(job.partition.features)
+    ones = [1.0] * len(scaling.features)
+    assert (set(scaling.lo), set(scaling.hi)) == ({low}, {1.0})
+    assert set(scaling.scaled_units(ones, 0.0)[0]) == {share}
