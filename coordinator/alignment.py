@@ -1,69 +1,51 @@
 """The coordinator's side of an alignment: it passes blinded sets round the ring and compares fully blinded ones.
 
-It never learns the salt, so it cannot test guesses against the hash of the aligned ids.
+It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, sets pass
+through it sealed from party to party: it reads only sets that all parties have blinded, and learns the lengths of the others.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from vfl.alignment import Aligned, Aligning
+import numpy as np
+
+from coordinator.transport import expected, given
+from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
 from vfl.errors import DataError, FederationError, VersionMismatch
+from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
 from vfl.security.identifiers import IdKind, check_kinds
-from vfl.security.psi import bucketed, intersect, is_large, joined, ring
+from vfl.security.psi import SIZE, bucketed, intersect, is_large, joined, ring
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from vfl.alignment import IdsGreeting, Indexed
+    from coordinator.transport import MessageTransport, Posted
     from vfl.security.psi import Points
     from vfl.types import Integers
 
-
-class AlignmentTransport(Protocol):
-    """Transport of blinded sets between the parties; `multiply` returns sets, or references that only `fetch` reads."""
-
-    def greet(self) -> Mapping[str, IdsGreeting]:
-        """Return every party's greeting about its ids."""
-        ...
-
-    def begin(self, pending: str | None) -> None:
-        """Have all parties continue the alignment of that name, or begin the new one."""
-        ...
-
-    def multiply(
-        self, step: Mapping[str, str], sets: Mapping[str, Any]
-    ) -> Generator[tuple[str, int], None, dict[str, Any]]:
-        """Have all parties multiply at the same time; yields (party, points done), returns {owner: its set after it}.
-
-        step : {party: owner of the set}; its own is made from its ids. sets : {owner: set}, as returned before.
-        """
-        ...
-
-    def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
-        """Return the sets' points."""
-        ...
-
-    def conclude(self, positions: Mapping[str, Integers]) -> Mapping[str, Indexed]:
-        """Tell every party the positions of its common records; return the greetings about the new indexes."""
-        ...
+MOST_IDS = 1 << 28
+READ_SECONDS = 3600.0
 
 
-def align(transport: AlignmentTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
+def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
     """Align the records of all parties; yield progress. An index that all parties still hold is reused.
 
     required : the index of a run that has begun. A new index would put the records in another order.
 
     Raises DataError for ids of different kinds or without a common one, and FederationError when the hashes differ.
     """
-    greetings = transport.greet()
+    greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
     for party, greeting in greetings.items():
         if greeting.version != __version__:
             raise VersionMismatch(
                 f"party {party!r} runs vfl {greeting.version}, the coordinator {__version__}: install one version everywhere"
             )
+        if not 0 < greeting.n_ids <= MOST_IDS:
+            raise FederationError(f"party {party!r} reported an impossible number of ids")
     sizes = {party: greeting.n_ids for party, greeting in greetings.items()}
+    transport.check_sizes(sizes)
     kept = {party: greeting.kept for party, greeting in greetings.items()}
     if required and None in kept.values():
         gone = next(party for party, index in kept.items() if index is None)
@@ -78,10 +60,11 @@ def align(transport: AlignmentTransport, *, required: bool = False) -> Generator
         raise FederationError("the parties hold indexes of different alignments: start a new run")
     check_kinds({party: IdKind(greeting.kind) for party, greeting in greetings.items()})
     offered = {greeting.pending for greeting in greetings.values()}
-    transport.begin(offered.pop() if len(offered) == 1 else None)
+    begin = BeginAligning(offered.pop() if len(offered) == 1 else None, sizes)
+    transport.call(dict.fromkeys(sizes, begin), Done)
     positions = yield from _positions(transport, sizes)
-    indexed = transport.conclude(positions)
-    said = set(indexed.values())
+    posted = [transport.post(party, Conclude(), {"positions": own}) for party, own in positions.items()]
+    said = {expected(reply, Indexed, own.to) for own, (reply, _) in zip(posted, transport.collect(posted), strict=True)}
     if len(said) > 1:
         raise FederationError(
             "the parties' aligned ids differ, though their blinded sets agreed: a participant is faulty; align again"
@@ -91,28 +74,59 @@ def align(transport: AlignmentTransport, *, required: bool = False) -> Generator
 
 
 def _positions(
-    transport: AlignmentTransport, sizes: Mapping[str, int]
+    transport: MessageTransport, sizes: Mapping[str, int]
 ) -> Generator[Aligning, None, Mapping[str, Integers]]:
     parties = tuple(sizes)
     total, done = len(parties) * sum(sizes.values()), 0
     steps = ({party: party for party in parties}, *ring(parties))
-    sets: dict[str, Any] = {}
+    holders: dict[str, str] = {}
     for number, step in enumerate(steps):
         stage = "own ids" if number == 0 else f"others' ids, {number} of {len(steps) - 1}"
         yield Aligning(done, total, stage)
         made = dict.fromkeys(parties, 0)
-        work = transport.multiply(step, sets)
+        # All sets are on their way before a party multiplies, since it answers one message after another.
+        sets = {
+            owner: _set_of(transport, owner, holders[owner], party, sizes)
+            for party, owner in step.items()
+            if owner != party
+        }
+        posted = [
+            transport.post(
+                party,
+                Multiply(owner, holders.get(owner, party)),
+                sets[owner].vectors if owner in sets else {},
+                steps=sizes[owner],
+            )
+            for party, owner in step.items()
+        ]
+        following = transport.follow(posted)
         while True:
             try:
-                party, count = next(work)
+                party, count = next(following)
             except StopIteration as end:
-                sets = sets | end.value
+                answers = end.value
                 break
             made[party] = count
             yield Aligning(done + sum(made.values()), total, stage)
+        for own, (reply, _) in zip(posted, answers, strict=True):
+            expected(reply, Done, own.to)
+        holders |= {owner: party for party, owner in step.items()}
         done += sum(sizes.values())
     yield Aligning(done, total, "comparing")
     if not is_large(list(sizes.values())):
-        return intersect(transport.fetch(sets))
+        return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()})
     # One set at a time is in this process.
-    return joined({owner: bucketed(transport.fetch({owner: points})[owner], owner) for owner, points in sets.items()})
+    return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()})
+
+
+def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
+    """Ask a party for the set of `owner`: to pass it on to party `to`, or to read it here if `to` is ''."""
+    return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
+
+
+def _points(transport: MessageTransport, owner: str, holder: str, sizes: Mapping[str, int]) -> Points:
+    ((reply, vectors),) = transport.collect([_set_of(transport, owner, holder, "", sizes)])
+    expected(reply, Done, holder)
+    raw = given(vectors, "points", holder, SIZE * sizes[owner])
+    points: Points = np.asarray(raw).view(np.uint8).reshape(-1, SIZE)
+    return points

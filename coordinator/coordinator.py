@@ -14,7 +14,7 @@ from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
-from coordinator.transport import Legs, Opening
+from coordinator.transport import MessageTransport, Opening
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
 from vfl.job.flags import unnoised
@@ -234,7 +234,7 @@ class Coordinator:
             job = plan.job
             made = self._margins(labels, job.split, plan.n_records, job.n_margins, job.targets, job.margins)
             return self._transport, made
-        if not isinstance(self._transport, Legs):
+        if not isinstance(self._transport, MessageTransport):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"
             )

@@ -16,6 +16,7 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.messages import Backward, Piece, Reply
 from vfl.messages.joining import SealingKey
+from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
 from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
@@ -46,17 +47,19 @@ from vfl.secure.legs import (
     senders,
 )
 from vfl.secure.opening import disclosed, opened
+from vfl.secure.parcels import named_parcels, parcel_names
 from vfl.secure.ring import decoded, largest_sum
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
+from vfl.secure.spares import SPARES
 from vfl.secure.version import Version, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from coordinator.states.iterate import Iterate
-    from coordinator.transport import Legs
+    from coordinator.transport import MessageTransport, Posted
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
@@ -64,6 +67,10 @@ if TYPE_CHECKING:
     from vfl.secure.legs import Leg, Rows
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
+
+
+MOST_TERMS = 16
+"""Largest number of terms of the sigmoid."""
 
 
 class Centred(NamedTuple):
@@ -81,7 +88,7 @@ class SecureTransport:
     products : `newly_opened` of an earlier process of the run. They are not opened again.
     """
 
-    def __init__(self, inner: Legs, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
+    def __init__(self, inner: MessageTransport, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
         if plan.sharing is None:
             raise PrivacyError("the plan of this run does not train on shares")
         self._inner, self._iterate, self._plan = inner, iterate, plan
@@ -90,6 +97,8 @@ class SecureTransport:
         self._new: Released = ()
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
+        widest = max(len(names) for names in layout_of(plan.job).columns.values()) + 1
+        self._largest = 8 * (plan.n_records + SPARES) * max(widest, 2 * MOST_TERMS)
         self._sessions = 0
         self._session = ""
         self._setups = 0
@@ -98,7 +107,7 @@ class SecureTransport:
         self._shared: dict[Version, int] = {}
         self._sent: set[str] = set()
         self._parcels: dict[tuple[str, str], list[Any]] = {}
-        self._waiting: list[tuple[str, Any]] = []
+        self._waiting: list[Posted] = []
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting."""
@@ -339,10 +348,11 @@ class SecureTransport:
         """Send a leg together with its receiver's parcels, and keep the parcels that the receiver sends."""
         parcels = [self._parcels[sender, to].pop(0) for sender in senders(leg, to, self._roles)]
         names = receivers(leg, to, self._roles)
-        answer, sent = self._inner.post(to, leg, parcels, len(names))
-        for receiver, parcel in zip(names, sent, strict=True):
+        due = dict.fromkeys(parcel_names(len(names)), self._largest)
+        posted = self._inner.post(to, leg, named_parcels(parcels), due, passed=True)
+        for receiver, parcel in zip(names, posted.vectors.values(), strict=True):
             self._parcels.setdefault((to, receiver), []).append(parcel)
-        self._waiting.append((to, answer))
+        self._waiting.append(posted)
 
     def _disclosed(self) -> dict[str, Words]:
         """Return the words of all parties. Each has committed to its own before any is disclosed."""
@@ -356,7 +366,7 @@ class SecureTransport:
     def _collected(self) -> dict[str, object]:
         """Wait for the replies to all sent legs, in order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
-        return self._inner.collect(waiting)
+        return {own.to: reply for own, (reply, _) in zip(waiting, self._inner.collect(waiting), strict=True)}
 
 
 def _symmetric(rows: Released) -> Vector:

@@ -1,21 +1,42 @@
-"""Protocol between the coordinator and the parties, the same for every way in which messages travel."""
+"""Transport between the coordinator and the participants: one way in which messages and vectors travel, for all work.
+
+    posted = transport.post("bank", Multiply(...), {"points": handle}, steps=n)
+    for party, done in transport.follow([posted]): ...           # or transport.collect([posted])
+
+A subclass says how one message travels: as a function call, to a Ray actor, or over a gRPC stream. Vectors travel as handles,
+which only their transport resolves: an array, memory that is lent, a reference to the object store, or an answer that is due.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from coordinator.traffic import Traffic
+from vfl.errors import FederationError
+from vfl.messages import BookHeads, Greeting, Reply
+from vfl.messages.joining import Done, Load, SendLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
+    from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
-    from vfl.secure.legs import Leg
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
+    Received = tuple[object, Mapping[str, Any]]
+    """A reply and its vectors, by name."""
+
+M = TypeVar("M")
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 class Transport(Protocol):
-    """Transport of shares to parties and of replies back, in the order of the shares. It never repeats a query."""
+    """Transport of a run's queries to parties and of replies back, in the order of the shares. It never repeats a query."""
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting; PartyLost names a party that does not answer."""
@@ -43,23 +64,6 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class Legs(Transport, Protocol):
-    """Transport that also carries the legs of a run on shares."""
-
-    def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
-        """Send a leg of a run on shares with its parcels; return handles of the reply and of the `count` parcels it sends.
-
-        Legs of one participant are answered in the order in which they were sent. Only parcels that it sent are handed to
-        the next participant, so that a transport may pass references.
-        """
-        ...
-
-    def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
-        """Wait for replies in their order; return the last one of each participant. PartyLost names the first that is lost."""
-        ...
-
-
-@runtime_checkable
 class Opening(Transport, Protocol):
     """Transport that opens sums of shares, and keeps opened products until they are logged."""
 
@@ -69,3 +73,156 @@ class Opening(Transport, Protocol):
         The release of the first piece has paid for all of them. Whoever keeps them can go on with the pass in another process.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posted:
+    """A message on its way.
+
+    to : its receiver. answer : of the transport, which waits for it. vectors : {name: handle} of the vectors to pass on.
+    """
+
+    to: str
+    answer: Any
+    vectors: Mapping[str, Any] = field(default_factory=dict)
+
+
+class MessageTransport(ABC):
+    """Transport of messages, with vectors by name. A participant answers messages in the order in which they are sent.
+
+    parties : that take part, in the partition's order. traffic : of the run so far.
+    load_seconds : limit for a party to read its data; None for the transport's limit for an answer.
+    """
+
+    load_seconds: float | None = None
+
+    def __init__(self, parties: Iterable[str], traffic: Traffic | None = None) -> None:
+        self.parties = tuple(parties)
+        self.traffic = Traffic() if traffic is None else traffic
+
+    @abstractmethod
+    def post(
+        self,
+        to: str,
+        message: object,
+        vectors: Mapping[str, Any] = NOTHING,
+        due: Mapping[str, int] = NOTHING,
+        *,
+        passed: bool = False,
+        steps: int = 0,
+        seconds: float | None = None,
+    ) -> Posted:
+        """Send a message and return at once; `collect` or `follow` waits for the answer.
+
+        message : of a registered kind; a query is a pair with its release key. vectors : arrays or handles.
+        due : {name: most bytes} of the answer's vectors. passed : these are for other participants, and `Posted` has their
+        handles; otherwise they come with the reply. steps : of which the participant reports progress, which `follow` yields.
+        seconds : limit for the answer, or for silence before it.
+        """
+
+    @abstractmethod
+    def collect(self, posted: Sequence[Posted]) -> list[Received]:
+        """Wait for replies, and raise the first error in the order of the messages. PartyLost names the participant."""
+
+    @abstractmethod
+    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Received]]:
+        """Yield the progress of streaming messages as (participant, done); return what `collect` returns."""
+
+    @abstractmethod
+    def together(self, party: str) -> Collection[str]:
+        """Return the parties that are lost with this one because they share its process, itself first."""
+
+    @abstractmethod
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Return the greeting of a lost party that has loaded its data anew; PartyLost if it is not back in time."""
+
+    def exchange_keys(self, *, salted: bool) -> None:  # noqa: B027 - most transports need none
+        """Exchange the parties' keys for sealed vectors, and a secret salt, where vectors pass through the coordinator."""
+
+    def check_sizes(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - as above
+        """Refuse an alignment whose sets this process cannot hold. sizes : {party: number of its ids}."""
+
+    def whole(self, vector: Any, party: str) -> Any:
+        """Return a vector of an answer, of which the party's shards may hold the pieces, as one array."""
+        del party
+        return vector
+
+    def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
+        """Return handles of the per-record vectors of a query, which all of these parties can resolve."""
+        del parties
+        if isinstance(records, tuple):  # of each shard
+            return {"records": records}
+        named = (("weights", records.weights), ("margins", records.margins))
+        constant = (("labels", records.labels), ("limits", records.limits))
+        return {name: vector for name, vector in (*named, *constant) if vector is not None}
+
+    def call(self, messages: Mapping[str, object], kind: type[M], seconds: float | None = None) -> dict[str, M]:
+        """Send a message to each of several participants, and return the replies, which are of one kind."""
+        posted = [self.post(name, message, seconds=seconds) for name, message in messages.items()]
+        return {
+            own.to: expected(reply, kind, own.to) for own, (reply, _) in zip(posted, self.collect(posted), strict=True)
+        }
+
+    def greet(self) -> dict[str, Greeting]:
+        """Have all parties load their columns, unless they have; return their greetings."""
+        return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Send notices; return the heads of the books of these parties."""
+        return self.call(notices, BookHeads)
+
+    def labels(self, party: str) -> Any:
+        """Return y, (n,), and after it the other vectors of the job's targets; by shard where rows are in shards."""
+        ((reply, vectors),) = self.collect([self.post(party, SendLabels(), due={"labels": self._due_labels(party)})])
+        expected(reply, Done, party)
+        return given(vectors, "labels", party)
+
+    def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
+        """Send each share to its party, all at the same time; return the replies in the order of the shares."""
+        handles = self.put(records, shares)
+        posted = [self.post(name, (share, key), handles, self._due(name, share)) for name, share in shares.items()]
+        replies = {}
+        for (name, share), (reply, vectors) in zip(shares.items(), self.collect(posted), strict=True):
+            replies[name] = self._replied(name, share, expected(reply, Reply, name), vectors)
+        self._count(shares, records, replies)
+        return replies
+
+    def _due(self, party: str, share: Query) -> Mapping[str, int]:
+        """Return the size of the vector that answers a share, in bytes, where the transport needs to know it."""
+        del party, share
+        return NOTHING
+
+    def _due_labels(self, party: str) -> int:
+        """Return the size of the labels, in bytes, where the transport needs to know it."""
+        del party
+        return 0
+
+    def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
+        """Return the reply with its vector."""
+        del party, share
+        vector = vectors.get("vector")
+        return reply if vector is None else replace(reply, vector=vector)
+
+    def _count(self, shares: Mapping[str, Query], records: Any, replies: Mapping[str, Reply]) -> None:
+        """Count the traffic of a query."""
+        del shares
+        if isinstance(records, tuple):  # of each shard, which exchange them
+            self.traffic.wait(replies)
+        else:
+            self.traffic.count(records, replies)
+
+
+def expected(message: object, kind: type[M], party: str) -> M:
+    """Return the message if it is of the expected kind. Raises FederationError."""
+    if not isinstance(message, kind):
+        raise FederationError(
+            f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was expected"
+        )
+    return message
+
+
+def given(vectors: Mapping[str, Any], name: str, party: str, size: int | None = None) -> Any:
+    """Return a vector of an answer. size : bytes that it must have. Raises FederationError."""
+    if name not in vectors or (size is not None and vectors[name].nbytes != size):
+        raise FederationError(f"party {party!r} sent {name} of an unexpected size")
+    return vectors[name]

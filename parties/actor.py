@@ -1,4 +1,4 @@
-"""A party as a Ray actor: a few lines around `Party`. Started by vfl.launch, driven by the coordinator's actor."""
+"""Services of participants as Ray actors. Started by vfl.launch, driven by the coordinator's actor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import ray
 
 from parties.alignment.divided import IdRange
-from parties.alignment.participant import Alignment
 from parties.alignment.reading import open_with_ids
 from parties.loading import (
     Divided,
@@ -22,13 +21,17 @@ from parties.loading import (
     over,
     require_content,
 )
-from parties.prediction import NewRows, Prediction
+from parties.permission import permitted
+from parties.prediction import NewRows, PartGreeting, part_of
+from parties.services.aligning import AlignmentService
+from parties.services.predicting import PredictionService
+from parties.services.training import TrainingService
 from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
-from vfl.kinds import from_plain, to_plain
-from vfl.messages import Descend, Notice, Query, Records, Stored
-from vfl.privacy.events import ReleaseKey
+from vfl.kinds import from_plain, from_plain_call, to_plain
+from vfl.messages import Descend, Query, Records, Stored
+from vfl.messages.joining import Load
 from vfl.shards import Each, Here, Remote
 from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.shards.ray_transport import FETCH_SECONDS, Reader, answer_of, room_to_send, sent, stored
@@ -36,22 +39,20 @@ from vfl.shards.serving import Served, Serving
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.alignment.divided import Hashes
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen, ReadIds
-    from parties.consent import Policy
+    from parties.alignment.reading import Chosen
     from parties.party import Party
-    from parties.prediction import ModelPart, PartGreeting
+    from parties.prediction import ModelPart
     from parties.rows import RowFacts, Rows, Sums
-    from vfl.alignment import IdsGreeting, Indexed
+    from parties.services.service import Service
     from vfl.job import Job
     from vfl.job.task import PartyTask
+    from vfl.messages import Statistic
     from vfl.messages.kinds import Plain
-    from vfl.secure.legs import Parcel
-    from vfl.security.psi import Points
-    from vfl.shards import Shard
+    from vfl.shards import Group, Shard
     from vfl.types import Integers, Vector
 
 
@@ -294,9 +295,9 @@ class NewRowsActor(IdsActor):
         """Keep the margins, for `sum_of`; return their number."""
         return self._rows.keep(*parts)
 
-    def sum_of(self, measure: Plain) -> Any:
+    def sum_of(self, statistic: Statistic) -> Any:
         """Return the exact sum of a statistic of margins and labels."""
-        return self._rows.sum_of(measure)
+        return self._rows.sum_of(statistic)
 
 
 class Constants:
@@ -317,18 +318,76 @@ class Constants:
         return self._fetched[name][1]
 
 
-class PartyActor(Serving):
-    """Actor that loads its party's columns and answers queries. Ray never retries its methods: a retry is a new release.
+class ServiceActor:
+    """Actor around a service (parties.services): it resolves handles of vectors, and passes messages on in plain form.
 
-    After a restart by Ray the actor has no columns, and answers no query before `load` is called again.
+    Ray never retries its methods: a retry is a new release. name : of the participant.
+    """
+
+    def __init__(self, name: str, service: Service | None = None) -> None:
+        self._name, self._service = name, service
+        self._constants = Constants()
+        self._borrower, self._lender = Borrower(), Lender()
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def call(self, plain: Plain, names: Sequence[str], sent: Sequence[str] | None, *vectors: Any) -> Any:
+        """Return the reply to a message, and its vectors; vectors are arguments of their own, so that Ray resolves references.
+
+        names : of the vectors. sent : names of the answer's vectors that go to other actors, each as an object of its own;
+            None returns all vectors together. A vector of a reply is lent if the coordinator has lent one.
+        """
+        reply, answers = self._own().answer(from_plain_call(plain), self._given_vectors(names, vectors))
+        if sent is not None:
+            return to_plain(reply), *(_stored_once(answers[name]) for name in sent)
+        vector = answers.get("vector")
+        if isinstance(vector, np.ndarray) and any(isinstance(given, Lent) for given in vectors):
+            return to_plain(reply), {"vector": self._lender.lend(vector) or vector}
+        return to_plain(reply), dict(answers)
+
+    def stream(self, plain: Plain, names: Sequence[str], *vectors: Any) -> Iterator[Any]:
+        """Yield the progress of a message that takes long, as numbers, then what `call` returns."""
+        reply, answers = yield from self._own().stream(from_plain_call(plain), self._given_vectors(names, vectors))
+        yield to_plain(reply), dict(answers)
+
+    def borrows(self, probe: Lent) -> bool:
+        """Return True if this process can read memory that the coordinator lends."""
+        return self._borrower.borrow(probe) is not None
+
+    def _own(self) -> Service:
+        if self._service is None:
+            raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
+        return self._service
+
+    def _given_vectors(self, names: Sequence[str], vectors: Sequence[Any]) -> dict[str, Any]:
+        return {name: self._resolved(name, vector) for name, vector in zip(names, vectors, strict=True)}
+
+    def _resolved(self, name: str, given: Any) -> Any:
+        if not isinstance(given, Lent):
+            return self._constants.of(name, given)
+        view = self._borrower.borrow(given)
+        if view is None:
+            raise _cut_off(self._name)
+        return view.copy()  # nobody can change a record between two readings of it, so its clip holds
+
+
+def _stored_once(vector: Any) -> Any:
+    """Return a vector as an array: Ray copies it once into its store, and bytes several times."""
+    return np.frombuffer(vector, np.uint8) if isinstance(vector, bytes | bytearray) else vector
+
+
+class PartyActor(Serving, ServiceActor):
+    """Actor of one party, which loads its columns and answers queries.
+
+    Ray never retries its methods: a retry is a new release. After a restart by Ray the actor has no columns, and answers no
+    query before `load` is called again.
 
     job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment. threads : that
     its kernels may take.
     shards : Ray's options for each shard of its rows; () keeps all rows in this actor.
     """
-
-    _prediction: Prediction
-    _agreed_source: Any
 
     def __init__(
         self,
@@ -342,14 +401,13 @@ class PartyActor(Serving):
         self._shards = shards
         self._started: list[Any] = []
         self._served: Served | None = None
-        self._divided: tuple[Policy | None, Index | None, Divided] | None = None
+        self._divided: Divided | None = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
-        self._alignment: Alignment | None = None
-        self._loaded: Party | None = None
-        self._constants = Constants()
-        self._borrower, self._lender = Borrower(), Lender()
+        self._party: Party | None = None
+        self._index: Index | None = None
+        super().__init__(name)
 
     @property
     def _task(self) -> PartyTask:
@@ -357,43 +415,72 @@ class PartyActor(Serving):
             raise FederationError(f"{self._name!r} takes part in a prediction only, but was asked to train")
         return self._given.for_party(self._name)
 
-    @property
-    def _party(self) -> Party:
-        if self._loaded is None:
-            raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
-        return self._loaded
-
-    def version(self) -> str:
-        """Return the version of the code that runs here."""
-        return __version__
-
-    def prepare(self, source: Any, salt: bytes, cores: int) -> None:
-        """Read the party's ids for an alignment, once its owner has agreed to the job."""
+    def prepare(self, source: Any, salt: bytes = b"", cores: int = 1) -> None:
+        """Take the party's source, once its owner has agreed to the job. salt, cores : for an alignment."""
         task = self._task
         spec = _opened(source)
-        consented(task, spec, self._policy)
-        self._require_divisible(spec)
-        self._alignment = Alignment(
-            task, spec, salt=salt, cores=cores, keeping=self._keeping, read=self._reads_ids(task, spec, source)
+        agreed = consented(task, spec, self._policy)
+        if self._shards:
+            require_rereadable(spec, party=self._name)
+        read = (
+            (lambda opened: ids_of_shards(task, aligning.source, opened, self._group(), source))
+            if self._shards
+            else None
+        )
+        parties = tuple(task.job.ids)
+        aligning: AlignmentService = AlignmentService(
+            task, spec, self._keeping, parties=parties, salt=salt, cores=cores, read=read
         )
 
-    def _reads_ids(self, task: PartyTask, spec: Any, source: Any) -> ReadIds | None:
-        """Return a function that makes the shards read the ids; None without shards. spec : the source, opened here."""
-        return (lambda opened: ids_of_shards(task, spec, opened, self._group(), source)) if self._shards else None
+        def loaded(settled: Callable[[], Index | None]) -> Party:
+            if self._party is not None and not self._shards:
+                return self._party
+            if not self._shards:
+                self._party = load(task, aligning.source, agreed, index=settled(), threads=self._threads)
+                aligning.source = None  # it may be a table
+                return self._party
+            if self._divided is None:
+                self._index = settled()
+                self._divided = Divided(task, aligning.source, self._index, len(self._shards), read)
+            facts = self._divided.load(self._group(), source)
+            if self._party is None:
+                hashed = "" if self._index is None else self._index.hash
+                self._party = over(task, self._group(), facts, agreed, alignment=hashed)
+            return self._party
 
-    def _reads_new_ids(self) -> ReadIds | None:
-        """Return a function that makes the shards of the new records read their ids; None without shards."""
-        if not self._shards:
-            return None
-        task, source = self._prediction.part.job.for_party(self._name).features, self._new_records
-        return lambda opened: ids_of_shards(task, _opened(source), opened, self._new_group(), source)
+        self._service = TrainingService(self._name, aligning, loaded)
 
-    def _new_group(self) -> Remote:
-        """Return the shards of the new records; their actors start with the first call."""
-        if not self._started:
-            made, own = ray.remote(NewRowsActor), {"labelled": self._prediction.labelled}
-            self._started = [made.options(**options).remote(self._prediction.part, **own) for options in self._shards]
-        return Remote(self._started, self._of_shard)
+    def prepare_prediction(
+        self, part: ModelPart | str, name: str, source: Any, parties: list[str], measured: bool, salt: bytes, cores: int
+    ) -> PartGreeting:
+        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records.
+
+        measured : the party that adds up measures the model with its labels.
+        """
+        own, spec = part_of(part, name), _opened(source)
+        receiver = own.job.partition.receiver(parties)
+        labelled = measured and receiver == name
+        permission = permitted(own, spec, self._policy, receiver=receiver, labels=labelled)
+        task = own.job.for_party(name).features
+        rows: Group = Here([NewRows(own, labelled=labelled)])
+        if self._shards:
+            made = ray.remote(NewRowsActor)
+            self._started = [made.options(**options).remote(own, labelled=labelled) for options in self._shards]
+            rows = Remote(self._started, self._of_shard)
+        read = (lambda opened: ids_of_shards(task, spec, opened, rows, source)) if self._shards else None
+        aligning = AlignmentService(task, spec, Keeping(), parties=parties, salt=salt, cores=cores, read=read)
+        self._service = PredictionService(
+            own,
+            spec,
+            parties=parties,
+            permission=permission,
+            measured=measured,
+            aligning=aligning,
+            rows=rows,
+            handed=source,
+            read=read,
+        )
+        return PartGreeting(__version__, own.model, own.job, self._service.ids)
 
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
@@ -401,40 +488,15 @@ class PartyActor(Serving):
         A job that aligns records loads the aligned rows: those of the current alignment, or after a restart those of the
         index that the run kept.
         """
-        task = self._task
-        if self._loaded is None and self._divided is None:
-            spec = _opened(source)
-            agreed, index = consented(task, spec, self._policy), None
-            self._require_divisible(spec)
-            self._agreed_source = source  # the owner agrees to this source, so a lost shard reads no other
-            if task.id is not None:
-                index = self._index(task, spec, source)
-            if not self._shards:
-                self._loaded = load(task, spec, agreed, index=index, threads=self._threads)
-                return
-            read = self._reads_ids(task, spec, source)
-            self._divided = agreed, index, Divided(task, spec, index, len(self._shards), read)
-        if self._shards:
-            self._load_shards(self._agreed_source)
-
-    def _require_divisible(self, spec: Any) -> None:
-        """Check that shards, if there are any, can read the source."""
-        if self._shards:
-            require_rereadable(spec, party=self._name)
-
-    def _load_shards(self, source: Any) -> None:
-        """Make the shards without rows load them."""
-        assert self._divided is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, divided), group = self._task, self._divided, self._group()
-        facts = divided.load(group, source)
-        if self._loaded is None:
-            self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
+        if self._service is None:
+            self.prepare(source)
+        self._own().answer(Load(), {})
 
     def _group(self) -> Served:
         """Return the shards; their actors start with the first call."""
         if self._served is None:
-            made = ray.remote(RowsActor)
-            self._started = [made.options(**options).remote(self._task, self._threads) for options in self._shards]
+            made, task = ray.remote(RowsActor), self._task
+            self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
             self._served = Served(
                 self._started, self._of_shard, _encoded, lost=self._late, seconds=SHARD_SECONDS, handles=True
             )
@@ -459,167 +521,3 @@ class PartyActor(Serving):
 
     def _late(self, number: int) -> PartyLost:
         return PartyLost(f"shard {number} of {self._name!r} did not answer within {SHARD_SECONDS:g} s", self._name)
-
-    def _index(self, task: PartyTask, spec: Any, source: Any) -> Index:
-        if self._alignment is None and self._keeping.run is None:
-            raise FederationError(
-                f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
-            )
-        kept = replace(self._keeping, resumed=True)
-        alignment = self._alignment or Alignment(
-            task, spec, salt=b"", cores=1, keeping=kept, read=self._reads_ids(task, spec, source)
-        )
-        self._alignment = None
-        return alignment.settled()
-
-    def prepare_prediction(
-        self, part: ModelPart | str, name: str, source: Any, parties: list[str], measured: bool
-    ) -> PartGreeting:
-        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records.
-
-        measured : as for `Prediction`.
-        """
-        self._new_records = source  # the owner agrees to this source, so `margins` reads no other
-        self._prediction = Prediction(
-            part, name, _opened(source), parties=parties, policy=self._policy, measured=measured
-        )
-        return self._prediction.greet()
-
-    def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:
-        """Read the ids of the new records for their alignment."""
-        self._alignment = self._prediction.alignment(salt, cores, keeping, self._reads_new_ids())
-
-    def margins(self) -> Vector | list[Any]:
-        """Return the party's part of the margins, (n,) or (n, K), or references to its pieces by shard."""
-        prediction, source = self._prediction, self._new_records
-        if self._alignment is not None:
-            prediction.align(self._alignment.settled())
-        if self._shards:
-            prediction.load(self._new_group(), source, self._reads_new_ids())
-        else:
-            prediction.load(Here([NewRows(prediction.part, labelled=prediction.labelled)]), _opened(source))
-        return self._sent(prediction.margins())
-
-    def receive(self, *parts: Vector | list[Any]) -> tuple[list[Any] | None, Vector | list[Any]]:
-        """Add up every party's part of the margins, in the partition's order.
-
-        Return the ids and the margins of the records, in the order of this party's rows. Without ids, return None and the
-        margins as `margins` does: shards then pass them on, and this actor holds none.
-        """
-        total = self._prediction.total([self._pieces(part) for part in parts])
-        return self._prediction.named(total) if self._prediction.greet().ids else (None, self._sent(total))
-
-    def keep(self, *parts: Vector | list[Any]) -> int:
-        """Add up every party's part of the margins, for `sum_of`; return the number of records."""
-        return self._prediction.keep([self._pieces(part) for part in parts])
-
-    def sum_of(self, measure: Plain) -> Integers | Vector:
-        """Return the exact sum of a statistic of margins and labels of the new records."""
-        return self._prediction.sum_of(measure)
-
-    def _sent(self, pieces: Each) -> Vector | list[Any]:
-        vector: Vector = pieces[0]
-        return list(pieces) if self._shards else vector
-
-    def _pieces(self, part: Vector | list[Any]) -> Each:
-        return Each(part if self._shards else (part,))
-
-    def greet_ids(self) -> IdsGreeting:
-        """Return the party's greeting of the alignment: facts about its ids."""
-        return self._aligning().greet()
-
-    def begin(self, pending: str | None) -> None:
-        """Begin an alignment, or continue the pending one."""
-        self._aligning().begin(pending)
-
-    def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind a set of points; stream the number done so far."""
-        yield from self._aligning().multiply(owner, points)
-
-    def take(self, owner: str) -> Points:
-        """Return the set that was blinded."""
-        return self._aligning().take(owner)
-
-    def conclude(self, positions: Integers) -> Indexed:
-        """Take the outcome of the alignment."""
-        return self._aligning().conclude(positions)
-
-    def greet(self) -> Plain:
-        """Return the party's greeting."""
-        return to_plain(self._party.greet())
-
-    def hear(self, notice: Plain) -> Plain:
-        """Return the heads of the owner's book."""
-        return to_plain(self._party.hear(from_plain(notice, Notice)))
-
-    def labels(self) -> Vector:
-        """Return y, (n,), or y of each shard, as handles of large vectors."""
-        labels: Vector = self._party.labels()
-        return labels
-
-    def answer(
-        self,
-        query: Plain,
-        key: Plain,
-        weights: Vector | Lent | None,
-        margins: Vector | Lent | None,
-        labels: Vector | Stored | None,
-        limits: Vector | Stored | None,
-        near: bool = False,
-    ) -> tuple[Plain, Lent | None]:
-        """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference.
-
-        near : the coordinator is on this machine. Then a vector of the reply is lent, and the second value says where.
-        """
-        records = Records(
-            self._read(weights),
-            self._read(margins),
-            self._constants.of("labels", labels),
-            self._constants.of("limits", limits),
-        )
-        reply = self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey))
-        lent = self._lender.lend(reply.vector) if near and reply.vector is not None else None
-        return to_plain(reply if lent is None else replace(reply, vector=None)), lent
-
-    def borrows(self, probe: Lent) -> bool:
-        """Return True if this process can read memory that the coordinator lends."""
-        return self._borrower.borrow(probe) is not None
-
-    def _read(self, given: Vector | Lent | None) -> Vector | None:
-        if not isinstance(given, Lent):
-            return given
-        view = self._borrower.borrow(given)
-        if view is None:
-            raise _cut_off(self._name)
-        return view.copy()  # nobody can change a record between two readings of it, so its clip holds
-
-    def answer_over(self, query: Plain, key: Plain, records: list[Any]) -> tuple[Plain, list[Any] | None, int]:
-        """Return the reply to a share and, by shard, handles of its vector; also the number of trained records.
-
-        records : handles of the vectors of each shard, passed on unread.
-        """
-        party = self._party
-        reply = party.answer(from_plain(query, Query), Each(records), from_plain(key, ReleaseKey))
-        pieces = None if reply.vector is None else list(reply.vector)
-        return to_plain(replace(reply, vector=None)), pieces, party.n_trained
-
-    def leg(self, leg: Plain, *parcels: Parcel) -> Any:
-        """Return the reply to a leg of a run on shares, and its parcels as separate objects."""
-        return answered(*self._party.leg(leg_of(leg), parcels))
-
-    def _aligning(self) -> Alignment:
-        if self._alignment is None:
-            raise FederationError("a party was asked to align before it received the job")
-        return self._alignment
-
-
-def leg_of(plain: Plain) -> Any:
-    """Return a leg of a run on shares."""
-    return from_plain(plain, object)
-
-
-def answered(reply: object, parcels: Sequence[Parcel]) -> Any:
-    """Return the results of a call that has 1 + len(parcels) of them. Ray copies an array once, and bytes several times."""
-    if not parcels:
-        return to_plain(reply)
-    return (to_plain(reply), *(np.frombuffer(parcel, dtype=np.uint8) for parcel in parcels))

@@ -7,10 +7,11 @@ stated this n, because with a larger n its noise would be too small.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.services.service import Service
 from parties.session import RECORDS, Credentials, Session
 from vfl.errors import FederationError, PartyLost, PrivacyError
 from vfl.messages.joining import Done
@@ -21,21 +22,23 @@ from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
 from vfl.secure.legs import Begin, CheckRecords, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
+from vfl.secure.parcels import given_parcels, named_parcels
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
 from vfl.secure.sigmoid import SERIES
 from vfl.security.sealing import PIECE, sealed_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from parties.services.service import Sent
     from vfl.job import Job
     from vfl.secure.legs import Leg, Parcel
     from vfl.secure.sharing import Sharing
     from vfl.secure.version import Version
 
 
-class Dealing:
+class Dealing(Service):
     """Answers the legs to the dealer.
 
     job : the one that all participants have; it also names the source of the noise.
@@ -54,6 +57,13 @@ class Dealing:
         self._sharing: Sharing | GramSharing | None = None
         self._n_records, self._checked = 0, False
         self._recycles, self._sent = recycles, bytearray()
+
+    def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
+        """Return the reply to a leg, and the parcels that the dealer sends."""
+        if not isinstance(message, Meet | Begin | CheckRecords | DealWaves | DealSum | DealProducts):
+            raise self.undue(message)
+        reply, parcels = self.leg(message, given_parcels(vectors))
+        return reply, named_parcels(parcels)
 
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg, and the parcels for its receivers. parcels : the parties' numbers of records."""

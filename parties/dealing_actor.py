@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from parties.actor import answered, leg_of
+from parties.actor import ServiceActor
 from parties.dealing import Dealing
-from vfl.version import __version__
+from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.messages.kinds import Plain
-    from vfl.secure.legs import Parcel
 
 
-class DealerActor:
+class DealerActor(ServiceActor):
     """Dealer of a run on shares: an actor without columns."""
 
     def __init__(self, job: Job) -> None:
-        self._dealing = Dealing(job, recycles=True)  # Ray copies a parcel into its store as the leg returns it
-
-    def version(self) -> str:
-        """Return the version of the code that runs here."""
-        return __version__
-
-    def leg(self, leg: Plain, *parcels: Parcel) -> Any:
-        """Return the reply to a leg, and its parcels as separate objects."""
-        return answered(*self._dealing.leg(leg_of(leg), parcels))
+        super().__init__(
+            DEALER, Dealing(job, recycles=True)
+        )  # Ray copies a parcel into its store as the leg returns it

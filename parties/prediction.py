@@ -1,8 +1,8 @@
-"""A party's side of a prediction: its part of a model, applied to new records where they lie."""
+"""One party's part of a model, and new records to which it is applied where they lie."""
 
 from __future__ import annotations
 
-import functools
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from parties.alignment.participant import Alignment
-from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import Divided, digests_of, divided, load_range, new_records, open_for, require_content
+from parties.loading import digests_of, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.documents import parse_json, read_bytes
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
-from vfl.kinds import from_plain
-from vfl.messages.joining import Measure
 from vfl.problem import coordinates_of
-from vfl.shards import Each, Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -30,14 +25,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from parties.alignment.index import Index
-    from parties.alignment.reading import Chosen, ReadIds
+    from parties.alignment.reading import Chosen
     from parties.permission import Permission
     from parties.storage.base import Storage
-    from vfl.alignment import Keeping
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages.kinds import Plain
-    from vfl.shards import Group, Shard
+    from vfl.messages import Statistic
+    from vfl.shards import Shard
     from vfl.types import Integers, Vector
 
 FORMAT = 1
@@ -79,24 +73,12 @@ class ModelPart:
         Raises ConsentRefused before the source is opened, or when these are more records than are left of the day, and
         DataError.
         """
-        task = _task_of(self, labelled=False)
-        return self._of_shards(task, source, index, permission or permitted(self, source), shards)[0]
-
-    def with_labels(self, source: Any, *, permission: Permission, shards: int = 1) -> tuple[Vector, Vector]:
-        """Return X_k w_k and y (n,) of the label party's new records; with k factors (1 + k, n). Arguments as for `margins`."""
-        return self._of_shards(_task_of(self, labelled=True), source, None, permission, shards)
-
-    def _of_shards(
-        self, task: PartyTask, source: Any, index: Index | None, permission: Permission, shards: int
-    ) -> tuple[Vector, Vector]:
-        def applied(read: tuple[Storage, Vector | None]) -> tuple[Vector, Vector]:
-            columns, labels = read
-            return self.applied(columns), np.zeros(0) if labels is None else labels
-
+        task, permission = task_of(self, labelled=False), permission or permitted(self, source)
         # `map` keeps no columns while the next ones are read.
-        margins, labels = zip(*map(applied, new_records(task, source, index=index, shards=shards)), strict=True)
+        read = new_records(task, source, index=index, shards=shards)
+        margins = list(map(lambda own: self.applied(own[0]), read))  # noqa: C417
         permission.count(sum(map(len, margins)))
-        return (margins[0], labels[0]) if shards == 1 else (np.concatenate(margins), np.concatenate(labels, axis=-1))
+        return margins[0] if shards == 1 else np.concatenate(margins)
 
     def applied(self, columns: Storage) -> Vector:
         """Return X_k w_k of loaded columns, (n,) or (n, K)."""
@@ -202,8 +184,8 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
 class NewRows:
     """New records of one shard of a party, to which its part of the model is applied.
 
-    Guarantee. `Prediction` has the owner's permission before it calls `load`, and counts the records before it passes
-    margins on.
+    Guarantee. The owner was asked before `load`, and the records are counted before margins are passed on
+    (parties.services.predicting).
 
     labelled : read the labels too, to measure the model.
     digests : {block: digest} of the blocks that were read (parties.loading.digests_of).
@@ -211,7 +193,7 @@ class NewRows:
 
     def __init__(self, part: ModelPart, *, labelled: bool = False) -> None:
         self._part = part
-        self._task = _task_of(part, labelled=labelled)
+        self._task = task_of(part, labelled=labelled)
         self._own: Vector = np.zeros(0)
         self._total: Vector = np.zeros(0)
         self._labels: Vector = np.zeros(0)
@@ -235,6 +217,17 @@ class NewRows:
         self._own = self._part.applied(columns)
         return len(self._own)
 
+    @classmethod
+    def chosen(cls, shards: Sequence[NewRows], rows: Integers) -> NewRows:
+        """Return chosen records of loaded shards, in their order. rows : (k,) positions among the records of all shards."""
+        one = copy.copy(shards[0])
+        one._own = np.concatenate([new._own for new in shards])[rows]
+        if sum(len(new._labels) for new in shards):
+            one._labels = np.concatenate([new._labels for new in shards])[rows]
+        if one._offsets is not None:
+            one._offsets = np.concatenate([new._offsets for new in shards if new._offsets is not None])[rows]
+        return one
+
     def margins(self) -> Vector:
         """Return the party's part of the margins, (n,) or (n, K)."""
         return self._own
@@ -250,109 +243,19 @@ class NewRows:
             raise DataError("the label party holds a different number of records from the others")
         return len(self._total)
 
-    def sum_of(self, measure: Plain) -> Any:
-        """Return the exact sum of a statistic, in multiples of its grid. measure : a `Measure` in plain form."""
+    def sum_of(self, statistic: Statistic) -> Integers | Vector:
+        """Return the exact sum of a statistic of margins and labels, in multiples of its grid."""
         K = self._part.job.n_margins
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
             margins = margins + self._offsets
-        return from_plain(measure, Measure).statistic(margins, self._labels)
+        return statistic(margins, self._labels)
 
 
-def _task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
+def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
     """Return the task of reading new records: features, and the label if `labelled`."""
     task = part.job.for_party(part.party)
     return task.measured if labelled else task.features
-
-
-class Prediction:
-    """Applies one party's part of a model to its new records, as they are or aligned with the others'.
-
-    part : of the model, or the path of its file, read here. parties : that take part, in their order. policy : path of the
-        owner's policy. measured : the party that adds up measures the model with its labels.
-
-    Raises OutputError for the part, ConsentRefused before the source is opened.
-    """
-
-    def __init__(
-        self,
-        part: ModelPart | str,
-        party: str,
-        source: Any,
-        *,
-        parties: Sequence[str],
-        policy: str | None = None,
-        measured: bool = False,
-    ) -> None:
-        self.part, self._source = part_of(part, party), source
-        receiver = receiver_of(self.part.job, parties)
-        self.labelled = measured and receiver == party
-        self._permission = permitted(self.part, source, policy, receiver=receiver, labels=self.labelled)
-        self._task = self.part.job.for_party(party).features
-        self._index: Index | None = None
-        self._rows: Group = Here(())
-
-    def greet(self) -> PartGreeting:
-        """Return the greeting of this party."""
-        part = self.part
-        ids = bool(part.job.ids) and holds_ids(self._task, self._source)
-        return PartGreeting(__version__, part.model, part.job, ids)
-
-    def alignment(self, salt: bytes, cores: int, keeping: Keeping, read: ReadIds | None = None) -> Alignment:
-        """Return the party's side of the alignment of the new records. read : as for `Alignment`."""
-        return Alignment(self._task, self._source, salt=salt, cores=cores, keeping=keeping, read=read)
-
-    def align(self, index: Index) -> None:
-        """Take the outcome of the alignment."""
-        self._index = index
-
-    def load(self, rows: Group, source: Any, read: ReadIds | None = None) -> None:
-        """Make each shard read its records and apply the part. All are counted before a margin leaves the party.
-
-        rows : one object per shard with the methods of `NewRows`. source : as these objects open it. read : as for `Divided`.
-        """
-        task = _task_of(self.part, labelled=self.labelled)
-        if isinstance(rows, Here):
-            opened, unchanged, ranges = divided(task, self._source, self._index, rows.size)
-            counts = [new.load(source, *own, opened) for new, own in zip(rows.members, ranges, strict=True)]
-            if rows.size > 1:
-                unchanged.require()
-        else:
-            counts = Divided(task, self._source, self._index, rows.size, read).load(rows, source)
-        self._permission.count(sum(counts))
-        self._rows = rows
-
-    def margins(self) -> Each:
-        """Return the party's part of the margins by shard: of the aligned records in the common order, else of all."""
-        return self._rows.vectors("margins")
-
-    def total(self, parts: Sequence[Each]) -> Each:
-        """Return the margins by shard, in the order of `margins`. parts : of every party, in the partition's order."""
-        return self._rows.vectors("total", *parts)
-
-    def keep(self, parts: Sequence[Each]) -> int:
-        """Make the shards keep the margins, for `sum_of`; return the number of records."""
-        return sum(self._rows.fetch(self._rows.start("keep", *parts)))
-
-    def sum_of(self, measure: Plain) -> Integers | Vector:
-        """Return the exact sum of a statistic of margins and labels, in multiples of its grid."""
-        sums: Integers | Vector = functools.reduce(np.add, self._rows.fetch(self._rows.start("sum_of", measure)))
-        return sums
-
-    def named(self, margins: Each) -> tuple[list[Any], Vector]:
-        """Return the ids and the margins of the records, both in the order of this party's rows. margins : as `total`."""
-        whole = np.concatenate(self._rows.fetch(margins)) if len(margins) > 1 else self._rows.fetch(margins)[0]
-        ids = raw_ids(self._task, self._source)
-        if self._index is None:
-            return ids, whole
-        order = np.argsort(self._index.rows, kind="stable")
-        return [ids[row] for row in self._index.rows[order]], whole[order]
-
-
-def receiver_of(job: Job, parties: Sequence[str]) -> str:
-    """Return the party that adds up: the label party, or the first one where that takes no part."""
-    owner = job.partition.label_party
-    return owner if owner in parties else parties[0]
 
 
 def added(parts: Mapping[Any, Vector], intercept: float) -> Vector:

@@ -333,4 +333,28 @@ def from_plain(plain: Plain, expected: type[M]) -> M:
     return message
 
 
-__all__ = ["FLAG", "FORMAT", "NUMBER", "VECTOR", "from_plain", "register", "to_plain"]
+def to_plain_call(message: object) -> Plain:
+    """Return the plain form of a call: of a message, or of a query and its release key, which are a pair."""
+    return tuple(map(to_plain, message)) if isinstance(message, tuple) else to_plain(message)
+
+
+def from_plain_call(plain: Plain) -> object:
+    """Return the message that a call describes, or the pair of a query and its key. Raises PrivacyError as `from_plain`."""
+    if not plain or type(plain[0]) is not tuple:
+        return from_plain(plain, object)
+    if len(plain) != 2:
+        raise PrivacyError("a query must come with its release key and nothing else")
+    return from_plain(plain[0], messages.Query), from_plain(plain[1], events.ReleaseKey)
+
+
+__all__ = [
+    "FLAG",
+    "FORMAT",
+    "NUMBER",
+    "VECTOR",
+    "from_plain",
+    "from_plain_call",
+    "register",
+    "to_plain",
+    "to_plain_call",
+]

@@ -97,6 +97,10 @@ class FeaturePartition:
         """Return the name of the party that holds the label."""
         return self.label[0]
 
+    def receiver(self, parties: Collection[str]) -> str:
+        """Return the one of these parties that adds the parts of margins: the label party, or else the first one."""
+        return next(party for party in (self.label_party, *self.parties) if party in parties)
+
     @property
     def label_column(self) -> str:
         """Return the name of the label's column."""

@@ -11,9 +11,10 @@ import numpy as np
 import ray
 
 from coordinator.alignment import align
-from coordinator.cluster.ray_transport import Constants, RayAlignment, RayTransport
+from coordinator.cluster.ray_transport import Constants, RayTransport
 from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
+from coordinator.prediction import evaluate, predict
 from coordinator.rounds import Made
 from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.states.state import StateLost
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
     from coordinator.charging.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
+    from coordinator.prediction import Predicted
     from coordinator.rounds import Log, Lost, Round
     from vfl.alignment import Aligned, Aligning
+    from vfl.evaluation import Findings
     from vfl.holdout import Split
     from vfl.job import Job
     from vfl.job.faults import Faults
@@ -149,7 +152,6 @@ class CoordinatorActor:
         self._actors, self._transport = actors, transport
         self._shards, self._answer_seconds = shards, faults.answer_seconds
         self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
-        self._alignment = RayAlignment(actors, faults.answer_seconds)
         self._telemetry = Telemetry(job, run, RayMeters(job, run), transport.traffic)
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
@@ -160,8 +162,15 @@ class CoordinatorActor:
 
     def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
         """Align the parties' records by the ids that the parties have read; yield progress, then the outcome."""
-        aligned = yield from align(self._alignment, required=required)
-        yield aligned
+        yield (yield from align(self._transport, required=required))
+
+    def predict(self, job: Job, *, aligns: bool, ids: bool) -> Iterator[Aligning | Aligned | Predicted]:
+        """Have the parties apply their parts of a model; yield the alignment, then the predictions."""
+        yield (yield from predict(self._transport, job, aligns=aligns, ids=ids))
+
+    def evaluate(self, job: Job, w: Vector, *, aligns: bool) -> Iterator[Aligning | Aligned | Findings]:
+        """Have the parties apply their parts of a model; yield the alignment, then the measures."""
+        yield (yield from evaluate(self._transport, job, w, aligns=aligns))
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
         """Reserve the plan; yield the plan, then the reservation."""
@@ -193,6 +202,7 @@ class CoordinatorActor:
         group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
         self._transport.kind = kind
+        self._transport.n_trained = n_records if split is None else split.sizes(n_records)[0]
         self._transport.n_margins = n_margins
         self._transport.n_labels = 1 + bool(targets and targets.weights)
         meet = partial(self._transport.introduce, group)

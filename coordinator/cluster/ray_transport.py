@@ -1,4 +1,4 @@
-"""Transports over the parties' Ray actors, for the queries of a run and for the sets of an alignment."""
+"""Transport to the parties' Ray actors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ import ray
 
 from coordinator.cluster.seat import together
 from coordinator.traffic import Traffic
+from coordinator.transport import NOTHING, MessageTransport, Posted
 from vfl.errors import PartyLost
-from vfl.kinds import from_plain, to_plain
-from vfl.messages import BookHeads, Greeting, Reply, Stored
+from vfl.kinds import from_plain, to_plain_call
+from vfl.messages import Greeting, Stored
+from vfl.messages.joining import Load
 from vfl.secure.roles import DEALER
-from vfl.shards.lending import Borrower, Lender
+from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.shards.ray_transport import INLINE_BYTES, answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
-    from vfl.alignment import IdsGreeting, Indexed
-    from vfl.messages import Notice, Query, Records
-    from vfl.privacy.events import ReleaseKey
-    from vfl.secure.legs import Leg
-    from vfl.security.psi import Points
-    from vfl.shards.lending import Lent
-    from vfl.types import Integers, Vector
+    from vfl.messages import Query, Records, Reply
+    from vfl.types import Vector
 
 PAUSE_SECONDS = 0.2
 """Pause between two requests to an actor that Ray is restarting."""
@@ -62,14 +59,15 @@ class Constants:
         return view
 
 
-class RayTransport:
-    """Transport that asks all addressed actors at the same time; every wait has a limit.
+class RayTransport(MessageTransport):
+    """Transport that calls actors, all at the same time; every wait has a limit.
+
+    Handles are references, so actors send vectors directly to each other, and large ones to several parties are stored once.
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
     sources : {party: the source that it loads again after a restart}.
     dealer : handle of the dealer of a run on shares.
-    traffic : of the run so far.
     """
 
     def __init__(
@@ -80,6 +78,7 @@ class RayTransport:
         *,
         dealer: Any = None,
     ) -> None:
+        super().__init__(actors, Traffic(inline=INLINE_BYTES))
         self._actors = actors
         self._dealer = dealer
         self._timeout = timeout
@@ -88,65 +87,79 @@ class RayTransport:
         self._lenders = {"weights": Lender(), "margins": Lender()}
         self._borrower = Borrower()
         self._near: frozenset[str] | None = None
-        self.traffic = Traffic(inline=INLINE_BYTES)
 
-    def greet(self) -> dict[str, Greeting]:
-        """Return every party's greeting."""
-        told = self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
-        return {name: from_plain(plain, Greeting) for name, plain in told.items()}
+    def post(
+        self,
+        to: str,
+        message: object,
+        vectors: Mapping[str, Any] = NOTHING,
+        due: Mapping[str, int] = NOTHING,
+        *,
+        passed: bool = False,
+        steps: int = 0,
+        seconds: float | None = None,
+    ) -> Posted:
+        """Call the participant's actor. Ray keeps the order of the calls to one actor."""
+        actor, limit = self._dealer if to == DEALER else self._actors[to], seconds or self._timeout
+        plain, names = to_plain_call(message), tuple(vectors)
+        if steps:
+            made = actor.stream.options(num_returns="streaming").remote(plain, names, *vectors.values())
+            return Posted(to, (made, limit))
+        if not passed or not due:
+            return Posted(to, (actor.call.remote(plain, names, None, *vectors.values()), limit))
+        sent = tuple(due)
+        ref, *refs = actor.call.options(num_returns=1 + len(sent)).remote(plain, names, sent, *vectors.values())
+        return Posted(to, (ref, limit), dict(zip(sent, refs, strict=True)))
 
-    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Send the notices; return the heads of the books of these parties."""
-        told = self._gather(
-            {name: self._actors[name].hear.remote(to_plain(notice)) for name, notice in notices.items()}
-        )
-        return {name: from_plain(plain, BookHeads) for name, plain in told.items()}
+    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+        """Wait for replies in the order of their messages, so that PartyLost names the first participant that was lost."""
+        return [received(answer_of(own.to, *own.answer)) for own in posted]
 
-    def labels(self, party: str) -> Vector:
-        """Return y, (n,)."""
-        labels: Vector = self._gather({party: self._actors[party].labels.remote()})[party]
-        return labels
+    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
+        """Yield the numbers that streaming calls return before their answers."""
+        streams, answers = {own.answer[0]: own for own in posted}, {}
+        while streams:
+            limit = max(own.answer[1] for own in streams.values())
+            ready, _ = ray.wait(list(streams), num_returns=1, timeout=limit)
+            if not ready:
+                silent = ", ".join(repr(own.to) for own in streams.values())
+                raise PartyLost(f"{silent} did not answer within {limit:g} s", next(iter(streams.values())).to)
+            own = streams[ready[0]]
+            try:
+                said = answer_of(own.to, next(ready[0]), limit)
+            except StopIteration:
+                del streams[ready[0]]
+                continue
+            if isinstance(said, int):
+                yield own.to, said
+            else:
+                answers[ready[0]] = received(said)
+        return [answers[own.answer[0]] for own in posted]
 
-    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each share to its party, all at the same time; store n-vectors for several parties once.
+    def whole(self, vector: Any, party: str) -> Any:
+        """Return a vector of an answer; pieces in the object store are fetched."""
+        if not isinstance(vector, list):
+            return vector
+        return np.concatenate([answer_of(party, ref, self._timeout) for ref in vector])
+
+    def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
+        """Return handles of vectors: large ones for several parties are stored once, constants are stored for all queries.
 
         Parties of this machine read large vectors in memory that this process lends, and lend theirs.
         """
-        shared = len(shares) > 1
-        near = self._reached(shares, records)
-        weights, margins = (
-            self._lent(name, vector) if near else self._argument(vector, shared)
-            for name, vector in (("weights", records.weights), ("margins", records.margins))
-        )
-        labels, limits = self._constants.of("labels", records.labels), self._constants.of("limits", records.limits)
-        named = to_plain(key)
-        refs = {
-            name: self._actors[name].answer.remote(to_plain(share), named, weights, margins, labels, limits, near)
-            for name, share in shares.items()
-        }
-        replies = {}
-        for name, (plain, lent) in self._gather(refs).items():
-            reply = from_plain(plain, Reply)
-            replies[name] = reply if lent is None else replace(reply, vector=self._borrowed(name, shares[name], lent))
-        self.traffic.count(records, replies)
-        return replies
+        handles = super().put(records, parties)
+        near = self._reached(parties, records)
+        for name in ("weights", "margins"):
+            if name in handles:
+                handles[name] = self._handle(name, handles[name], near=near, shared=len(parties) > 1)
+        for name in ("labels", "limits"):
+            if name in handles:
+                handles[name] = self._constants.of(name, handles[name])
+        return handles
 
     def together(self, party: str) -> tuple[str, ...]:
         """Return the parties that run in the party's process; this party is the first of them."""
         return together(self._actors, party)
-
-    def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
-        """Send a leg and return at once. Parcels are references, so actors send them directly to each other."""
-        actor = self._dealer if to == DEALER else self._actors[to]
-        refs = actor.leg.options(num_returns=1 + count).remote(to_plain(leg), *parcels)
-        return (refs[0], refs[1:]) if count else (refs, ())
-
-    def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
-        """Wait for replies in the order of their legs, so that PartyLost names the first participant that was lost."""
-        told = {}
-        for name, ref in answers:
-            told[name] = answer_of(name, ref, self._timeout)
-        return {name: from_plain(plain, object) for name, plain in told.items()}
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""
@@ -159,15 +172,13 @@ class RayTransport:
                 if party == DEALER:  # it has no data to load
                     return Greeting(answer_of(party, self._dealer.version.remote(), left), 0)
                 answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
-                greeting = from_plain(answer_of(party, self._actors[party].greet.remote(), left), Greeting)
+                return self.call({party: Load()}, Greeting, left)[party]
             except PartyLost:
                 if time.monotonic() + PAUSE_SECONDS > until:
                     raise
                 time.sleep(PAUSE_SECONDS)
-            else:
-                return greeting
 
-    def _reached(self, shares: Mapping[str, Query], records: Records) -> bool:
+    def _reached(self, parties: Collection[str], records: Records) -> bool:
         """Return True if all addressed parties can read memory of this process, and vectors are large.
 
         The parties are asked once; each tries to read a vector.
@@ -179,73 +190,29 @@ class RayTransport:
             probe = self._lenders["margins"].lend(np.zeros(1))
             asked = {} if probe is None else {q: actor.borrows.remote(probe) for q, actor in self._actors.items()}
             self._near = frozenset(party for party, reads in self._gather(asked).items() if reads)
-        return self._near.issuperset(shares)
+        return self._near.issuperset(parties)
 
-    def _lent(self, name: str, vector: Vector | None) -> Any:
-        """Return where the vector is lent, or the vector if memory is short."""
-        return None if vector is None else self._lenders[name].lend(vector) or vector
+    def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
+        """Return where the vector is lent, a reference, or the vector itself if it is small or memory is short."""
+        if near:
+            return self._lenders[name].lend(vector) or vector
+        return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector
 
-    def _borrowed(self, party: str, share: Query, lent: Lent) -> Vector:
-        """Return a party's vector. Margins add a view up at once; a vector that they keep is copied."""
+    def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
+        """Return the reply with its vector. Margins add a view up at once; a vector that they keep is copied."""
+        lent = vectors.get("vector")
+        if not isinstance(lent, Lent):
+            return super()._replied(party, share, reply, vectors)
         view = self._borrower.borrow(lent)
         if view is None:
             raise PartyLost(f"{party!r} was cut off: the memory that it lent cannot be read", party)
-        return view if share.target == "add" else view.copy()
-
-    def _argument(self, vector: Vector | None, shared: bool) -> Any:
-        return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
+        return replace(reply, vector=view if share.target == "add" else view.copy())
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
 
 
-class RayAlignment:
-    """Transport of an alignment between the parties' actors.
-
-    Sets travel from party to party through the object store. Only the sets that the coordinator compares reach it.
-    """
-
-    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
-        self._actors, self._timeout = actors, timeout
-
-    def greet(self) -> dict[str, IdsGreeting]:
-        """Return every party's greeting about its ids."""
-        return self._gather({name: actor.greet_ids.remote() for name, actor in self._actors.items()})
-
-    def begin(self, pending: str | None) -> None:
-        """Have all parties begin."""
-        self._gather({name: actor.begin.remote(pending) for name, actor in self._actors.items()})
-
-    def multiply(
-        self, step: Mapping[str, str], sets: Mapping[str, Any]
-    ) -> Generator[tuple[str, int], None, dict[str, Any]]:
-        """Have all parties multiply at the same time; the sets returned are references."""
-        streams = {
-            self._actors[party]
-            .multiply.options(num_returns="streaming")
-            .remote(owner, sets[owner] if owner != party else None): party
-            for party, owner in step.items()
-        }
-        while streams:
-            ready, _ = ray.wait(list(streams), num_returns=1, timeout=self._timeout)
-            if not ready:
-                silent = ", ".join(repr(party) for party in streams.values())
-                raise PartyLost(f"{silent} did not answer within {self._timeout:g} s")
-            try:
-                ref = next(ready[0])
-            except StopIteration:
-                del streams[ready[0]]
-                continue
-            yield streams[ready[0]], answer_of(streams[ready[0]], ref, self._timeout)
-        return {owner: self._actors[party].take.remote(owner) for party, owner in step.items()}
-
-    def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
-        """Return the points of the sets."""
-        return self._gather(sets)
-
-    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
-        """Tell every party the positions of its common records."""
-        return self._gather({name: self._actors[name].conclude.remote(own) for name, own in positions.items()})
-
-    def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+def received(answer: Any) -> tuple[object, Mapping[str, Any]]:
+    """Return reply and vectors of an actor's answer."""
+    plain, vectors = answer if type(answer[1]) is dict else (answer, {})
+    return from_plain(plain, object), vectors

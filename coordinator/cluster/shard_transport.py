@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.cluster.ray_transport import RayTransport
+from coordinator.cluster.ray_transport import RayTransport, received
 from coordinator.cluster.seat import Seat
 from coordinator.states.state import StateLost
+from coordinator.transport import NOTHING, Posted
 from vfl.errors import PartyLost
-from vfl.kinds import from_plain, to_plain
-from vfl.messages import Descend, Forward, Need, Reply
+from vfl.kinds import to_plain_call
+from vfl.messages import Descend, Forward, Need
 from vfl.shards import Each
 from vfl.shards.ray_transport import answer_of
 from vfl.shards.serving import Caller, written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from vfl.messages import Greeting, Query
-    from vfl.privacy.events import ReleaseKey
+    from vfl.messages import Greeting, Query, Reply
     from vfl.shards.serving import Served
 
 
@@ -34,15 +34,18 @@ class ShardTransport(RayTransport):
     Queries to main actors of this machine travel over lines (vfl.shards.serving).
 
     kind : type of the margins in sweeps, as for `Margins`.
-    n_margins : margins per record. n_labels : vectors of labels that parties see in sweeps, 2 with weights.
+    n_trained : number of training records. n_margins : margins per record.
+    n_labels : vectors of labels that parties see in sweeps, 2 with weights.
     """
 
     kind: str = "float64"
+    n_trained = 0
     n_margins = 1
     n_labels = 1
 
     _margins: Served | None = None
     _callers: Mapping[str, Caller] = MappingProxyType({})
+    _lined = False
 
     def introduce(self, margins: Served) -> None:
         """Find the actors that share a machine, and inform them: the shards of parties and margins, and the main actors."""
@@ -70,19 +73,50 @@ class ShardTransport(RayTransport):
                 self.introduce(self._margins)
         return greeting
 
-    def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each share to its party, all at the same time."""
-        named, handles = to_plain(key), list(records)
-        replies = {}
-        for name, (plain, pieces, n_trained) in self._answers(
-            {name: (to_plain(share), named, handles) for name, share in shares.items()}
-        ).items():
-            reply = from_plain(plain, Reply)
-            vector: Any = None if pieces is None else Each(pieces)
-            replies[name] = replace(reply, vector=vector)
-            self.traffic.n_bytes += n_trained * self.moved(name, shares[name], answered=pieces is not None)
+    def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
+        """Return the handles of each shard's vectors."""
+        self._lined = self._callers.keys() >= set(parties)
+        return {"records": list(records)}
+
+    def post(
+        self,
+        to: str,
+        message: object,
+        vectors: Mapping[str, Any] = NOTHING,
+        due: Mapping[str, int] = NOTHING,
+        *,
+        passed: bool = False,
+        steps: int = 0,
+        seconds: float | None = None,
+    ) -> Posted:
+        """Call the party's main actor: with a query over a line if all have one. An open line would keep Ray calls waiting."""
+        if not (self._lined and "records" in vectors):
+            self._end_lines()
+            return super().post(to, message, vectors, due, passed=passed, steps=steps, seconds=seconds)
+        caller = self._callers[to]
+        caller.say(*written(("call", (to_plain_call(message), tuple(vectors), None, *vectors.values()))))
+        return Posted(to, caller)
+
+    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+        """Wait for the answers."""
+        if not any(isinstance(own.answer, Caller) for own in posted):
+            return super().collect(posted)
+        try:
+            return [received(own.answer.hear()) for own in posted]
+        except Exception:
+            self._end_lines()
+            raise
+
+    def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
+        """Return the reply with the handles of its vector by shard."""
+        handles: Any = Each(vectors["vector"]) if "vector" in vectors else None
+        return replace(reply, vector=handles)
+
+    def _count(self, shares: Mapping[str, Query], records: Any, replies: Mapping[str, Reply]) -> None:
+        """Count the bytes that the shards exchange."""
+        for name, reply in replies.items():
+            self.traffic.n_bytes += self.n_trained * self.moved(name, shares[name], answered=reply.vector is not None)
         self.traffic.wait(replies)
-        return replies
 
     def moved(self, party: str, share: Query, *, answered: bool) -> int:
         """Return the bytes per record that the shards exchange for a share. Labels and limits count once per party."""
@@ -95,17 +129,6 @@ class ShardTransport(RayTransport):
             cap = share.capped if isinstance(share, Descend) else None
             count += 8 * (cap is not None and self.traffic.first(party, "limits", cap.cap))
         return count
-
-    def _answers(self, asked: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        if not self._callers.keys() >= asked.keys():
-            return self._gather({name: self._actors[name].answer_over.remote(*own) for name, own in asked.items()})
-        for name, own in asked.items():
-            self._callers[name].say(*written(("answer_over", own)))
-        try:
-            return {name: self._callers[name].hear() for name in asked}
-        except Exception:
-            self._end_lines()
-            raise
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         """Wait for answers of Ray calls, which an open line would keep waiting."""

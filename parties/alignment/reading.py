@@ -106,10 +106,11 @@ def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
 
 def joined_rows(
     job: Job, sources: Mapping[str, Any], *, first: str | None = None, common: bool = False
-) -> dict[str, Integers]:
+) -> tuple[dict[str, Integers], dict[str, int]]:
     """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
 
-    Empty without alignment, or when no source holds its id column: rows are taken to be in the same order already.
+    The second value is {party: number of its ids}. Both are empty without alignment, or when no source holds its id column:
+    rows are taken to be in the same order already.
 
     first : whose order; None is the first of `sources`. common : leave out records that a party lacks.
 
@@ -117,7 +118,7 @@ def joined_rows(
     """
     tasks = {party: job.for_party(party).features for party in sources} if job.ids else {}
     if not tasks or not all_hold_ids(job.ids, {p: holds_ids(task, sources[p]) for p, task in tasks.items()}):
-        return {}
+        return {}, {}
     found = {p: read_ids(task, _open_ids(task, sources[p])) for p, task in tasks.items()}
     check_kinds({party: kind for party, (_, kind) in found.items()})
     row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
@@ -133,7 +134,8 @@ def joined_rows(
                 f"party {party!r} lacks records that party {first!r} holds: give the same records for all, or predict the "
                 "common ones with vfl.predict(result, data)"
             )
-    return {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
+    joined = {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
+    return joined, {party: len(ids) for party, (ids, _) in found.items()}
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: PartyTask) -> None:

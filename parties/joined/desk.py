@@ -7,6 +7,7 @@ sizes that follow from the job; a call that is not due is refused, and nothing i
 
 from __future__ import annotations
 
+import functools
 import time
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,16 @@ from typing import TYPE_CHECKING, Any
 from parties.alignment.index import file_of
 from parties.allowed import name_of
 from parties.consent import Policy, policy_of
-from parties.joined.aligning import PartySettings
-from parties.joined.predicting import Predicting
-from parties.joined.training import Training
-from parties.prediction import ModelPart
+from parties.joined.sealing import Sealing
+from parties.joined.work import PredictingWork, TrainingWork
+from parties.loading import load
+from parties.permission import permitted
+from parties.prediction import ModelPart, NewRows
+from parties.services.aligning import AlignmentService
+from parties.services.predicting import PredictionService
+from parties.services.training import TrainingService
 from parties.session import Credentials
+from vfl.alignment import Keeping
 from vfl.documents import parse_json
 from vfl.errors import (
     ConsentRefused,
@@ -33,14 +39,13 @@ from vfl.errors import (
 from vfl.federation import events
 from vfl.job.environment import path_of
 from vfl.job.file import decode
-from vfl.kinds import from_plain
-from vfl.messages import Notice, Query
+from vfl.kinds import from_plain_call
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
-from vfl.privacy.events import ReleaseKey
 from vfl.secure.legs import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.sealing import Sealer
+from vfl.shards import Here
 from vfl.version import __version__
 from vfl.wire.frames import Limits
 
@@ -130,10 +135,9 @@ class Desk:
         return {name: most[name] for name in self._work.takes(message) if name in most}
 
     def _read_call(self, plain: Plain) -> object:
-        """Return the message of a call, the query for one that comes with its release key."""
+        """Return the message of a call, or the pair of a query and its release key."""
         if self._last is None or self._last[0] is not plain:
-            pair = plain and type(plain[0]) is tuple
-            self._last = (plain, from_plain(plain[0], Query) if pair else from_plain(plain, object))
+            self._last = (plain, from_plain_call(plain))
         return self._last[1]
 
     def connected(self, process: bytes) -> None:
@@ -176,14 +180,6 @@ class Desk:
         return why
 
     def _answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
-        if plain and type(plain[0]) is tuple:
-            if len(plain) != 2:
-                raise FederationError("a query must come with its release key and nothing else")
-            work = self._working()
-            query: Any = self._read_call(plain)
-            answer = work.answer(query, vectors, from_plain(plain[1], ReleaseKey))
-            self._released(work)
-            return answer
         message = self._read_call(plain)
         match message:
             case Offer():
@@ -196,11 +192,9 @@ class Desk:
             case Finish():
                 self.end(message.why)
                 return Done(), {}
-            case Notice():
-                return self._working().hear(message), {}
         work = self._working()
-        answer = work.other(message, vectors, progress)
-        if isinstance(message, Contribute | ContributeProducts | DealSum | DealProducts):
+        answer = work.answer(message, vectors, progress)
+        if isinstance(message, tuple | Contribute | ContributeProducts | DealSum | DealProducts):
             self._released(work)
         return answer
 
@@ -257,22 +251,41 @@ class Desk:
         source = self._source(offer.source)
         if part is None:
             policy.check_source(self.party, name_of(source), f"job {job.name!r}", owners=True)
-        context = (self._federation.digest, offer.run, offer.purpose)
+        keeping = Keeping(self._indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
+        task = job.for_party(self.party)
+        aligning = AlignmentService(
+            task if part is None else task.features, source, keeping, parties=offer.parties, cores=self._cores
+        )
         certificates = {name: member.certificate_pem for name, member in self._federation.parties.items()}
+        sealer = Sealer(self.party, self._identity.key_pem, (self._federation.digest, offer.run, offer.purpose))
+        sealing = Sealing(self.party, sealer, offer.parties, certificates, aligning)
+        if part is not None:
+            return PredictingWork(offer, self._predicting(offer, part, source, aligning), sealing)
         dealer = self._dealer(job)
         dealt = certificates if dealer is None else certificates | {DEALER: dealer.certificate_pem}
-        own = PartySettings(
-            policy,
-            self._cores,
-            self._indexes,
-            Sealer(self.party, self._identity.key_pem, context),
-            certificates,
-            Credentials((self._federation.digest, offer.run), self._identity.key_pem, dealt),
-            self._shards,
+        own = Credentials((self._federation.digest, offer.run), self._identity.key_pem, dealt)
+        loaded = functools.cache(
+            lambda settled: load(task, source, policy, index=settled(), threads=self._cores, own=own)
         )
-        if part is not None:
-            return Predicting(offer, part, source, own, self._policy)
-        return Training(offer, job.for_party(self.party), source, own)
+        training = TrainingService(self.party, aligning, loaded)
+        return TrainingWork(offer, task, training, sealing, policy.book.with_suffix(".answered"))
+
+    def _predicting(self, offer: Offer, part: ModelPart, source: Any, aligning: AlignmentService) -> PredictionService:
+        """Return the work of a prediction. The owner's policy on predictions is asked here, before the source is opened."""
+        receiver = part.job.partition.receiver(offer.parties)
+        measured = offer.purpose == EVALUATE
+        labelled = measured and receiver == self.party
+        policy = None if self._policy is None else str(self._policy)
+        permission = permitted(part, source, policy, receiver=receiver, labels=labelled, owners=True)
+        return PredictionService(
+            part,
+            source,
+            parties=offer.parties,
+            permission=permission,
+            measured=measured,
+            aligning=aligning,
+            rows=Here([NewRows(part, labelled=labelled) for _ in range(self._shards)]),
+        )
 
     def _dealer(self, job: Job) -> Member | None:
         """Return the member whose identity signs the dealer's keys. The job decides, to which this party's owner agrees."""

@@ -1,35 +1,66 @@
-"""Work that an owner has agreed to: the calls that may follow an offer."""
+"""Work that an owner has agreed to: a service behind the limits, the keys and the counts of a federation."""
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from vfl.errors import FederationError
-from vfl.messages.joining import Done
-from vfl.wire.frames import Limits
+import numpy as np
+
+from parties.joined.addressed import check_addressed
+from parties.joined.answered import Answered
+from parties.services.training import RECORDS
+from vfl.errors import FederationError, PrivacyError
+from vfl.messages import Descend, Need, Notice
+from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, TakeMargins
+from vfl.planning import layout_of
+from vfl.secure.legs import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Legs
+from vfl.secure.parcels import parcel_names
+from vfl.secure.spares import SPARES
+from vfl.security.psi import SIZE
+from vfl.security.sealing import sealed_size
+from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
-    from vfl.messages import BookHeads, Notice, Query
+    from parties.dealing import Dealing
+    from parties.joined.sealing import Sealing
+    from parties.party import Party
+    from parties.services.aligning import AlignmentService
+    from parties.services.predicting import PredictionService
+    from parties.services.service import Sent, Service
+    from parties.services.training import TrainingService
+    from vfl.job import Job
+    from vfl.job.task import PartyTask
+    from vfl.messages import Query
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey
 
-    Sent = tuple[object, Mapping[str, Any]]
-
-BODY_BYTES = 1 << 20
+BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
+"""Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
+MOST_PARCELS, MOST_TERMS = 16, 16
+"""Largest number of sealed parcels in a leg, and of terms of the sigmoid."""
+OF_MARGINS = ("weights", "margins")
+"""Vectors of Records that multinomial loss has K of for each record: margins and residuals."""
+MOST_NOTICES = 1000
+"""Notices of one offer, each of which the owner's book may record: two per start of a party and three per coordinator."""
 
 
 class Work:
-    """Work of one offer; it survives a broken stream. Calls that it does not define are refused.
+    """Work of one offer; it survives a broken stream. Calls that are not due are refused, and nothing is computed.
 
-    offer : as accepted. coordinator : the process that made the offer. reported : time of the last report of the cost.
+    offer : as accepted. service : that does the work. sealing : None for the dealer, whose parcels are sealed already.
+    coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, service: Service, sealing: Sealing | None) -> None:
         self.offer, self.coordinator = offer, b""
         self.reported = 0.0
+        self.releases = 0
+        self._service, self._sealing = service, sealing
         self._began = time.monotonic()
 
     @property
@@ -37,8 +68,8 @@ class Work:
         """Return the size limits of the next call."""
         return Limits(BODY_BYTES)
 
-    def takes(self, message: object) -> Iterable[str]:
-        """Return the names of the vectors that a call takes; for a query, of its records."""
+    def takes(self, message: Any) -> Iterable[str]:
+        """Return the names of the vectors that a call takes."""
         del message
         return ()
 
@@ -46,22 +77,31 @@ class Work:
         """Return the answer to the offer; the same again after a stream broke."""
         return Done(), {}
 
-    def hear(self, notice: Notice) -> BookHeads:
-        """Pass a notice to the owner's book."""
-        raise self.undue(notice)
+    def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
+        """Return the answer to a call, or raise why it is refused."""
+        exchanged = None if self._sealing is None else self._sealing.exchanged(message)
+        if exchanged is not None:
+            return exchanged, {}
+        vectors = self._admitted(message, vectors)
+        if self._sealing is None:
+            return self._service.answer(message, vectors)
+        working = self._service.stream(message, self._sealing.opened(message, vectors))
+        while True:
+            try:
+                progress(next(working))
+            except StopIteration as end:
+                reply, sent = end.value
+                return reply, self._sealing.sealed(message, sent)
 
-    def answer(self, query: Query, vectors: Mapping[str, Any], key: ReleaseKey) -> Sent:
-        """Return the reply to a share of a query."""
-        raise self.undue(query)
-
-    def other(self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to another call."""
-        raise self.undue(message)
+    def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of a call after checks; raise why the call is refused."""
+        del message
+        return vectors
 
     def summary(self) -> dict[str, Any]:
         """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
         seconds = time.monotonic() - self._began
-        return {"seconds": seconds, "releases": 0, "epsilon": None, "records": None, "left": None}
+        return {"seconds": seconds, "releases": self.releases, "epsilon": None, "records": None, "left": None}
 
     def reserved(self) -> float | None:
         """Return ε that the owner's book has set aside for this; None without a book."""
@@ -69,7 +109,233 @@ class Work:
 
     def close(self) -> None:
         """End processes and close files."""
+        self._service.close()
 
-    def undue(self, message: object) -> FederationError:
-        """Return the refusal of a call that does not belong to this work."""
-        return FederationError(f"a {type(message).__name__} came; it does not belong to work to {self.offer.purpose}")
+
+def _limits_of_alignment(aligning: AlignmentService, own: str) -> dict[str, int]:
+    """Return the size limit of each vector of an alignment, in bytes."""
+    sizes = aligning.sizes
+    return {"positions": 8 * sizes[own], "points": sealed_size(SIZE * max(sizes.values()))} if sizes else {}
+
+
+def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
+    """Return the names of the vectors that a message of an alignment takes."""
+    match message:
+        case Multiply() if message.owner != own:
+            return ("points",)
+        case Conclude():
+            return ("positions",)
+    return ()
+
+
+class TrainingWork(Work):
+    """Work on one run: an alignment alone, or a training.
+
+    Guarantee. A query concerns this party's own columns, and vectors have the length of its records. A key is answered once,
+    durably, unless its noise repeats itself to the bit.
+
+    answered : file of the answered keys, beside the owner's book.
+    """
+
+    _service: TrainingService
+
+    def __init__(
+        self, offer: Offer, task: PartyTask, training: TrainingService, sealing: Sealing, answered: Path
+    ) -> None:
+        super().__init__(offer, training, sealing)
+        self._task, self._path = task, answered
+        self._answered: Answered | None = None
+        self._notices = 0
+
+    @property
+    def limits(self) -> Limits:
+        """Return the size limits of the next call."""
+        body, party = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1), self._party
+        if party is None:
+            return Limits(body, _limits_of_alignment(self._service.aligning, self._task.party))
+        if self._task.job.secure is not None:
+            columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
+            largest = sealed_size(8 * (party.n_trained + SPARES) * max(columns, 2 * MOST_TERMS))
+            return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
+        return Limits(body, {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS})
+
+    def takes(self, message: Any) -> Iterable[str]:
+        """Return the names of the vectors that a call takes."""
+        if self._party is None:
+            return _taken_by_alignment(message, self._task.party)
+        if isinstance(message, Legs):
+            return parcel_names(self._party.takes(message))
+        return vectors_with(message[0]) if isinstance(message, tuple) else ()
+
+    @property
+    def _party(self) -> Party | None:
+        """The party once its columns are loaded."""
+        return None if self._service.loaded is None else self._service.loaded.party
+
+    def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = self._task.party
+        if isinstance(message, Notice):
+            self._hears(message)
+        if isinstance(message, Load) and self.offer.purpose != TRAIN:
+            raise FederationError(f"party {own!r} was asked to load for {self.offer.purpose!r}")
+        if isinstance(message, tuple | Legs) and self._party is None:
+            raise FederationError(f"party {own!r} was asked for an answer before it loaded its columns")
+        if isinstance(message, tuple) and self._party is not None:
+            query, key = message
+            check_addressed(query, own, self._party.n_coordinates)
+            vectors = {name: self._of_records(name, vectors[name], self._party) for name in RECORDS if name in vectors}
+            if _noised(query):
+                self._take(key, _first_part(query, own), len(query.events()))
+        if isinstance(message, Contribute | ContributeProducts):
+            self._take(message.key, message.query.part, len(message.query.blocks))
+        return vectors
+
+    def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
+        """Return the answer to a call, and count the releases in it."""
+        sent = super().answer(message, vectors, progress)
+        if isinstance(message, tuple):
+            self.releases += _noised(message[0])
+        self.releases += isinstance(message, Contribute | ContributeProducts)
+        return sent
+
+    def _hears(self, notice: Notice) -> None:
+        if notice.run != self.offer.run:
+            raise FederationError(
+                f"party {self._task.party!r} was sent a notice of another run than the one it works on"
+            )
+        self._notices += 1
+        if self._notices > MOST_NOTICES:
+            raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")
+
+    def _take(self, key: ReleaseKey, part: int, parts: int) -> None:
+        """Record the keys of releases before they are drawn, once each."""
+        if self._task.job.privacy is None or not self._task.job.noise_source().private:
+            return
+        if self._answered is None:
+            self._answered = Answered(self._path, self._task.party, self.offer.run)
+        self._answered.take(key, part, parts)
+
+    def summary(self) -> dict[str, Any]:
+        """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
+        party = self._party
+        costs = None if party is None else party.costs()
+        return super().summary() | {
+            "epsilon": None if costs is None else costs.epsilon,
+            "records": None if party is None else party.n_records,
+            "left": None if costs is None else costs.left,
+        }
+
+    def reserved(self) -> float | None:
+        """Return ε that the owner's book has set aside; None without a book."""
+        costs = None if self._party is None else self._party.costs()
+        return None if costs is None else costs.reserved
+
+    def close(self) -> None:
+        """End processes and close files."""
+        super().close()
+        if self._answered is not None:
+            self._answered.close()
+
+    def _length(self, name: str, party: Party) -> int:
+        """Return the length of a vector of Records: one per margin of each record, or one per record; weights follow labels."""
+        job = self._task.job
+        if name in OF_MARGINS:
+            return party.n_trained * job.n_margins
+        return party.n_trained * (1 + (name == "labels" and job.targets.weights))
+
+    def _kind(self, name: str) -> str:
+        return self._task.job.margins if name == "margins" else "float64"
+
+    def _of_records(self, name: str, raw: Any, party: Party) -> Any:
+        vector = as_vector(raw, self._kind(name))
+        if len(vector) != self._length(name, party):
+            raise PrivacyError(
+                f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
+            )
+        return vector
+
+
+def vectors_with(query: Query) -> tuple[str, ...]:
+    """Return the names of the vectors of Records that go with a query."""
+    if query.need is Need.MARGINS:
+        return ("margins", "labels", "limits")
+    return ("weights",) if query.need is Need.WEIGHTS else ()
+
+
+def _noised(query: Query) -> int:
+    return sum(event is not None for event in query.events())
+
+
+def _first_part(query: Query, party: str) -> int:
+    return query.parts.get(party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+
+
+class PredictingWork(Work):
+    """Work on a prediction or an evaluation. Parts of margins travel sealed to the party that adds them."""
+
+    _service: PredictionService
+
+    @property
+    def limits(self) -> Limits:
+        """Return the size limits of the next call."""
+        n, part = self._service.n_records, self._service.part
+        if n is None:
+            return Limits(BODY_BYTES, _limits_of_alignment(self._service.aligning, part.party))
+        return Limits(BODY_BYTES, {"margins": sealed_size(8 * n * part.job.n_margins)})
+
+    def takes(self, message: Any) -> Iterable[str]:
+        """Return the names of the vectors that a call takes: margins at the party that adds up, once from each other party."""
+        if isinstance(message, TakeMargins):
+            return ("margins",) * self._service.awaits(message.sender)
+        return () if self._service.n_records is not None else _taken_by_alignment(message, self._service.part.party)
+
+    def accepted(self) -> Sent:
+        """Return whether the new records have ids."""
+        return About(self._service.ids), {}
+
+    def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
+        """Return the answer to a call; ids travel as JSON."""
+        reply, sent = super().answer(message, vectors, progress)
+        if "ids" in sent:
+            text = json.dumps(sent["ids"], ensure_ascii=False, default=str).encode()
+            sent = {**sent, "ids": text}
+        return reply, sent
+
+    def summary(self) -> dict[str, Any]:
+        """Return facts for the owner."""
+        return super().summary() | {"records": self._service.n_records}
+
+
+class DealerWork(Work):
+    """The dealer's work on one run. n_records is known from the first session on."""
+
+    def __init__(self, offer: Offer, job: Job, dealing: Dealing) -> None:
+        super().__init__(offer, dealing, None)
+        self._coordinates = sum(map(len, layout_of(job).columns.values()))
+        self._counts = dict.fromkeys(parcel_names(len(job.partition.parties)), sealed_size(8))
+        self._n_records: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Return the size limits of the next call: a gradient names the coordinates of all parties. A parcel is one word."""
+        return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
+
+    def takes(self, message: Any) -> Iterable[str]:
+        """Return the names of the parcels that a call takes: the parties' numbers of records."""
+        return self._counts if isinstance(message, CheckRecords) else ()
+
+    def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
+        """Return the answer to a leg, and count the sums to which the dealer added noise."""
+        sent = super().answer(message, vectors, progress)
+        match message:
+            case Begin():
+                self._n_records = message.n_records
+            case DealSum():
+                self.releases += len(message.query.blocks)
+            case DealProducts():
+                self.releases += 1
+        return sent
+
+    def summary(self) -> dict[str, Any]:
+        """Return facts for the dealer: seconds, records, and the number of sums to which it added noise."""
+        return super().summary() | {"records": self._n_records}

@@ -41,14 +41,14 @@ from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning.sharing import TYPICAL_MARGIN
-from vfl.secure.legs import Commitment, Contribution
+from vfl.secure.legs import Commitment, Contribution, Legs
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from coordinator.transport import Legs
+    from coordinator.transport import MessageTransport
 
 MODEL = {
     "SetUp": "setup",
@@ -117,7 +117,7 @@ class MeasuredParty(PartyActor):
         """Begin to measure."""
         self.meter, inner = Meter(), self._party
         plain = inner.leg
-        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))
+        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))  # type: ignore[method-assign, union-attr]
 
     def stated(self) -> Any:
         """Return what was measured."""
@@ -129,7 +129,7 @@ class MeasuredDealer(DealerActor):
 
     def __init__(self, job: vfl.Job) -> None:
         super().__init__(job)
-        self.meter, inner = Meter(), self._dealing
+        self.meter, inner = Meter(), self._service
         plain = inner.leg
         inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))
 
@@ -145,9 +145,18 @@ class Measured(InProcessTransport):
         super().__init__({name: load(job.for_party(name), source) for name, source in sources.items()}, Dealing(job))
         self.meter = Meter()
 
-    def post(self, to: str, leg: Any, parcels: Sequence[Any], count: int) -> Any:
+    def post(self, to: str, message: Any, *vectors: Any, **options: Any) -> Any:
         """Measure a leg."""
-        return self.meter.call(leg, lambda: super(Measured, self).post(to, leg, parcels, count))
+        if not isinstance(message, Legs):
+            return super().post(to, message, *vectors, **options)
+        made: list[Any] = []
+
+        def posted() -> tuple[Any, list[Any]]:
+            made.append(super(Measured, self).post(to, message, *vectors, **options))
+            return made[0].answer[0], list(made[0].vectors.values())
+
+        self.meter.call(message, posted)
+        return made[0]
 
 
 def problem(n: int, columns: int, block: int, passes: int) -> tuple[vfl.Job, pa.Table]:
@@ -168,7 +177,9 @@ def problem(n: int, columns: int, block: int, passes: int) -> tuple[vfl.Job, pa.
 
 
 @contextlib.contextmanager
-def transport_on(engine: str, job: vfl.Job, table: pa.Table) -> Iterator[tuple[Legs, Callable[[], list[Any]]]]:
+def transport_on(
+    engine: str, job: vfl.Job, table: pa.Table
+) -> Iterator[tuple[MessageTransport, Callable[[], list[Any]]]]:
     """Start the participants; yield their transport, and a function that returns the figures of each meter."""
     sources = sources_of(job, table, ids=False)
     if engine == "inprocess":
@@ -193,8 +204,17 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
     """Run the job in a federation on loopback; return its rounds and the figures of one meter."""
     meter, sent, rounds = Meter(lambda: 0.0), FederationTransport._sent, []
 
-    def measuring(self: Any, to: str, leg: Any, parcels: Any, count: int) -> Any:
-        return meter.call(leg, lambda: sent(self, to, leg, parcels, count))
+    def measuring(self: Any, to: str, leg: Any, *rest: Any) -> Any:
+        if not isinstance(leg, Legs):
+            return sent(self, to, leg, *rest)
+        found: list[Any] = []
+
+        def answered() -> tuple[Any, list[Any]]:
+            found.append(sent(self, to, leg, *rest))
+            return found[0][0], list(found[0][1].values())
+
+        meter.call(leg, answered)
+        return found[0]
 
     def watch(event: object) -> None:
         if isinstance(event, Round):

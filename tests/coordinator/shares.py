@@ -8,12 +8,13 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator, Outcome
+from coordinator.transport import NOTHING, Posted
 from parties.dealing import Dealing
 from parties.loading import load
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Commitment, Contribution, receivers, senders
+from vfl.secure.legs import Commitment, Contribution, Legs, receivers, senders
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -79,26 +80,29 @@ class Watched(InProcessTransport):
         self.replies += replies.values()
         return replies
 
-    def post(self, to: str, leg: Leg, parcels: Sequence[bytes], count: int) -> Any:
+    def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
         """Record a leg, and lose it if it is the one to lose."""
+        if not isinstance(message, Legs):
+            return super().post(to, message, vectors, due, **options)
+        leg: Leg = message
         self.legs.append((to, leg))
         lost = self.lose is not None and type(leg) is self.lose[0] and to == self.lose[1]
         if lost and not self.answered:
-            return self._lost(to), [CUT_OFF] * count
+            return Posted(to, self._lost(to), dict.fromkeys(due, CUT_OFF))
         if self.broken:  # an actor's later calls fail, and the first loss is the one that is seen
-            return vfl.PartyLost(f"{to!r} was cut off", to), [CUT_OFF] * count
-        reply, sent = super().post(to, leg, parcels, count)
-        self.parcels.append((to, leg, sent))
-        self.replies.append(reply)
-        return (self._lost(to), sent) if lost else (reply, sent)
+            return Posted(to, vfl.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
+        posted = super().post(to, leg, vectors, due, **options)
+        self.parcels.append((to, leg, list(posted.vectors.values())))
+        self.replies.append(posted.answer[0])
+        return Posted(to, self._lost(to), posted.vectors) if lost else posted
 
-    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
+    def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Raise the first loss."""
-        for _, answer in answers:
-            if isinstance(answer, vfl.PartyLost):
+        for own in posted:
+            if isinstance(own.answer, vfl.PartyLost):
                 self.broken = False
-                raise answer
-        return super().collect(answers)
+                raise own.answer
+        return super().collect(posted)
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Load a lost participant anew."""

@@ -34,7 +34,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     """The vectors between organisations have the bytes that the plan predicts."""
     spec, traffic = job(**solver), Traffic()
     here = vfl.train(spec, table(N), at="inprocess")
-    monkeypatch.setattr("coordinator.federation.transport.Traffic", lambda: traffic)
+    monkeypatch.setattr("coordinator.transport.Traffic", lambda: traffic)
     there = vfl.train(spec, at=joined.place)
     assert traffic.n_bytes == pytest.approx(vfl.plan(spec, N).n_bytes, rel=0.1)
     assert here.coef_.tobytes() == there.coef_.tobytes()

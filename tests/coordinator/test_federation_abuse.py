@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 import vfl
 from coordinator.federation import gathering as gatherings
 from coordinator.federation.gathering import Gathering
-from coordinator.federation.prediction import ID_BYTES, FederationPrediction
 from coordinator.federation.transport import FederationTransport
+from coordinator.prediction import ID_BYTES, predict
 from parties.joined import NotAccepted, serve
 from tests.coordinator.organisations import Joined, federation
 from tests.faults.proxy import Proxy
@@ -479,8 +479,7 @@ def test_ids_of_predictions_that_do_not_fit(joined, ids: bytes, said: str) -> No
         assert made.next().WhichOneof("frame") == "welcome"
         partition = vfl.FeaturePartition({"bank": ["a"]}, label=("bank", "y"))
         spec = vfl.Job(partition=partition, bounds={"a": (0.0, 1.0)}, privacy=vfl.Privacy(epsilon=1.0))
-        prediction = FederationPrediction(gathering, spec, ("bank",), 20.0)
-        prediction._ids = True
+        transport = FederationTransport(gathering, ("bank",), timeout=20.0)
         n = 1 + len(ids) // ID_BYTES
 
         def work() -> None:
@@ -490,5 +489,5 @@ def test_ids_of_predictions_that_do_not_fit(joined, ids: bytes, said: str) -> No
         answering = threading.Thread(target=work)
         answering.start()
         with pytest.raises(FederationError, match=said):
-            prediction.margins()
+            list(predict(transport, spec, aligns=False, ids=True))
         answering.join()

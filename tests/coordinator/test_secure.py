@@ -28,6 +28,8 @@ from vfl.secure.sharing import contributors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from coordinator.transport import Posted
+
 DATA = table()
 
 
@@ -38,13 +40,14 @@ class Checked(Watched):
         super().__init__(*arguments, **options)
         self.checked = 0
 
-    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
+    def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Compare the sum of all words with the clear sum."""
-        found = super().collect(answers)
+        answers = super().collect(posted)
+        found = {own.to: reply for own, (reply, _) in zip(posted, answers, strict=True)}
         if all(isinstance(found.get(party), legs.Contribution) for party in self.holders):
             leg = next(leg for _, leg in reversed(self.legs) if isinstance(leg, legs.Contribute))
             self._compare(leg, found)
-        return found
+        return answers
 
     def _compare(self, leg: legs.Contribute, found: dict[str, Any]) -> None:
         sharing = plan(self.spec, N).sharing

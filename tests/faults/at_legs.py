@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.federation.transport import FederationTransport
 from vfl.messages.joining import SealingKey
+from vfl.secure.legs import Legs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +27,12 @@ def at_legs(
     """
     sent = FederationTransport._sent
 
-    def acting(self: Any, to: str, leg: Any, parcels: Any, count: int) -> Any:
+    def acting(self: Any, to: str, leg: Any, *rest: Any) -> Any:
+        if not isinstance(leg, Legs):
+            return sent(self, to, leg, *rest)
         name = type(leg).__name__
         act(name, to, BEFORE)
-        answer = sent(self, to, leg, parcels, count)
+        answer = sent(self, to, leg, *rest)
         if keys is not None and isinstance(answer[0], SealingKey):
             keys.append((to, answer[0].key))
         act(name, to, AFTER)

@@ -22,7 +22,7 @@ from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
-from vfl.launch.engines.inprocess import InProcessAlignment, InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.run import checkpoint
 from vfl.launch.run.witness import Witness
 from vfl.launch.sources import sources_of
@@ -578,6 +578,8 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     from coordinator.alignment import align
     from parties.actor import PartyActor
     from vfl.alignment import Keeping
+    from vfl.kinds import to_plain
+    from vfl.messages.joining import Load
 
     spec = dataclasses.replace(job(), id="who")
     rng = np.random.default_rng(1)
@@ -597,15 +599,15 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     first = actors("run")
     for party, actor in first.items():
         actor.prepare(sources()[party], b"s" * 32, 1)
-    for _ in align(InProcessAlignment({party: actor._aligning() for party, actor in first.items()}), required=False):
+    for _ in align(InProcessTransport({party: actor._service for party, actor in first.items()}), required=False):
         pass
     for party, actor in first.items():
         actor.load(sources()[party])
     with pytest.raises(PartyLost, match="'shop' was restarted and has not loaded its data again"):
-        actors("run")["shop"].greet()
+        actors("run")["shop"].call(to_plain(Load()), (), None)
     again = actors("run")["shop"]
     again.load(sources()["shop"])
-    assert again.greet() == first["shop"].greet()
+    assert again.call(to_plain(Load()), (), None) == first["shop"].call(to_plain(Load()), (), None)
     with pytest.raises(FederationError, match="a run without an output folder keeps no aligned rows: name one"):
         actors(None)["shop"].load(sources()["shop"])
 

@@ -19,6 +19,7 @@ from coordinator.rounds import Round
 from parties.alignment import reading as aligned
 from parties.alignment.index import Index, place
 from parties.alignment.participant import Alignment
+from parties.services.aligning import AlignmentService
 from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
 from vfl.errors import (
     BudgetExceeded,
@@ -32,9 +33,10 @@ from vfl.errors import (
     VersionMismatch,
 )
 from vfl.job import file as jobfile
-from vfl.launch.engines.inprocess import InProcessAlignment
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.train import resume
 from vfl.messages import Greeting
+from vfl.messages.joining import BeginAligning, Conclude, ReadIds
 from vfl.privacy.ledger import SqliteLedger
 from vfl.security import psi
 from vfl.version import __version__
@@ -593,29 +595,36 @@ class TestResume:
             resume(tmp_path / "run", paths, at="inprocess")
 
 
-class Recording(InProcessAlignment):
-    """Records the messages to the coordinator, and can change them."""
+class Recording(InProcessTransport):
+    """Records the messages to the coordinator, and can change those of one party."""
 
-    def __init__(self, parties: Any, lie: Callable[[Indexed], Indexed] = lambda said: said) -> None:
+    def __init__(self, parties: Any, lie: Callable[[Any], Any] = lambda said: said) -> None:
         super().__init__(parties)
         self._lie = lie
         self.shown: list[bytes] = []
+        self.told: list[object] = []
 
-    def fetch(self, sets: Any) -> Any:
-        self.shown += [points.tobytes() for points in sets.values()]
-        return super().fetch(sets)
+    def collect(self, posted: Any) -> Any:
+        found = [
+            (self._lie(reply) if own.to == "telco" else reply, vectors)
+            for own, (reply, vectors) in zip(posted, super().collect(posted), strict=True)
+        ]
+        self.told += [reply for reply, _ in found]
+        self.shown += [vectors["points"].tobytes() for _, vectors in found if "points" in vectors]
+        return found
 
-    def conclude(self, positions: Any) -> Any:
-        said = super().conclude(positions)
-        return {**said, "telco": self._lie(said["telco"])}
 
-
-def sides(data: dict[str, pd.DataFrame], parties: int = 2) -> dict[str, Alignment]:
+def sides(data: dict[str, pd.DataFrame], parties: int = 2) -> dict[str, AlignmentService]:
     spec = job(parties)
     return {
-        party: Alignment(spec.for_party(party), frame, salt=SALT, cores=1, keeping=KEPT)
+        party: AlignmentService(spec.for_party(party), frame, KEPT, parties=tuple(data), salt=SALT)
         for party, frame in data.items()
     }
+
+
+def different(said: Any) -> Any:
+    """Return an Indexed with another hash; other messages as they are."""
+    return replace(said, hash="0" * 64) if isinstance(said, Indexed) else said
 
 
 def outcome_of(transport: Any, **options: Any) -> Aligned:
@@ -634,8 +643,8 @@ class TestProtocol:
         data, orders = frames(parties=3), []
         for _ in range(2):
             parties = sides(data, 3)
-            outcome_of(InProcessAlignment(parties))
-            ids = {p: data[p].customer.to_numpy()[side.settled().rows].tolist() for p, side in parties.items()}
+            outcome_of(InProcessTransport(parties))
+            ids = {p: data[p].customer.to_numpy()[side.concluded().rows].tolist() for p, side in parties.items()}
             assert ids["bank"] == ids["telco"] == ids["lab"]
             assert set(ids["bank"]) == set(joined(data).customer)
             orders.append(ids["bank"])
@@ -645,35 +654,39 @@ class TestProtocol:
     def test_the_coordinator_sees_blinded_points_and_no_salt(self) -> None:
         data = frames()
         transport = Recording(sides(data))
-        greetings = transport.greet()
         outcome_of(transport)
+        assert len(transport.shown) == 2
         hashes = {psi.hash_to_points([cell.encode()], SALT).tobytes() for cell in people().customer}
         for points in transport.shown:
             assert not hashes & {points[k : k + psi.SIZE] for k in range(0, len(points), psi.SIZE)}
-        assert SALT.hex() not in repr(greetings)
+        assert SALT.hex() not in repr(transport.told)
+        assert repr(SALT) not in repr(transport.told)
 
     def test_different_hashes_are_detected(self) -> None:
         with pytest.raises(FederationError, match="the parties' aligned ids differ"):
-            outcome_of(Recording(sides(frames()), lambda said: replace(said, hash="0" * 64)))
+            outcome_of(Recording(sides(frames()), different))
         with pytest.raises(DataError, match="aligned differently"):
             agreed_records({name: Greeting(__version__, 5, alignment=name) for name in ("bank", "telco")})
 
     def test_another_version_is_refused(self) -> None:
-        class Older(InProcessAlignment):
-            def greet(self) -> dict[str, IdsGreeting]:
-                return {**super().greet(), "telco": IdsGreeting("0.0.0", 1, "text")}
-
         with pytest.raises(VersionMismatch, match=r"party 'telco' runs vfl 0\.0\.0"):
-            outcome_of(Older(sides(frames())))
+            outcome_of(Recording(sides(frames()), lambda said: IdsGreeting("0.0.0", 1, "text")))
 
     def test_messages_in_wrong_order(self) -> None:
         side = sides(frames())["bank"]
+        with pytest.raises(FederationError, match="before it read its ids"):
+            side.answer(Conclude(), {"positions": np.arange(3)})
+        greeting, _ = side.answer(ReadIds(), {})
+        sizes = {"bank": greeting.n_ids, "telco": 5}
         with pytest.raises(FederationError, match="before its alignment began"):
-            side.conclude(np.arange(3))
+            side.answer(Conclude(), {"positions": np.arange(3)})
         with pytest.raises(FederationError, match="before its records are aligned"):
-            side.settled()
+            side.concluded()
         with pytest.raises(FederationError, match="continue an alignment that it does not have"):
-            side.begin(alignment_name(SALT))
+            side.answer(BeginAligning(alignment_name(SALT), sizes), {})
+        for wrong in ({}, sizes | {"bank": 1}, sizes | {"lab": 5}, sizes | {"telco": 1 << 29}):
+            with pytest.raises(FederationError, match=r"number of its ids|impossible numbers"):
+                side.answer(BeginAligning(None, wrong), {})
 
     def test_an_index_file_holds_the_written_values(self, tmp_path: Path) -> None:
         index = Index(SALT, "ab", "cd", np.array([5, 2, 9]))

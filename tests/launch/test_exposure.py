@@ -17,9 +17,7 @@ import vfl
 from parties.prediction import NewRows
 from vfl.errors import DataError, PartitionError, SpecificationError
 from vfl.evaluation.statistics import Residuals
-from vfl.kinds import to_plain
 from vfl.losses import Poisson
-from vfl.messages.joining import Measure
 from vfl.planning import plan
 
 N = 400
@@ -143,7 +141,7 @@ def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -
     rows.keep(rows.margins())
     v = rows.total(rows.margins()) + np.log(table["years"])
     t = np.clip(np.abs(LOSS.response(v) - table["y"]) / 10.0, 0.0, 1.0)
-    found_sums = rows.sum_of(to_plain(Measure(Residuals(LOSS, 10.0, (1 << 20, 1)))))
+    found_sums = rows.sum_of(Residuals(LOSS, 10.0, (1 << 20, 1)))
     assert found_sums[0] == pytest.approx(t.sum() * (1 << 20), abs=N)
 
 

@@ -19,12 +19,15 @@ import pytest
 import vfl
 from parties import loading
 from parties.loading import load_range
-from parties.prediction import ModelPart, NewRows, Prediction
-from vfl.errors import ConsentRefused, DataError, OutputError, SpecificationError, VflError
+from parties.permission import permitted
+from parties.prediction import ModelPart, NewRows
+from parties.services.aligning import AlignmentService
+from parties.services.predicting import PredictionService
+from vfl.alignment import Keeping
+from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
 from vfl.evaluation.statistics import Outcomes
-from vfl.kinds import to_plain
 from vfl.losses import Logistic
-from vfl.messages.joining import Measure
+from vfl.messages.joining import AddUp, Applied, Apply, Measure, TakeMargins
 from vfl.schema import Boolean, Categorical, Numeric
 from vfl.shards import Here
 
@@ -232,28 +235,42 @@ def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path,
         vfl.predict(result, plain, at=vfl.Ray(shards=shards))
 
 
+def alone(result: Result, policy: str, *, shards: int, measured: bool) -> PredictionService:
+    """Return the work of the party that adds up."""
+    part, source = result.part("bank"), labels()
+    return PredictionService(
+        part,
+        source,
+        parties=part.job.partition.parties,
+        permission=permitted(part, source, policy, labels=measured),
+        measured=measured,
+        aligning=AlignmentService(part.job.for_party("bank").features, source, Keeping(), parties=()),
+        rows=Here([NewRows(part, labelled=measured) for _ in range(shards)]),
+    )
+
+
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path: Path, shards: int) -> None:
     """The records of all shards are counted once; the shards' sums are those of all records."""
-    made = []
+    made, counted = [], Outcomes(Logistic(), 1.0, (1, 1))
     for allowed in (N, N - 1):
         policy = str(allowing(tmp_path, records=allowed, labels="true"))
-        own = Prediction(result.part("bank"), "bank", labels(), parties=["bank"], policy=policy, measured=True)
-        rows = Here([NewRows(result.part("bank"), labelled=True) for _ in range(shards)])
-        with pytest.raises(ConsentRefused, match="left today") if allowed < N else nullcontext():
-            own.load(rows, labels())
-        made.append(own)
-        (tmp_path / "bank.predictions").unlink()
-    assert made[1].margins() == ()
+        for measured in (False, True):
+            (tmp_path / "bank.predictions").unlink(missing_ok=True)
+            own = alone(result, policy, shards=shards, measured=measured)
+            with pytest.raises(ConsentRefused, match="left today") if allowed < N else nullcontext():
+                assert own.answer(Apply(), {}) == (Applied(N), {})
+                own.answer(TakeMargins("telco"), {"margins": np.zeros(N)})
+            made.append(own)
+    for refused in made[2:]:
+        with pytest.raises(FederationError, match=r"asked for margins before|asked to measure before"):
+            refused.answer(AddUp() if refused is made[2] else Measure(counted), {})
     whole = result.part("bank").margins(labels())
-    assert np.concatenate(made[0].margins()).tobytes() == whole.tobytes()
-    assert made[0].keep([made[0].margins()]) == N
-    ids, margins = made[0].named(made[0].total([made[0].margins()]))
-    assert ids == table()["customer"].tolist()
-    assert margins.tobytes() == (whole + result.part("bank").intercept).tobytes()
-    counted = Outcomes(Logistic(), 1.0, (1, 1))
-    sums = made[0].sum_of(to_plain(Measure(counted)))
-    assert sums.tolist() == counted(margins, 2.0 * table()["default"].to_numpy() - 1.0).tolist()
+    _, added = made[0].answer(AddUp(), {})
+    assert added["ids"] == table()["customer"].tolist()
+    assert added["margins"].tobytes() == (whole + result.part("bank").intercept).tobytes()
+    _, sums = made[1].answer(Measure(counted), {})
+    assert sums["sum"].tolist() == counted(added["margins"], 2.0 * table()["default"].to_numpy() - 1.0).tolist()
 
 
 def test_unaligned_rows_must_have_equal_numbers(result: Result) -> None:

@@ -172,19 +172,20 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
     class Method:
         def remote(self, *arguments: Any) -> Any:
             sent.append(arguments)
-            return (FORMAT, "reply", (), None, None, 0.0), None
+            return (FORMAT, "reply", (), None, None, 0.0), {}
 
     class Actor:
-        answer = Method()
+        call = Method()
 
     transport = RayTransport({"bank": Actor(), "telco": Actor()}, 1.0)
-    monkeypatch.setattr(transport, "_gather", dict)
+    monkeypatch.setattr("coordinator.cluster.ray_transport.answer_of", lambda name, answer, seconds: answer)
     for _, share, records in run("GCD GS-q", True)[0].asked:
         transport.ask({"bank": share}, records, KEY)
     assert sent
-    for query, key, *vectors, near in sent:
-        NoClasses(io.BytesIO(pickle.dumps((query, key, near)))).load()
-        assert all(vector is None or type(vector) is np.ndarray for vector in vectors)
+    for plain, names, passed, *vectors in sent:
+        NoClasses(io.BytesIO(pickle.dumps((plain, names, passed)))).load()
+        assert all(type(vector) is np.ndarray for vector in vectors)
+    assert any(len(each) > 3 for each in sent)
 
 
 class Untouchable:

@@ -20,7 +20,7 @@ from parties.loading import ids_of_shards
 from tests.coordinator.test_transports import PARTITION, job, table
 from vfl.alignment import Keeping
 from vfl.errors import DataError, PartyLost
-from vfl.launch.engines.inprocess import InProcessAlignment
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.security import psi
 from vfl.security.identifiers import alignment_hash, in_order
 from vfl.shards import Here
@@ -119,7 +119,7 @@ def aligned(sources: dict[str, Any], shards: int, keeping: dict[str, Keeping]) -
     }
     for name, actor in actors.items():
         actor.prepare(sources[name], SALT, 1)
-    for _ in align(InProcessAlignment({name: actor._aligning() for name, actor in actors.items()})):
+    for _ in align(InProcessTransport({name: actor._service for name, actor in actors.items()})):
         pass
     return actors
 
@@ -141,7 +141,7 @@ def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
         kept = {name: Keeping(folder=str(tmp_path / f"{name} {shards}"), run="r") for name in sources}
         actors = aligned(sources, shards, kept)
         bank = actors["bank"]
-        index = bank._aligning().index
+        index = bank._service.aligning._alignment.index
         assert index is not None
         bank.load(sources["bank"])
         found = np.array(index.rows), index.hash, held(bank)

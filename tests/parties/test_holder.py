@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
+from coordinator.transport import NOTHING, Posted
 from parties.dealing import Dealing
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
@@ -67,7 +68,7 @@ def test_noise_below_every_planned_release_is_refused(run: Watched, factor: floa
         asked_again(run, leg, query=lowered)
     _, deal = last(run, legs.DealSum)
     with pytest.raises(PrivacyError, match="less noise than any release"):
-        InProcessTransport.post(run, DEALER, replace(deal, query=lowered), (), 1)
+        InProcessTransport.post(run, DEALER, replace(deal, query=lowered))
 
 
 def test_the_same_opening_is_not_made_twice(run: Watched) -> None:
@@ -83,7 +84,7 @@ def test_the_same_opening_is_not_made_twice(run: Watched) -> None:
             asked_again(run, leg, key=replace(leg.key, attempt=9))
     _, deal = last(run, legs.DealSum)
     with pytest.raises(PrivacyError, match="asked for twice"):
-        InProcessTransport.post(run, DEALER, deal, (), 1)
+        InProcessTransport.post(run, DEALER, deal)
 
 
 def test_another_cap_set_up_or_series_is_refused(run: Watched) -> None:
@@ -104,21 +105,21 @@ def test_a_leg_of_another_session_is_refused(run: Watched) -> None:
     for kind in (legs.Contribute, legs.MaskAngles, legs.ShareResidual, legs.DealSum, legs.DealWaves):
         to, leg = last(run, kind)
         with pytest.raises(FederationError, match="a session that has ended"):
-            InProcessTransport.post(run, to, replace(leg, session="another"), (), 1)
+            InProcessTransport.post(run, to, replace(leg, session="another"))
 
 
 def test_a_version_is_masked_once(run: Watched) -> None:
     """A second model under the masks of the first would show the difference of two margins."""
     to, leg = last(run, legs.MaskAngles)
     with pytest.raises(PrivacyError, match="asked for twice"):
-        InProcessTransport.post(run, to, replace(leg, w=leg.w + 1.0), (), 1)
+        InProcessTransport.post(run, to, replace(leg, w=leg.w + 1.0))
 
 
 def test_a_set_up_is_masked_once(run: Watched) -> None:
     """Masked columns of two scales under one mask would show their difference to the holders."""
     to, leg = last(run, legs.SetUp)
     with pytest.raises(PrivacyError, match="new set-up number"):
-        InProcessTransport.post(run, to, replace(leg, cap=2.0 * leg.cap), (), 1)
+        InProcessTransport.post(run, to, replace(leg, cap=2.0 * leg.cap))
 
 
 def test_a_dealer_that_was_restarted_is_lost() -> None:
@@ -133,12 +134,12 @@ def test_a_dealer_deals_only_for_the_number_of_records_that_the_parties_state(st
     run = Watched(job(privacy=PRIVACY, solver=vfl.SkGD(block_size=4, passes=1)), table())
     post = run.post
 
-    def lying(to: str, leg: Any, parcels: Any, count: int) -> Any:
+    def lying(to: str, leg: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
         if to == DEALER and isinstance(leg, legs.Begin) and stated is not None:
             leg = replace(leg, n_records=leg.n_records + stated)
         if isinstance(leg, legs.StateRecords | legs.CheckRecords) and stated is None:
-            return (Done(), [b""] * count)
-        return post(to, leg, parcels, count)
+            return Posted(to, (Done(), {}), dict.fromkeys(due, b""))
+        return post(to, leg, vectors, due, **options)
 
     run.post = lying  # type: ignore[method-assign]
     with pytest.raises(VflError, match=f"states {N}" if stated else "before the parties have stated their number"):

@@ -111,7 +111,7 @@ def test_every_participant_refuses_the_keys_of_its_session_again():
     assert len(begun) == 3
     for to, leg in begun.items():
         with pytest.raises(PrivacyError, match="the keys of one session twice"):
-            transport.post(to, leg, (), 0)
+            transport.post(to, leg)
 
 
 def test_keys_that_the_dealer_refuses_leave_the_deviation_of_its_noise_as_it_was():

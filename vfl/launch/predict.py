@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parties.alignment.reading import holds_ids, joined_rows, raw_ids
-from parties.permission import all_permitted
-from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
+from parties.alignment.reading import holds_ids, raw_ids
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError
@@ -20,11 +18,11 @@ from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
 from vfl.losses import loss_of
 from vfl.problem import coordinates_of
-from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from coordinator.prediction import Predicted
     from parties.prediction import ModelPart
     from vfl.job import Job
     from vfl.launch.engines.place import At
@@ -124,7 +122,10 @@ def predict(
         return _of_table(model, data, policies, place.shards)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
     if isinstance(place, InProcess):
-        return _here(parts, sources, policies, place.shards)
+        from vfl.launch.engines import inprocess
+
+        found = inprocess.predict(parts, sources, policies=policies, shards=place.shards)
+        return _followed(found, tuple(sources), watch)
     from vfl.launch.engines import ray as ray_engine
 
     return _followed(ray_engine.predict(parts, sources, place=place, policies=policies), tuple(sources), watch)
@@ -145,20 +146,20 @@ def _across(
 
 
 def _followed(
-    events: Iterable[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]],
+    events: Iterable[Aligning | Aligned | Predicted],
     parties: tuple[str, ...],
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
-    """Return the predictions that end a prediction by actors or organisations; show its alignment to `watch`."""
+    """Return the predictions that end the events; show the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
     for event in events:
-        if isinstance(event, tuple):
-            job, ids, margins = event
-        elif isinstance(event, Aligned):
+        if isinstance(event, Aligned):
             rows = event.sizes
+        elif not isinstance(event, Aligning):
+            found = event
         elif watch is not None:
             watch(event)
-    return _labelled(job, parties, margins, ids, rows)
+    return _labelled(found.job, parties, found.margins, found.ids, rows)
 
 
 def _of_table(result: Result, table: Any, policies: Mapping[str, str], shards: int) -> Predictions:
@@ -184,29 +185,10 @@ def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, Mod
     return {party: str(Path(path).expanduser().absolute()) for party, path in parts.items()}, dict(data)
 
 
-def _here(
-    parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], policies: Mapping[str, str], shards: int
-) -> Predictions:
-    read = {party: part_of(part, party) for party, part in parts.items()}
-    job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
-    first = receiver_of(job, tuple(sources))
-    permissions = all_permitted(read, sources, policies, receiver=first)
-    joined = joined_rows(job, sources, first=first, common=True)
-    margins, rows = {}, {}
-    for party in (party for party in job.partition.parties if party in sources):
-        part = read[party].margins(sources[party], permission=permissions[party], shards=shards)
-        rows[party] = len(part)
-        margins[party] = part[joined[party]] if joined else part
-    total = added(margins, next(iter(read.values())).intercept)
-    ids = raw_ids(job.for_party(first), sources[first]) if joined else []
-    named = [ids[row] for row in joined[first]] if joined else None
-    return _labelled(job, tuple(sources), total, named, rows if joined else None)
-
-
 def _labelled(
     job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None, rows: Mapping[str, int] | None = None
 ) -> Predictions:
-    loss, column = loss_of(job.loss), None if ids is None else job.ids[receiver_of(job, parties)]
+    loss, column = loss_of(job.loss), None if ids is None else job.ids[job.partition.receiver(parties)]
     probabilities = probabilities_of(job, margins) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
     return Predictions(margins, labels_of(job, margins), listed, column, probabilities, rows, job.class_names)

@@ -360,7 +360,7 @@ class TestQueries:
 
     def test_the_number_of_notices_is_limited(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each may add an entry to the owner's book."""
-        monkeypatch.setattr("parties.joined.training.MOST_NOTICES", 4)
+        monkeypatch.setattr("parties.joined.work.MOST_NOTICES", 4)
         counter.begin(job())
         for _ in range(2):
             counter.call(Notice(Phase.COMPARE, "run1", "account"))
@@ -530,7 +530,7 @@ class TestSealing:
             assert "impossible numbers of ids" in counter.refused(BeginAligning(None, sizes))
 
     def test_a_set_beyond_this_machines_memory(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("parties.joined.aligning.memory_here", lambda: 1e9)
+        monkeypatch.setattr("parties.services.aligning.memory_here", lambda: 1e9)
         counter.call(offer(job(id="customer"), purpose="align"))
         counter.call(ReadIds())
         said = counter.refused(BeginAligning(None, {"bank": N, "telco": 1 << 28}))

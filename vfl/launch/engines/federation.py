@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from parties.dealing import Dealing
 from parties.session import Credentials
@@ -19,8 +19,7 @@ from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import dealer_of
 from vfl.launch.metrics import meters
-from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, Done, Finish, Offer
-from vfl.planning import layout_of
+from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,12 +28,14 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Outcome
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Link
+    from coordinator.federation.transport import FederationTransport
+    from coordinator.prediction import Predicted
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.prediction import ModelPart
     from vfl.alignment import Aligning
+    from vfl.evaluation import Findings
     from vfl.job import Job
     from vfl.launch.engines.place import Organisations
-    from vfl.messages import Statistic
     from vfl.planning import Plan
     from vfl.types import Vector
 
@@ -75,22 +76,22 @@ def run(
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
 
-    with _gathered(place, there, dealer) as gathering, _offered(gathering, members, offer, place) as complete:
+    with _gathered(place, there, dealer) as gathering, _offering(gathering, members) as complete:
         transport = FederationTransport(
             gathering,
             there,
-            offer=lambda link: _accepted(link, offer, place.faults.answer_seconds, again=True),
+            offer=lambda link: _accepted(link, offer, place.faults.answer_seconds),
             parts=lru_cache(lambda n: _parts(job, n)),
             timeout=place.faults.answer_seconds,
             load_seconds=LOAD_SECONDS,
             n_margins=job.n_margins,
             kind=job.margins,
             dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
-            widest=max(len(names) for names in layout_of(job).columns.values()) + 1,
             targets=job.targets,
         )
+        transport.call({member: offer(member, False) for member in members}, Done)
         if job.id is not None:
-            yield from _aligned(gathering, there, place, arrangement)
+            yield from _aligned(transport, arrangement)
         telemetry = Telemetry(job.name, budget.run, meters(), transport.traffic)
         for event in Coordinator(transport, faults=place.faults).stream(job, budget, log):
             telemetry(event)
@@ -111,8 +112,9 @@ def align_only(
     """Wait for the parties and yield the progress of an alignment, then its outcome."""
     parties = tuple(job.partition.parties)
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
-    with _gathered(place, parties) as gathering, _offered(gathering, parties, offer, place) as complete:
-        for event in _aligned(gathering, parties, place, arrangement):
+    with _working(place, parties) as (transport, complete):
+        transport.call({party: offer(party, False) for party in parties}, Done)
+        for event in _aligned(transport, arrangement):
             if isinstance(event, Aligned):
                 complete()
             yield event
@@ -120,52 +122,43 @@ def align_only(
 
 def predict(
     parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
-) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
-    """Have every party apply its part of a model; yield the alignment, then job, ids and margins of the records."""
-    from coordinator.federation.prediction import FederationPrediction
+) -> Iterator[Aligning | Aligned | Predicted]:
+    """Have every party apply its part of a model; yield the alignment, then the predictions."""
+    from coordinator.prediction import predict
+
+    with _working(place, tuple(parts)) as (transport, complete):
+        job, ids = _agreed(transport, parts, PREDICT, sources)
+        found = yield from predict(transport, job, aligns=ids, ids=ids)
+        complete()
+        yield found
+
+
+def evaluate(
+    parts: Mapping[str, ModelPart], sources: Mapping[str, str], w: Vector, *, place: Organisations
+) -> Iterator[Aligning | Aligned | Findings]:
+    """Have every party apply its part of a model; yield the alignment, then the measures."""
+    from coordinator.prediction import evaluate
+
+    with _working(place, tuple(parts)) as (transport, complete):
+        job, ids = _agreed(transport, parts, EVALUATE, sources)
+        found = yield from evaluate(transport, job, w, aligns=ids)
+        complete()
+        yield found
+
+
+def _agreed(
+    transport: FederationTransport, parts: Mapping[str, ModelPart], purpose: str, sources: Mapping[str, str]
+) -> tuple[Job, bool]:
+    """Offer the parts of a model, about which the owners' policies decide; return its job, and True if records have ids."""
     from parties.alignment.reading import all_hold_ids
 
-    job = next(iter(parts.values())).job
-    offer = _offer_of_parts(parts, PREDICT, sources)
-    with _gathered(place, tuple(parts)) as gathering, _offering(gathering, tuple(parts)) as complete:
-        prediction = FederationPrediction(gathering, job, tuple(parts), place.faults.answer_seconds)
-        prediction.offer(lambda party: offer(party, False), partial(all_hold_ids, job.ids))
-        yield from prediction.align()
-        ids, margins = prediction.margins()
-        complete()
-        yield job, ids, margins
-
-
-@contextlib.contextmanager
-def measuring(
-    parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
-) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
-    """Have every party apply its part of a model; yield n, True if records were joined, and a function that returns sums."""
-    from coordinator.federation.prediction import FederationPrediction
-    from parties.alignment.reading import all_hold_ids
-
-    job = next(iter(parts.values())).job
-    offer = _offer_of_parts(parts, EVALUATE, sources)
-    with _gathered(place, tuple(parts)) as gathering, _offering(gathering, tuple(parts)) as complete:
-        prediction = FederationPrediction(gathering, job, tuple(parts), place.faults.answer_seconds)
-        prediction.offer(lambda party: offer(party, False), partial(all_hold_ids, job.ids))
-        joined = bool(list(prediction.align()))
-        n_records = prediction.collect()
-        yield n_records, joined, prediction.sums
-        complete()
-
-
-def _offer_of_parts(
-    parts: Mapping[str, ModelPart], purpose: str, sources: Mapping[str, str]
-) -> Callable[[str, bool], Offer]:
-    run = uuid.uuid4().hex
-
-    def offer(party: str, again: bool) -> Offer:
-        part = parts[party]
-        source = sources.get(party, "")
-        return Offer(purpose, run, part.to_json(), part.digest, tuple(parts), source, resumed=again)
-
-    return offer
+    job, run = next(iter(parts.values())).job, uuid.uuid4().hex
+    offers = {
+        party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), sources.get(party, ""))
+        for party, part in parts.items()
+    }
+    about = transport.call(offers, About)
+    return job, bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in about.items()})
 
 
 def _parts(job: Job, n_records: int) -> tuple[int, int]:
@@ -212,21 +205,22 @@ def _offer_of(
     return offer
 
 
-def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float, *, again: bool = False) -> None:
-    from coordinator.federation.transport import expected
+def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -> None:
+    """Offer the work again to a party that has come back."""
+    from coordinator.transport import expected
 
-    expected(link.call(offer(link.party, again)).wait(seconds)[0], Done, link.party)
+    expected(link.call(offer(link.party, True)).wait(seconds)[0], Done, link.party)
 
 
 @contextlib.contextmanager
-def _offered(
-    gathering: Gathering, parties: tuple[str, ...], offer: Callable[[str, bool], Offer], place: Organisations
-) -> Iterator[Callable[[], None]]:
-    """Offer the work to all parties; else as `_offering`."""
-    with _offering(gathering, parties) as complete:
-        for link in [gathering.link(party, place.faults.wait_seconds) for party in parties]:
-            _accepted(link, offer, place.faults.answer_seconds)
-        yield complete
+def _working(
+    place: Organisations, parties: tuple[str, ...]
+) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
+    """Wait for the parties of an alignment, a prediction or an evaluation; else as `_offering`."""
+    from coordinator.federation.transport import FederationTransport
+
+    with _gathered(place, parties) as gathering, _offering(gathering, parties) as complete:
+        yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds), complete
 
 
 @contextlib.contextmanager
@@ -261,12 +255,8 @@ def _finish(gathering: Gathering, parties: tuple[str, ...], why: str) -> None:
                 link.call(Finish(why)).wait(FINISH_SECONDS)
 
 
-def _aligned(
-    gathering: Gathering, parties: tuple[str, ...], place: Organisations, arrangement: Arrangement
-) -> Iterator[Aligning | Aligned]:
+def _aligned(transport: FederationTransport, arrangement: Arrangement) -> Iterator[Aligning | Aligned]:
     from coordinator.alignment import align
-    from coordinator.federation.alignment import FederationAlignment
 
-    transport = FederationAlignment(gathering, parties, place.faults.answer_seconds)
-    transport.introduce()
+    transport.exchange_keys(salted=True)
     yield (yield from align(transport, required=arrangement.required))

@@ -10,35 +10,43 @@ from coordinator.alignment import align
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.states.shards import MarginShards, ShardMargins, whole
-from parties.alignment.participant import Alignment
+from coordinator.transport import NOTHING, MessageTransport, Posted
+from parties.alignment.reading import joined_rows
 from parties.dealing import Dealing
 from parties.loading import consented, load
+from parties.permission import all_permitted
+from parties.prediction import NewRows, PartGreeting, agreed, part_of
+from parties.services.aligning import AlignmentService
+from parties.services.predicting import PredictionService
+from parties.services.service import Service
+from parties.services.training import PartyService
+from vfl.alignment import Aligned, Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.job.site import InProcess
-from vfl.kinds import from_plain, to_plain
+from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
 from vfl.launch.engines.arrangement import Arrangement, cores_each
-from vfl.messages import Query, Reply
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
-from vfl.shards import Each, Here
+from vfl.shards import Here
+from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
+    from coordinator.prediction import Predicted
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.alignment.index import Index
     from parties.party import Party
-    from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
+    from parties.prediction import ModelPart
+    from vfl.alignment import Aligning
+    from vfl.evaluation import Findings
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages import BookHeads, Greeting, Notice, Records
+    from vfl.messages import Greeting
     from vfl.planning import Plan
-    from vfl.privacy.events import ReleaseKey
-    from vfl.secure.legs import Leg, Parcel
-    from vfl.security.psi import Points
-    from vfl.types import Integers, Vector
+    from vfl.types import Vector
 
 
 ONE_PROCESS = (
@@ -47,92 +55,66 @@ ONE_PROCESS = (
 )
 
 
-class InProcessTransport:
-    """Transport that calls the parties one after the other in this process."""
+class InProcessTransport(MessageTransport):
+    """Transport that calls the participants one after the other in this process. Errors keep their traces.
 
-    def __init__(self, parties: Mapping[str, Party], dealer: Dealing | None = None) -> None:
+    parties : {party: a loaded party, or a service (parties.services)}. dealer : of a run on shares.
+    """
+
+    def __init__(self, parties: Mapping[str, Party | Service], dealer: Dealing | None = None) -> None:
+        super().__init__(parties)
         self._parties = parties
         self._dealer = dealer
 
-    def greet(self) -> dict[str, Greeting]:
-        """Return every party's greeting."""
-        return {name: party.greet() for name, party in self._parties.items()}
+    def post(
+        self,
+        to: str,
+        message: object,
+        vectors: Mapping[str, Any] = NOTHING,
+        due: Mapping[str, int] = NOTHING,
+        *,
+        passed: bool = False,
+        steps: int = 0,
+        seconds: float | None = None,
+    ) -> Posted:
+        """Call a participant with a message in plain form, from which it rebuilds the message of registered kinds."""
+        del due, seconds
+        service, rebuilt = self._service(to), from_plain_call(to_plain_call(message))
+        if steps:
+            return Posted(to, service.stream(rebuilt, vectors))
+        reply, sent = service.answer(rebuilt, vectors)
+        answer = from_plain(to_plain(reply), type(reply))
+        return Posted(to, (answer, {}), sent) if passed else Posted(to, (answer, sent))
 
-    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Deliver each notice to its party and return the heads of those parties' books."""
-        return {name: self._parties[name].hear(notice) for name, notice in notices.items()}
+    def collect(self, posted: Sequence[Posted]) -> list[Any]:
+        """Return the replies, which are in this process already."""
+        return [own.answer for own in posted]
 
-    def labels(self, party: str) -> Vector:
-        """Return y, (n,), or of each shard."""
-        labels: Vector = self._parties[party].labels()
-        return labels
-
-    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each share to its party in plain form, one party after the other. A party rebuilds it from registered kinds."""
-        replies = {}
-        for name, share in shares.items():
-            reply = self._parties[name].answer(from_plain(to_plain(share), Query), records, key)
-            vector: Any = reply.vector
-            if isinstance(vector, Each):  # pieces travel from shard to shard
-                reply = replace(reply, vector=None)
-            replies[name] = from_plain(to_plain(reply), Reply)
-            if isinstance(vector, Each):
-                pieces: Any = vector
-                replies[name] = replace(replies[name], vector=pieces)
-        return replies
+    def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
+        """Let the participants work, one after the other, and yield the progress of each."""
+        answers = []
+        for own in posted:
+            while True:
+                try:
+                    yield own.to, next(own.answer)
+                except StopIteration as end:
+                    answers.append(end.value)
+                    break
+        return answers
 
     def together(self, party: str) -> tuple[str, ...]:
         """Return the party alone."""
         return (party,)
 
-    def post(self, to: str, leg: Leg, parcels: Sequence[Parcel], count: int) -> tuple[object, list[Parcel]]:
-        """Call a participant with a leg in plain form; return its reply and its parcels."""
-        participant = self._dealer if to == DEALER else self._parties[to]
-        if participant is None:
-            raise FederationError("a run on shares has no dealer")
-        reply, sent = participant.leg(from_plain(to_plain(leg), type(leg)), parcels)
-        return from_plain(to_plain(reply), type(reply)), sent
-
-    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
-        """Return the replies, which are in this process already."""
-        return dict(answers)
-
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
         raise PartyLost(f"party {party!r} is lost, and the in-process engine cannot restart parties", party)
 
-
-class InProcessAlignment:
-    """Transport of an alignment between parties in this process, which multiply one after the other."""
-
-    def __init__(self, parties: Mapping[str, Alignment]) -> None:
-        self._parties = parties
-
-    def greet(self) -> dict[str, IdsGreeting]:
-        """Return every party's greeting, which describes its ids."""
-        return {name: party.greet() for name, party in self._parties.items()}
-
-    def begin(self, pending: str | None) -> None:
-        """Start the alignment at all parties."""
-        for party in self._parties.values():
-            party.begin(pending)
-
-    def multiply(
-        self, step: Mapping[str, str], sets: Mapping[str, Points]
-    ) -> Generator[tuple[str, int], None, dict[str, Points]]:
-        """Let the parties multiply, one after the other; yield the progress of each."""
-        for name, owner in step.items():
-            for done in self._parties[name].multiply(owner, sets[owner] if owner != name else None):
-                yield name, done
-        return {owner: self._parties[name].take(owner) for name, owner in step.items()}
-
-    def fetch(self, sets: Mapping[str, Points]) -> dict[str, Points]:
-        """Return the sets, which are in this process already."""
-        return dict(sets)
-
-    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
-        """Send every party its positions and return what it then says of its index."""
-        return {name: self._parties[name].conclude(own) for name, own in positions.items()}
+    def _service(self, to: str) -> Service:
+        participant = self._dealer if to == DEALER else self._parties[to]
+        if participant is None:
+            raise FederationError("a run on shares has no dealer")
+        return participant if isinstance(participant, Service) else PartyService(participant)
 
 
 def run(
@@ -181,13 +163,88 @@ def align_only(
 def _aligned(
     tasks: Mapping[str, PartyTask], sources: Mapping[str, Any], arrangement: Arrangement, cores: int
 ) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
-    alignments: dict[str, Alignment] = {}
-    salt = new_salt()
+    salt, parties = new_salt(), tuple(sources)
+    alignments = {
+        name: AlignmentService(tasks[name], source, arrangement.keeping(name), parties=parties, salt=salt, cores=cores)
+        for name, source in sources.items()
+    }
     try:
-        for name, source in sources.items():
-            alignments[name] = Alignment(tasks[name], source, salt=salt, cores=cores, keeping=arrangement.keeping(name))
-        yield (yield from align(InProcessAlignment(alignments), required=arrangement.required))
-        return {name: alignment.settled() for name, alignment in alignments.items()}
+        yield (yield from align(InProcessTransport(alignments), required=arrangement.required))
+        return {name: alignment.concluded() for name, alignment in alignments.items()}
     finally:
         for alignment in alignments.values():
             alignment.close()
+
+
+def predict(
+    parts: Mapping[str, ModelPart | str],
+    sources: Mapping[str, Any],
+    *,
+    policies: Mapping[str, str] | None = None,
+    shards: int = 1,
+) -> Iterator[Aligned | Aligning | Predicted]:
+    """Apply every party's part of a model in this process; yield the sizes of joined sources, then the predictions."""
+    from coordinator.prediction import predict
+
+    transport, job, joined = _applying(parts, sources, lambda: sources, policies, shards, measured=False)
+    if joined is not None:
+        yield joined
+    yield (yield from predict(transport, job, aligns=False, ids=joined is not None))
+
+
+def evaluate(
+    parts: Mapping[str, ModelPart],
+    named: Mapping[str, Any],
+    sources: Callable[[], Mapping[str, Any]],
+    w: Vector,
+    *,
+    policies: Mapping[str, str] | None = None,
+    shards: int = 1,
+) -> Iterator[Aligned | Aligning | Findings]:
+    """Measure a model in this process; yield the sizes of joined sources, then the findings.
+
+    named : {party: its source as it was named}, about which its owner is asked. sources : returns the sources after that.
+    """
+    from coordinator.prediction import evaluate
+
+    transport, job, joined = _applying(parts, named, sources, policies, shards, measured=True)
+    if joined is not None:
+        yield joined
+    yield (yield from evaluate(transport, job, w, aligns=False))
+
+
+def _applying(
+    parts: Mapping[str, ModelPart | str],
+    named: Mapping[str, Any],
+    sources_of: Callable[[], Mapping[str, Any]],
+    policies: Mapping[str, str] | None,
+    shards: int,
+    *,
+    measured: bool,
+) -> tuple[InProcessTransport, Job, Aligned | None]:
+    """Ask all owners, then join the sources by ids, which this process compares in the clear, if they have any.
+
+    Returns a transport to the parties, the job, and the sizes of sources that were joined.
+    """
+    read = {party: part_of(part, party) for party, part in parts.items()}
+    job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
+    parties = tuple(party for party in job.partition.parties if party in parts)
+    first = job.partition.receiver(parties)
+    permissions = all_permitted(read, named, policies, receiver=first, measured=measured)
+    sources = {party: source for party, source in sources_of().items() if party in parts}
+    rows, counts = joined_rows(job, sources, first=first, common=True)
+    services = {
+        party: PredictionService(
+            read[party],
+            sources[party],
+            parties=parties,
+            permission=permissions[party],
+            measured=measured,
+            aligning=AlignmentService(job.for_party(party).features, sources[party], Keeping(), parties=parties),
+            rows=Here([NewRows(read[party], labelled=measured and party == first) for _ in range(shards)]),
+            joined=rows.get(party),
+        )
+        for party in parties
+    }
+    joined = Aligned("", len(rows[first]), counts) if rows else None
+    return InProcessTransport(services), job, joined

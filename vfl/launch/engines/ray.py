@@ -9,39 +9,35 @@ is named by an address, every party is pinned to its node.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
-from vfl.alignment import Aligned
 from vfl.errors import PlacementError
 from vfl.job.site import ALONE, Ray
-from vfl.kinds import to_plain
 from vfl.launch.engines.arrangement import Arrangement, cores_each, usable_cores
 from vfl.launch.engines.connection import connected, connected_elsewhere
 from vfl.launch.engines.readiness import CENTRE, asked_of, cpus_of, options_of, require_offered, require_ready
 from vfl.launch.engines.shards import reserved
 from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
-from vfl.messages.joining import Measure
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
+    from coordinator.prediction import Predicted
     from coordinator.rounds import Log, Lost, Made, Round
-    from parties.prediction import ModelPart, PartGreeting
+    from parties.prediction import ModelPart
     from parties.sources.blocks import Blocks
-    from vfl.alignment import Aligning
+    from vfl.alignment import Aligned, Aligning
+    from vfl.evaluation import Findings
     from vfl.job import Job
-    from vfl.messages import Statistic
     from vfl.planning import Plan
     from vfl.types import Vector
 
@@ -265,122 +261,67 @@ def predict(
     *,
     place: Ray,
     policies: Mapping[str, str] | None = None,
-) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
-    """Let every party apply its part of a model on its node; yield the alignment, then job, ids and margins.
+) -> Iterator[Aligning | Aligned | Predicted]:
+    """Let every party apply its part of a model on its node; yield the alignment, then the predictions.
 
     The label party adds the parts of the margins (the first party, if the label party takes no part). The other parties
-    send it theirs through the object store. The driver receives only the sum, in the order of that party's rows.
+    send it theirs through the object store.
     """
-    with _applied(parts, sources, place, policies=policies) as applied:
-        yield from applied.align()
-        first, margins = applied.margins()
-        ids, total = applied.ask(first, "receive", *margins)
-        yield applied.job, ids, applied.joined(first, total)
+    with _applying(parts, sources, place, policies) as (coordinator, job, ids):
+        yield from _events(coordinator.predict, place, job, aligns=ids and len(sources) > 1, ids=ids)
 
 
-@contextlib.contextmanager
-def measuring(
+def evaluate(
     parts: Mapping[str, ModelPart],
     sources: Mapping[str, Any],
+    w: Vector,
     *,
     place: Ray,
     policies: Mapping[str, str] | None = None,
-) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
-    """Let every party apply its part of a model on its node; yield n, True if records were joined, and a function of sums.
+) -> Iterator[Aligning | Aligned | Findings]:
+    """Let every party apply its part of a model on its node; yield the alignment, then the measures.
 
-    The label party adds up and reads its labels. Its shards keep both; the driver receives only exact sums.
+    The label party adds up and reads its labels. Its shards keep both; the coordinator receives only exact sums.
     """
-    with _applied(parts, sources, place, policies=policies, measured=True) as applied:
-        joined = any(isinstance(event, Aligned) for event in applied.align())
-        first, margins = applied.margins()
-        n_records = applied.ask(first, "keep", *margins)
-
-        def sums_of(statistic: Statistic) -> Vector:
-            found = applied.ask(first, "sum_of", to_plain(Measure(statistic)))
-            return np.asarray(found * statistic.grid, dtype=np.float64)
-
-        yield n_records, joined, sums_of
+    with _applying(parts, sources, place, policies, measured=True) as (coordinator, job, ids):
+        yield from _events(coordinator.evaluate, place, job, w, aligns=ids and len(sources) > 1)
 
 
 @contextlib.contextmanager
-def _applied(
+def _applying(
     parts: Mapping[str, ModelPart | str],
     sources: Mapping[str, Any],
     place: Ray,
-    *,
     policies: Mapping[str, str] | None,
+    *,
     measured: bool = False,
-) -> Iterator[_Applied]:
-    """Start the actors of a prediction, and let each party take its part and agree."""
+) -> Iterator[tuple[Any, Job, bool]]:
+    """Let each party take its part and agree; yield the coordinator's actor, the job, and True if the records have ids."""
+    from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
 
     place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
     with _federation(None, sources, place, Arrangement(policies=policies or {})) as (actors, handed, coordinator):
         from vfl.shards.ray_transport import answer_of
 
+        # Send the salt to the parties and never to the coordinator.
+        salt, each = new_salt(), cores_of(place, len(actors))
         asked = {
-            name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources), measured)
-            for name in sources
+            name: actor.prepare_prediction.remote(parts[name], name, handed[name], list(sources), measured, salt, each)
+            for name, actor in actors.items()
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
-        each = cores_of(place, len(actors))
-        yield _Applied(agreed(greetings), actors, coordinator, greetings, each, place.faults.answer_seconds)
+        job = agreed(greetings)
+        holding = {name: said.ids for name, said in greetings.items()}
+        yield coordinator, job, bool(job.ids) and all_hold_ids(job.ids, holding)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Applied:
-    """Parties on Ray that apply their parts of one model. cores : of each party, for the alignment."""
+def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
+    """Yield the events of a generator of the coordinator's actor."""
+    from vfl.shards.ray_transport import answer_of
 
-    job: Job
-    actors: Mapping[str, Any]
-    coordinator: Any
-    greetings: Mapping[str, PartGreeting]
-    cores: int
-    answer_seconds: float
-
-    def align(self) -> Iterator[Aligning | Aligned]:
-        """Align the new records if all parties have ids for them; yield the progress, then the outcome."""
-        from parties.alignment.reading import all_hold_ids
-        from vfl.alignment import Keeping
-        from vfl.shards.ray_transport import answer_of
-
-        ids = self.job.ids
-        if (
-            len(self.actors) < 2
-            or not ids
-            or not all_hold_ids(ids, {q: said.ids for q, said in self.greetings.items()})
-        ):
-            return
-        salt = new_salt()
-        reading = {q: actor.prepare_ids.remote(salt, self.cores, Keeping()) for q, actor in self.actors.items()}
-        for party, ref in reading.items():
-            answer_of(party, ref, LOAD_SECONDS)
-        for ref in self.coordinator.align.options(num_returns="streaming").remote(required=False):
-            yield answer_of("coordinator", ref, self.answer_seconds)
-
-    def margins(self) -> tuple[str, list[Any]]:
-        """Let the parties compute; return the party that adds up, and references to each part, in the partition's order."""
-        from parties.prediction import receiver_of
-
-        ordered = [party for party in self.job.partition.parties if party in self.actors]
-        asked = {party: self.actors[party].margins.remote() for party in ordered}
-        first = receiver_of(self.job, ordered)
-        return first, [ref for party, ref in asked.items() if self.job.partition.columns(party)]
-
-    def ask(self, party: str, method: str, *arguments: Any) -> Any:
-        """Call a method of a party's actor and wait."""
-        from vfl.shards.ray_transport import answer_of
-
-        return answer_of(party, getattr(self.actors[party], method).remote(*arguments), LOAD_SECONDS)
-
-    def joined(self, party: str, margins: Any) -> Vector:
-        """Return the margins, of which a party's shards hold the pieces, as one vector."""
-        from vfl.shards.ray_transport import answer_of
-
-        if not isinstance(margins, list):
-            whole: Vector = margins
-            return whole
-        return np.concatenate([answer_of(party, ref, LOAD_SECONDS) for ref in margins])
+    for ref in method.options(num_returns="streaming").remote(*arguments, **named):
+        yield answer_of("coordinator", ref, place.faults.answer_seconds)
 
 
 def _aligned(
@@ -393,5 +334,4 @@ def _aligned(
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)
-    for ref in coordinator.align.options(num_returns="streaming").remote(required=arrangement.required):
-        yield answer_of("coordinator", ref, place.faults.answer_seconds)
+    yield from _events(coordinator.align, place, required=arrangement.required)

@@ -101,7 +101,7 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
     permissions = all_permitted(parts, given, policies, receiver=partition.label_party)
     sources = sources_of(result.job, data, label=False)
-    joined = joined_rows(result.job, sources)
+    joined, _ = joined_rows(result.job, sources)
     margins = {}
     for party, source in sources.items():
         if partition.columns(party):

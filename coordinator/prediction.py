@@ -1,0 +1,136 @@
+"""A prediction or an evaluation at the coordinator: parts of margins pass to one party, which adds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.alignment import align
+from coordinator.transport import expected, given
+from vfl.documents import parse_json
+from vfl.errors import DataError, FederationError
+from vfl.evaluation import Evaluation
+from vfl.evaluation.classes import HeldOutClasses
+from vfl.evaluation.inquiries import HeldOut
+from vfl.messages import Tally
+from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
+from vfl.planning import problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from coordinator.transport import MessageTransport
+    from vfl.alignment import Aligned, Aligning
+    from vfl.evaluation import Findings
+    from vfl.job import Job
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+LOAD_SECONDS = 3600.0
+MOST_RECORDS = 1 << 31
+"""Records that a party may state."""
+ID_BYTES = 1 << 10
+"""Bytes of one id in JSON, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Predicted:
+    """Outcome of a prediction, in the order of the adding party's rows.
+
+    ids : of the records; None without any. margins : (n,) float64, or (n, K).
+    """
+
+    job: Job
+    ids: list[Any] | None
+    margins: Vector
+
+
+def predict(
+    transport: MessageTransport, job: Job, *, aligns: bool, ids: bool
+) -> Generator[Aligning | Aligned, None, Predicted]:
+    """Have the parties apply their parts of the model of a job; yield the alignment, return the added margins.
+
+    aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
+    """
+    receiver, n = yield from _applied(transport, job, aligns=aligns)
+    size = 8 * n * job.n_margins
+    due = {"margins": size} | ({"ids": ID_BYTES * n} if ids else {})
+    ((reply, vectors),) = transport.collect([transport.post(receiver, AddUp(), due=due, seconds=LOAD_SECONDS)])
+    expected(reply, Done, receiver)
+    margins = transport.whole(given(vectors, "margins", receiver), receiver)
+    if margins.nbytes != size:
+        raise FederationError(f"party {receiver!r} sent margins of an unexpected size")
+    shaped: Vector = margins.view(np.float64).reshape(job.shape_of_margins(n))
+    return Predicted(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped)
+
+
+def evaluate(
+    transport: MessageTransport, job: Job, w: Vector, *, aligns: bool
+) -> Generator[Aligning | Aligned, None, Findings]:
+    """Have the parties apply their parts of the model w; yield the alignment, return exact measures.
+
+    Nothing protects these records. The label party returns exact sums; nobody else sees a label or a margin.
+    """
+    receiver, n = yield from _applied(transport, job, aligns=aligns)
+    spec = replace(job.evaluation or Evaluation(), epsilon=None)
+    kind = HeldOutClasses if job.multinomial else HeldOut
+    schedule = kind(problem_of(job.on_all_records(), n), spec, n, None).schedule(w)
+    query = next(schedule)
+    while True:
+        sums: Released = ()
+        if isinstance(query, Tally):
+            size = 8 * query.statistic.dimension
+            posted = transport.post(receiver, Measure(query.statistic), due={"sum": size}, seconds=LOAD_SECONDS)
+            ((reply, vectors),) = transport.collect([posted])
+            expected(reply, Done, receiver)
+            sums = (np.asarray(given(vectors, "sum", receiver, size)).view(np.float64),)
+        try:
+            query = schedule.send(sums)
+        except StopIteration as end:
+            found: Findings = end.value
+            return found
+
+
+def _applied(
+    transport: MessageTransport, job: Job, *, aligns: bool
+) -> Generator[Aligning | Aligned, None, tuple[str, int]]:
+    """Have the parties compute, and pass their parts to the one that adds up; return it and the number of records."""
+    parties, receiver = transport.parties, job.partition.receiver(transport.parties)
+    if len(parties) > 1:
+        transport.exchange_keys(salted=aligns)
+    if len(parties) > 1 and aligns:
+        yield (yield from align(transport))
+    applied = transport.call(dict.fromkeys(parties, Apply()), Applied, LOAD_SECONDS)
+    n = applied[receiver].n_records
+    for party, said in applied.items():
+        if said.n_records != n:
+            raise DataError(
+                f"party {party!r} holds a different number of records from the other parties: give the same records for "
+                "all, or their ids"
+            )
+    if not 0 <= n <= MOST_RECORDS:
+        raise FederationError("a party reported an impossible number of records")
+    size, posted = 8 * n * job.n_margins, []
+    for party in parties:
+        if party != receiver and job.partition.columns(party):
+            sent = transport.post(party, SendMargins(receiver), due={"margins": size}, passed=True)
+            posted += [sent, transport.post(receiver, TakeMargins(party), sent.vectors)]
+    for own, (reply, _) in zip(posted, transport.collect(posted), strict=True):
+        expected(reply, Done, own.to)
+    return receiver, n
+
+
+def _ids_of(found: Any, party: str, n_records: int) -> list[Any]:
+    """Return the ids of an answer: a list, or JSON from another organisation."""
+    if not isinstance(found, list):
+        try:
+            found = parse_json(found.tobytes())
+        except ValueError:
+            found = None
+    if not isinstance(found, list) or any(isinstance(one, list | dict) for one in found):
+        raise FederationError(f"party {party!r} sent ids that are not a list of ids")
+    if len(found) != n_records:
+        raise FederationError(f"party {party!r} sent a different number of ids from records")
+    return found

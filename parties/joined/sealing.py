@@ -1,0 +1,96 @@
+"""Sealing of the vectors that parties of different organisations send to one another through the coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import FederationError
+from vfl.messages.joining import (
+    Done,
+    Introduce,
+    Introduced,
+    MakeSalt,
+    Multiply,
+    Sealed,
+    SealingKey,
+    SendMargins,
+    SendSet,
+    TakeMargins,
+    TakeSalt,
+)
+from vfl.security.psi import new_salt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from parties.services.aligning import AlignmentService
+    from vfl.security.sealing import Sealer
+
+
+class Sealing:
+    """Keys of one party for one offer, and the salt of its alignment, which the coordinator never learns.
+
+    sealer : of the party. parties : that take part. certificates : {party: its certificate}, by which keys are checked.
+    aligning : takes the salt.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        sealer: Sealer,
+        parties: tuple[str, ...],
+        certificates: Mapping[str, bytes],
+        aligning: AlignmentService,
+    ) -> None:
+        self._party, self._sealer, self._parties = party, sealer, parties
+        self._certificates, self._aligning = certificates, aligning
+
+    def exchanged(self, message: object) -> object | None:
+        """Return the answer to a message of the exchange of keys; None for other messages."""
+        others = [name for name in self._parties if name != self._party]
+        match message:
+            case Introduce():
+                return SealingKey(self._sealer.key, self._sealer.signature)
+            case Introduced():
+                if message.keys.keys() != set(self._parties):
+                    raise FederationError(f"party {self._party!r} was not given the keys of all parties")
+                for name in others:
+                    if name not in self._certificates:
+                        raise FederationError(f"{name!r} is not a party of this federation")
+                    given = message.keys[name]
+                    self._sealer.meet(name, given.key, given.signature, self._certificates[name])
+                return Done()
+            case MakeSalt():
+                self._aligning.salt = new_salt()
+                return Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
+            case TakeSalt():
+                self._aligning.salt = bytes(self._sealer.open(message.maker, "salt", message.text))
+                return Done()
+        return None
+
+    def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of a message as their sender sealed them for this party."""
+        match message:
+            case Multiply() if message.owner != self._party:
+                name, sender, label = "points", message.holder, f"set of {message.owner}"
+            case TakeMargins():
+                name, sender, label = "margins", message.sender, "margins"
+            case _:
+                return vectors
+        if name not in vectors:
+            return vectors
+        return {name: np.frombuffer(self._sealer.open(sender, label, vectors[name]), np.uint8)}
+
+    def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the vectors of an answer, sealed where they are for another party."""
+        match message:
+            case SendSet() if message.to:
+                name, label = "points", f"set of {message.owner}"
+            case SendMargins():
+                name, label = "margins", "margins"
+            case _:
+                return vectors
+        plain = np.ascontiguousarray(vectors[name]).reshape(-1).view(np.uint8)
+        return {name: self._sealer.seal(message.to, label, plain.data)}

@@ -1,0 +1,1 @@
+"""Work of one participant, as answers to messages. Policies, identities and sealing wrap it where a site needs them."""

@@ -1,0 +1,201 @@
+"""A party's part of a prediction or an evaluation: its part of a model, applied to its new records."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.alignment.reading import holds_ids, raw_ids
+from parties.loading import Divided, divided
+from parties.prediction import NewRows, task_of
+from parties.services.service import Service
+from vfl.errors import DataError, FederationError
+from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, Multiply, ReadIds, SendMargins, TakeMargins
+from vfl.shards import Each, Here
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from parties.alignment.reading import ReadIds as Reader
+    from parties.permission import Permission
+    from parties.prediction import ModelPart
+    from parties.services.aligning import AlignmentService
+    from parties.services.service import Sent
+    from vfl.shards import Group
+    from vfl.types import Integers
+
+
+class PredictionService(Service):
+    """Applies one party's part of a model to its new records, as they are or aligned with those of the other parties.
+
+    Guarantee. All records are counted under the owner's permission before a margin leaves the party. Parts of margins are sent
+    to one party only, which adds them; the coordinator receives the sums, or exact sums of a statistic, as the purpose is.
+
+    part : of the model. source : as opened in this process. parties : that take part, in the partition's order.
+    permission : of the owner, who was asked. measured : the party that adds up measures the model with its labels.
+    rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source as these objects open it.
+    read : as for parties.loading.Divided. joined : rows that are used, in their order, where this process has joined the
+        parties' rows by their ids itself.
+
+    Raises FederationError for a party that has columns in the model and takes no part: a sum of fewer parts shows more of each.
+    """
+
+    def __init__(
+        self,
+        part: ModelPart,
+        source: Any,
+        *,
+        parties: Sequence[str],
+        permission: Permission,
+        measured: bool,
+        aligning: AlignmentService,
+        rows: Group,
+        handed: Any = None,
+        read: Reader | None = None,
+        joined: Integers | None = None,
+    ) -> None:
+        self.part, self._source, self.aligning, self._permission = part, source, aligning, permission
+        partition = part.job.partition
+        for party in partition.parties:
+            if partition.columns(party) and party not in parties:
+                raise FederationError(f"party {party!r} has columns in the model, and takes no part in the prediction")
+        self._parties = tuple(party for party in partition.parties if party in parties)
+        self._receiver = partition.receiver(self._parties)
+        self._receives, self._measured = part.party == self._receiver, measured
+        self._rows, self._handed, self._read, self._joined = rows, handed, read, joined
+        self._aligned = self._kept = False
+        self._index: Any = None
+        self._counts: list[int] = []
+        self._parts: dict[str, Each] = {}
+
+    @property
+    def n_records(self) -> int | None:
+        """Return the number of records that are predicted; None before they are read."""
+        return sum(self._counts) if self._counts else None
+
+    @functools.cached_property
+    def ids(self) -> bool:
+        """Return True if the new records have ids."""
+        task = self.part.job.for_party(self.part.party).features
+        return bool(self.part.job.ids) and holds_ids(task, self._source)
+
+    def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
+        """Return the answer to a message of the prediction, or of its alignment."""
+        match message:
+            case Apply():
+                return Applied(self._apply()), {}
+            case SendMargins() if message.to == self._receiver and not self._receives:
+                return Done(), {"margins": self._whole(self._own())}
+            case TakeMargins() if self.awaits(message.sender):
+                self._take(message.sender, vectors)
+                return Done(), {}
+            case AddUp() if self._receives and not self._measured:
+                return Done(), self._added()
+            case Measure() if self._receives and self._measured:
+                return Done(), {"sum": self._sum(message)}
+        self._require_before(message)
+        self._aligned = self._aligned or isinstance(message, ReadIds)
+        return self.aligning.answer(message, vectors)
+
+    def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
+        """Answer a message that may take long, of the alignment."""
+        if not isinstance(message, Multiply):
+            return self.answer(message, vectors)
+        self._require_before(message)
+        return (yield from self.aligning.stream(message, vectors))
+
+    def close(self) -> None:
+        """End the processes of an alignment."""
+        self.aligning.close()
+
+    def awaits(self, sender: str) -> bool:
+        """Return True if this party adds up and has no margins of the sender yet."""
+        return self._receives and sender != self.part.party and sender in self._parties and sender not in self._parts
+
+    def _require_before(self, message: object) -> None:
+        """Raise FederationError for a message that is not of the alignment, or comes after it."""
+        if self._counts or isinstance(message, Apply | SendMargins | TakeMargins | AddUp | Measure):
+            raise self.undue(message)
+
+    def _apply(self) -> int:
+        """Make each shard read its records and apply the part; return their number."""
+        if self._counts:
+            return sum(self._counts)
+        labelled = self._measured and self._receives
+        task = task_of(self.part, labelled=labelled)
+        if not task.columns and not labelled:
+            raise DataError(f"party {self.part.party!r} has no column in the model")
+        index = self._index = self.aligning.concluded() if self._aligned else None
+        if isinstance(self._rows, Here):
+            opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)
+            # Each object reads and applies its range before the next one is read.
+            counts = [new.load(self._source, *own, opened) for new, own in zip(self._rows.members, ranges, strict=True)]
+            if self._rows.size > 1:
+                unchanged.require()
+        else:
+            counts = Divided(task, self._source, index, self._rows.size, self._read).load(self._rows, self._handed)
+        self._permission.count(sum(counts))
+        if self._joined is not None:
+            self._rows = Here([NewRows.chosen(self._rows.members, self._joined)])  # type: ignore[attr-defined]
+            counts = [len(self._joined)]
+        self._counts = counts
+        return sum(counts)
+
+    def _own(self) -> Each:
+        """Return the party's part of the margins by shard."""
+        if not self._counts:
+            raise FederationError(f"party {self.part.party!r} was asked for margins before it computed them")
+        return self._rows.vectors("margins")
+
+    def _take(self, sender: str, vectors: Mapping[str, Any]) -> None:
+        if "margins" not in vectors or not self._counts:
+            raise FederationError(f"party {self.part.party!r} was sent unexpected margins")
+        given = vectors["margins"]
+        if isinstance(given, list):  # references, by shard
+            self._parts[sender] = Each(given)
+            return
+        shape = self.part.job.shape_of_margins(sum(self._counts))
+        if given.nbytes != 8 * math.prod(shape):
+            raise DataError(f"party {sender!r} holds a different number of records from the other parties")
+        whole = np.frombuffer(given, "<f8").reshape(shape)
+        self._parts[sender] = Each(np.split(whole, np.cumsum(self._counts)[:-1]))
+
+    def _whole(self, pieces: Each) -> Any:
+        """Return a vector of all records, or references to its pieces, which the receiver's shards resolve."""
+        if isinstance(self._rows, Here):
+            return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        return list(pieces)
+
+    def _ordered(self) -> list[Each]:
+        """Return the parts of all parties with columns, in the partition's order, which fixes how sums are rounded."""
+        wanted = [party for party in self._parties if self.part.job.partition.columns(party)]
+        if any(party not in self._parts for party in wanted if party != self.part.party):
+            raise FederationError(f"party {self.part.party!r} was asked to add margins that it was not sent")
+        return [self._own() if party == self.part.party else self._parts[party] for party in wanted]
+
+    def _added(self) -> dict[str, Any]:
+        """Return margins and ids of the records, in the order of this party's rows; margins alone if there are no ids."""
+        total = self._rows.vectors("total", *self._ordered())
+        if not self.ids:
+            return {"margins": self._whole(total)}
+        pieces = self._rows.fetch(total)
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        ids = raw_ids(self.part.job.for_party(self.part.party).features, self._source)
+        rows = self._joined if self._index is None else self._index.rows
+        if rows is not None:
+            order = np.argsort(rows, kind="stable")
+            whole, ids = whole[order], [ids[row] for row in rows[order]]
+        return {"margins": np.ascontiguousarray(whole), "ids": ids}
+
+    def _sum(self, message: Measure) -> Any:
+        """Return the exact sum of a statistic of margins and labels."""
+        if not self._counts:
+            raise FederationError(f"party {self.part.party!r} was asked to measure before it read its labels")
+        if not self._kept:
+            self._rows.fetch(self._rows.start("keep", *self._ordered()))
+            self._kept = True
+        found = functools.reduce(np.add, self._rows.fetch(self._rows.start("sum_of", message.statistic)))
+        return np.ascontiguousarray(found * message.statistic.grid, np.float64)

@@ -1,0 +1,40 @@
+"""A participant's side of every transport: messages and vectors in, a message and vectors out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import FederationError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    Sent = tuple[object, Mapping[str, Any]]
+    """A message and the vectors that travel with it, by name."""
+
+
+class Service:
+    """Work of one participant. It asks no policy, knows no identity and seals nothing; it raises errors unchanged.
+
+    Messages that it does not define, or that are out of order, raise FederationError and change nothing.
+    """
+
+    def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
+        """Return the reply to a message, with its vectors.
+
+        message : of a registered kind (vfl.kinds); a query is a pair with its release key. vectors : arrays by name.
+        """
+        del vectors
+        raise self.undue(message)
+
+    def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
+        """Answer a message that may take long: yield the progress, return what `answer` returns."""
+        yield from ()
+        return self.answer(message, vectors)
+
+    def close(self) -> None:
+        """End processes and close files."""
+
+    def undue(self, message: object) -> FederationError:
+        """Return the refusal of a message that does not belong to this work."""
+        return FederationError(f"a {type(message).__name__} came; it does not belong to this work")

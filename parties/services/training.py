@@ -1,0 +1,99 @@
+"""A party's part of a training: its columns are loaded, its share of every query is answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from parties.services.service import Service
+from vfl.errors import PartyLost
+from vfl.messages import Notice, Records
+from vfl.messages.joining import Done, Load, Multiply, SendLabels
+from vfl.secure.legs import Legs
+from vfl.secure.parcels import given_parcels, named_parcels
+from vfl.shards import Each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from parties.alignment.index import Index
+    from parties.party import Party
+    from parties.services.aligning import AlignmentService
+    from parties.services.service import Sent
+
+RECORDS = ("weights", "margins", "labels", "limits")
+"""Names of the vectors of Records."""
+
+
+class PartyService(Service):
+    """Answers of a party whose columns are loaded."""
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+
+    def answer(self, message: Any, vectors: Mapping[str, Any]) -> Sent:
+        """Return the reply to a share of a query, or to another message of a run."""
+        party = self.party
+        match message:
+            case (query, key):
+                # Vectors of shards travel under one name, by shard.
+                over = "records" in vectors
+                records: Any = (
+                    Each(vectors["records"]) if over else Records(**{k: vectors[k] for k in vectors if k in RECORDS})
+                )
+                reply = party.answer(query, records, key)
+                if reply.vector is None:
+                    return reply, {}
+                return replace(reply, vector=None), {"vector": reply.vector}
+            case Load():
+                return party.greet(), {}
+            case SendLabels():
+                return Done(), {"labels": party.labels()}
+            case Notice():
+                return party.hear(message), {}
+        if isinstance(message, Legs):
+            reply_to_leg, parcels = party.leg(message, given_parcels(vectors))
+            return reply_to_leg, named_parcels(parcels)
+        raise self.undue(message)
+
+
+class TrainingService(Service):
+    """Work of one party on one run: its records are aligned if the job has ids, then loaded, then trained on.
+
+    name : of the party. load : returns the party, given its aligned rows; called again for every `Load`, with the aligned rows
+        of the first one.
+    """
+
+    def __init__(
+        self, name: str, aligning: AlignmentService, load: Callable[[Callable[[], Index | None]], Party]
+    ) -> None:
+        self._name, self._load = name, load
+        self.aligning = aligning
+        self._trained: PartyService | None = None
+
+    @property
+    def loaded(self) -> PartyService | None:
+        """Return the party once its columns are loaded."""
+        return self._trained
+
+    def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
+        """Return the answer to a message of the alignment or of the training."""
+        if isinstance(message, Load):
+            party = self._load(self.aligning.settled)
+            if self._trained is None or self._trained.party is not party:
+                self._trained = PartyService(party)
+        if self._trained is not None:
+            return self._trained.answer(message, vectors)
+        if isinstance(message, tuple | SendLabels | Notice | Legs):
+            raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
+        return self.aligning.answer(message, vectors)
+
+    def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
+        """Answer a message that may take long, of the alignment."""
+        if isinstance(message, Multiply) and self._trained is None:
+            return (yield from self.aligning.stream(message, vectors))
+        return self.answer(message, vectors)
+
+    def close(self) -> None:
+        """End the processes of an alignment."""
+        self.aligning.close()
