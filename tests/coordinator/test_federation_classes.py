@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vfl
+from parties.services.training import PartyService
 from tests.coordinator.organisations import federation
 from tests.solvers.test_multinomial import TABLE, job_of
 from vfl.errors import FederationError
@@ -52,14 +53,12 @@ def test_predictions_and_measures_agree_to_the_bit(joined: Any) -> None:
 
 
 def test_a_party_that_sends_one_margin_per_record_is_refused(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parties.joined import training
+    answer = PartyService.answer
 
-    parted = training._parted
+    def short(self: PartyService, message: Any, vectors: Any) -> Any:
+        reply, sent = answer(self, message, vectors)
+        return reply, {name: vector[: len(TABLE)] if name == "vector" else vector for name, vector in sent.items()}
 
-    def short(reply: Any) -> Any:
-        message, vectors = parted(reply)
-        return message, {name: vector[: len(TABLE)] for name, vector in vectors.items()}
-
-    monkeypatch.setattr(training, "_parted", short)
+    monkeypatch.setattr(PartyService, "answer", short)
     with pytest.raises(FederationError, match="sent vector of an unexpected size"):
         vfl.train(job_of(privacy=SEEDED), at=joined.place)

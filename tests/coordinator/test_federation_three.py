@@ -104,7 +104,7 @@ def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result
         return loading_load_range(task, *arguments)
 
     loading_load_range = loading.load_range
-    monkeypatch.setattr(loading, "load_range", load_range)
+    monkeypatch.setattr("parties.prediction.load_range", load_range)
     there = vfl.predict(result, names("new"), at=joined.place)
     assert Counter(read) == SHARDS
     new = {party: {c: v for c, v in source.items() if c != "y"} for party, source in tables(1, 5000).items()}
