@@ -37,7 +37,6 @@ import vfl
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
-from coordinator.traffic import Traffic
 from parties.joined import serve
 from parties.loading import load
 from tests.benchmarks.shards import descendants
@@ -88,20 +87,6 @@ def files(n: int) -> dict[str, Path]:
     return paths
 
 
-class Counting(InProcessTransport):
-    """Counts the bytes of vectors that would travel to processes of their own."""
-
-    def __init__(self, parties: Any) -> None:
-        super().__init__(parties)
-        self.traffic = Traffic()
-
-    def ask(self, shares: Any, records: Any, key: Any) -> Any:
-        """Count the vectors of a query and of its replies."""
-        replies = super().ask(shares, records, key)
-        self.traffic.count(records, replies)
-        return replies
-
-
 def bytes_moved(n: int) -> int:
     """Return the bytes of vectors of a run, the labels' own journey included.
 
@@ -110,7 +95,7 @@ def bytes_moved(n: int) -> int:
     few, spec, rng = min(n, MOST_COUNTED), job(), np.random.default_rng(0)
     table = {name: rng.uniform(-1.0, 1.0, few) for columns in HELD.values() for name in columns}
     sources = sources_of(spec, table | {"y": rng.integers(0, 2, few)})
-    transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()})
+    transport = InProcessTransport({name: load(spec.for_party(name), source) for name, source in sources.items()})
     list(Coordinator(transport).stream(spec))
     return (transport.traffic.n_bytes + 8 * few) * n // few
 

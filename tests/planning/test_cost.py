@@ -14,7 +14,6 @@ import pytest
 import vfl
 from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
-from coordinator.traffic import Traffic
 from parties.loading import load
 from tests.benchmarks.timing import follow
 from vfl.errors import SpecificationError
@@ -70,14 +69,12 @@ class Counting(InProcessTransport):
 
     def __init__(self, parties: Any, spec: vfl.Job) -> None:
         super().__init__(parties)
-        self.traffic = Traffic()
         self.shards = ShardTransport({}, 1.0)
         self.shards.n_margins, self.shards.kind = spec.n_margins, spec.margins
         self.sharded = self.sent = 0
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
         replies = super().ask(shares, records, key)
-        self.traffic.count(records, replies)
         for name, reply in replies.items():
             self.sharded += self.shards.moved(name, shares[name], answered=reply.vector is not None)
             self.sent += 0 if reply.vector is None else reply.vector.nbytes
