@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.transport import expected, given
-from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
+from vfl.alignment import MOST_IDS, Aligned, Aligning, IdsGreeting, Indexed
 from vfl.errors import DataError, FederationError, VersionMismatch
 from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
 from vfl.security.identifiers import IdKind, check_kinds
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vfl.security.psi import Points
     from vfl.types import Integers
 
-MOST_IDS = 1 << 28
 READ_SECONDS = 3600.0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.alignment import align
-from coordinator.transport import expected, given
+from coordinator.transport import MOST_RECORDS, expected, given
 from vfl.documents import parse_json
 from vfl.errors import DataError, FederationError
 from vfl.evaluation import Evaluation
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
-MOST_RECORDS = 1 << 31
-"""Records that a party may state."""
 ID_BYTES = 1 << 10
 """Bytes of one id in JSON, at most."""
 

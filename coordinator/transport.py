@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
+MOST_RECORDS = 1 << 31
+"""Records that a party may state; a vector of labels may be as long."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -20,6 +20,9 @@ REVEALS: Mapping[str, str] = {
 }
 """Revealed by alignment alone. n is public: the privacy guarantee is conditioned on it and on membership."""
 
+MOST_IDS = 1 << 28
+"""Largest number of ids of one party: 8 GiB of points."""
+
 PAIRWISE = "with these {m} parties that includes the intersections of fewer than all, pair by pair"
 
 

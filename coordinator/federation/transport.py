@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.federation.link import SENTENCE
-from coordinator.transport import NOTHING, MessageTransport, Posted, given
+from coordinator.transport import MOST_RECORDS, NOTHING, MessageTransport, Posted, given
 from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
 from vfl.messages import Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from vfl.messages import Query
     from vfl.types import Vector
 
-MOST_RECORDS = 1 << 31
-"""Records that a party may state; a vector of labels may be as long."""
 PER_VALUE = 64
 """Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
 MOST_WORDS = 1 << 26

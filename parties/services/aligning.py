@@ -9,9 +9,9 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.services.service import Service
+from vfl.alignment import MOST_IDS
 from vfl.errors import FederationError
 from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
-from vfl.planning.machine import memory_here
 from vfl.security.psi import SIZE
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from vfl.alignment import Keeping
     from vfl.job.task import PartyTask
 
-MOST_IDS = 1 << 28
-"""Largest number of ids of one party: 8 GiB of points."""
 COPIES = 3
 """Copies of a set that a party holds at once: as sealed, as opened, and blinded."""
 
@@ -129,6 +127,8 @@ class AlignmentService(Service):
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
+        from vfl.planning.machine import memory_here  # which a party that only trains does without
+
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):
             raise FederationError(f"party {own!r} was sent impossible numbers of ids")

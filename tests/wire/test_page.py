@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.federation import alignment, gathering, link, transport
-from parties.joined import aligning, desk, serving, training, work
+from coordinator.federation import gathering, link, transport
+from coordinator.transport import MOST_RECORDS
+from parties.joined import desk, serving, work
+from vfl.alignment import MOST_IDS
 from vfl.messages import joining
 from vfl.messages.kinds import _name_of
 from vfl.wire import frames, gate, streams, values
@@ -49,15 +51,13 @@ def test_every_frame_is_listed() -> None:
         (values.MOST_VALUES, 1 << 16),
         (desk.OFFER_BYTES, 16 * MIB),
         (desk.OFFER_VALUES, 1 << 12),
-        (training.MOST_NOTICES, 1000),
+        (work.MOST_NOTICES, 1000),
         (work.BODY_BYTES, MIB),
-        (training.BODY_BYTES, MIB),
-        (training.PER_COORDINATE, 1 << 12),
+        (work.PER_COORDINATE, 1 << 12),
         (link.SENTENCE, 1 << 16),
         (transport.PER_VALUE, 64),
-        (transport.MOST_RECORDS, 1 << 31),
-        (aligning.MOST_IDS, 1 << 28),
-        (alignment.MOST_IDS, 1 << 28),
+        (MOST_RECORDS, 1 << 31),
+        (MOST_IDS, 1 << 28),
         (gathering.HELLO_SECONDS, 10),
         (streams.KEEPALIVE_SECONDS, 10),
         (streams.CONNECT_SECONDS, 20),
