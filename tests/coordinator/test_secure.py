@@ -272,7 +272,7 @@ class TestViews:
     def test_the_documented_table_is_that_of_a_transcript(self) -> None:
         transport = Watched(job(3), DATA)
         outcome(transport)
-        page = (Path(__file__).parents[2] / "docs" / "secure.md").read_text(encoding="utf-8")
+        page = (Path(__file__).parents[2] / "docs" / "studies" / "shares.md").read_text(encoding="utf-8")
         assert "\n".join(received(transport, _roles(transport))) in page
 
     def test_parties_refuse_queries_about_margins(self) -> None:
