@@ -176,7 +176,7 @@ class Reader:
                 self._shell(words, where)
 
     def _vfl(self, words: list[str], where: str) -> None:
-        if words[0] in ("run", "tune", "align") and not {"--engine", "--address"} & set(words):
+        if words[0] in ("run", "tune", "align") and not {"--engine", "--address", "--federation"} & set(words):
             words += ["--engine", "inprocess"]
         result = CliRunner().invoke(command_line, words, standalone_mode=False)
         if isinstance(result.exception, vfl.VflError):
