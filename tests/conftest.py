@@ -127,6 +127,7 @@ def local_ray() -> Iterator[Any]:
     """The `ray` module, connected to a local Ray of eight CPUs that offers `party:NAME` for PARTIES, and `coordinator`."""
     import ray
 
+    ray.shutdown()  # of a local Ray that vfl has started for an earlier test
     ray.init(
         address="local",  # not to another Ray on this machine
         num_cpus=8,

@@ -70,7 +70,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
     lock = threading.Lock()
     monkeypatch.setattr(FederationTransport, "_sent", counting)
     spec = job(secure=vfl.Secure(margin=None if options else 8.0), **options)
-    vfl.train(spec, federation=joined.place)
+    vfl.train(spec, at=joined.place)
     stated = vfl.plan(spec, N).n_bytes
     assert 0.9 * 2 * stated <= moved[0] <= 2 * stated
 

@@ -1,0 +1,179 @@
+"""Sites: one argument `at` in every command, the rules of its default, its form in a log, and the local Ray that stays."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import vfl
+from vfl.errors import PlacementError, SpecificationError
+from vfl.job.faults import Faults
+from vfl.job.site import plain_site, site_of_log
+from vfl.launch import stream
+from vfl.launch.engines.place import located
+from vfl.launch.engines.readiness import CENTRE, asked_of
+from vfl.launch.run import execution
+from vfl.tuning import run as tuning
+
+PARTIES = ("bank", "telco")
+TABLE = {"a": np.linspace(-1, 1, 60), "b": np.cos(np.arange(60.0)), "y": np.arange(60) % 2}
+SITES = (
+    vfl.InProcess(cores=2, shards=3),
+    vfl.Ray("10.0.0.1:6379", shards=2, resources={"bank": "vault"}, faults=Faults(wait_seconds=9)),
+    vfl.Federated("/f/credit.toml", "/f/hub.key", faults=Faults(on_party_lost="skip")),
+)
+COMMANDS = (
+    *(vfl.train, vfl.resume, vfl.tune, vfl.predict, vfl.evaluate, vfl.align, vfl.train_one_vs_rest, stream),
+    *(tuning.resume, vfl.private_bounds, vfl.private_quantiles, vfl.woe),
+)
+
+
+def job(**options: Any) -> vfl.Job:
+    partition = vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y"))
+    privacy = vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(1))
+    given = {"bounds": {"*": (-1, 1)}, "privacy": privacy, "solver": vfl.SkGD(passes=2)}
+    return vfl.Job(partition=partition, **given | options)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command.__module__}.{command.__name__}")
+def test_no_command_restates_an_option_of_a_site(command: Any) -> None:
+    parameters = set(inspect.signature(command).parameters)
+    assert "at" in parameters or "terms" in parameters
+    own = {f.name for site in SITES for f in fields(site)} | {
+        "engine",
+        "placement",
+        "federation",
+        "policies",
+        "indexes",
+    }
+    assert not parameters & own
+    assert len(parameters) <= {vfl.train: 9, vfl.tune: 12}.get(command, 8)
+
+
+@pytest.mark.parametrize("site", SITES, ids=lambda site: type(site).__name__)
+def test_a_site_is_copied_and_kept(site: Any) -> None:
+    assert copy.deepcopy(site) == site
+    assert site_of_log({"at": json.loads(json.dumps(plain_site(site)))}) == site
+    with pytest.raises(AttributeError):
+        setattr(site, fields(site)[0].name, None)
+
+
+def test_estimators_with_a_site_are_cloned() -> None:
+    assert clone(vfl.VerticalRidge(at=SITES[1])).get_params()["at"] == SITES[1]
+
+
+@pytest.mark.parametrize(
+    ("kept", "site"),
+    [
+        ({"engine": "inprocess", "address": None, "cores": 2, "placement": {"shards": 3, "pin": "auto"}}, SITES[0]),
+        (
+            {"engine": "ray", "address": "10.0.0.1:6379", "placement": {"shards": 2, "resources": {"bank": "vault"}}}
+            | {"faults": {"wait_seconds": 9}},
+            SITES[1],
+        ),
+        (
+            {"engine": "ray", "federation": "/f/credit.toml", "identity": "/f/hub.key"}
+            | {"faults": {"on_party_lost": "skip"}},
+            SITES[2],
+        ),
+        ({"cores": None}, vfl.Ray()),
+    ],
+)
+def test_older_logs_name_their_site(kept: dict[str, Any], site: Any) -> None:
+    assert site_of_log(kept) == site
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (TABLE, vfl.InProcess),
+        ({"bank": TABLE, "telco": TABLE}, vfl.InProcess),
+        (vfl.Source(TABLE, {"bank": "policy.toml"}), vfl.InProcess),
+        ("all.csv", vfl.Ray),
+        ({"bank": "bank.csv", "telco": Path("telco.parquet")}, vfl.Ray),
+        ({"bank": TABLE, "telco": vfl.Source(vfl.Csv("telco.csv"))}, vfl.Ray),
+        ({"bank": TABLE, "telco": lambda: TABLE}, vfl.Ray),
+    ],
+)
+def test_tables_in_memory_stay_in_the_process(data: Any, kind: type) -> None:
+    assert type(located(PARTIES, data, None)[0]) is kind
+
+
+def test_rules_of_owners_are_taken_from_around_the_data_and_from_each_source(tmp_path: Path) -> None:
+    sources = {"bank": vfl.Source("b.csv", tmp_path / "bank.toml", tmp_path / "index"), "telco": "t.csv"}
+    _, data, policies, indexes = located(PARTIES, vfl.Source(sources, {"telco": tmp_path / "telco.toml"}), None)
+    assert data == {"bank": "b.csv", "telco": "t.csv"}
+    assert policies == {"telco": str(tmp_path / "telco.toml"), "bank": str(tmp_path / "bank.toml")}
+    assert indexes == {"bank": str(tmp_path / "index")}
+    with pytest.raises(SpecificationError, match="which is not a party"):
+        located(PARTIES, vfl.Source(TABLE, {"bnak": "x.toml"}), None)
+    with pytest.raises(SpecificationError, match=r"policy must be \{party: path\}"):
+        located(PARTIES, vfl.Source(TABLE, "x.toml"), None)
+
+
+def test_a_run_is_resumed_at_its_own_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(event: Any) -> None:
+        if getattr(event, "number", 0) == 2:
+            raise Cut
+
+    places, run = [], execution.dispatch.run
+    monkeypatch.setattr(execution.dispatch, "run", lambda *a, **k: places.append(k["place"]) or run(*a, **k))
+    site = vfl.InProcess(shards=2)
+    with pytest.raises(Cut):
+        vfl.train(job(), TABLE, at=site, output=tmp_path / "run", watch=cut)
+    resumed = vfl.resume(tmp_path / "run", TABLE)
+    assert places == [site, site]
+    assert resumed.w.tobytes() == vfl.train(job(), TABLE).w.tobytes()
+
+
+def test_parties_of_one_machine_ask_for_a_fraction_of_a_cpu() -> None:
+    here = asked_of(vfl.Ray(), PARTIES, here=False)
+    assert here[CENTRE]["CPU"] == 0.0
+    assert 0 < sum(asked["CPU"] for asked in here.values()) < 0.1
+    assert asked_of(vfl.Ray(party_cpus=2.0), PARTIES, here=False)["bank"]["CPU"] == 2.0
+    assert asked_of(vfl.Ray("auto"), PARTIES, here=False)["bank"]["CPU"] == 1.0
+
+
+def test_every_command_refuses_what_cannot_run_there() -> None:
+    with pytest.raises(PlacementError, match="Ray Client"):
+        vfl.train(job(), TABLE, at=vfl.Ray("ray://127.0.0.1:10001"))
+    with pytest.raises(PlacementError, match="leave shards at 1"):
+        vfl.train(job(trust="secure"), TABLE, at=vfl.InProcess(shards=2))
+
+
+PROGRAM = """
+import os, ray, vfl
+from tests.launch.test_sites import TABLE, job
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+model = vfl.train(job(), TABLE, at="ray").w.tobytes()  # on the user's own Ray, which has one CPU for two parties
+assert ray.is_initialized()
+ray.shutdown()
+addresses, open_files = [], []
+for _ in range(2):
+    assert vfl.train(job(), TABLE, at="ray").w.tobytes() == model
+    addresses.append(ray.get_runtime_context().gcs_address)
+    open_files.append(len(os.listdir("/proc/self/fd")))
+assert len(set(addresses)) == 1, addresses  # the Ray that vfl started stays
+assert open_files[1] - open_files[0] < 2, open_files
+assert vfl.train(job(), TABLE).w.tobytes() == model
+print("done")
+"""
+
+
+def test_the_local_ray_stays_and_loses_no_descriptors() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=500, check=False)
+    assert done.stdout.split() == ["done"], done.stderr
