@@ -174,6 +174,7 @@ print("done")
 """
 
 
+@pytest.mark.timeout(600)
 def test_the_local_ray_stays_and_loses_no_descriptors() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=500, check=False)
     assert done.stdout.split() == ["done"], done.stderr
