@@ -48,7 +48,7 @@ def reference(table: dict[str, np.ndarray]) -> PoissonRegressor:
 
 
 def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, at="inprocess", **options)
+    return vfl.train(spec, data, **options)
 
 
 @pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD()], ids=lambda solver: str(solver.name))

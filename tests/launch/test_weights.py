@@ -47,7 +47,7 @@ def columns(table: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
-    return vfl.train(spec, data, at="inprocess", **options)
+    return vfl.train(spec, data, **options)
 
 
 @pytest.mark.parametrize(
