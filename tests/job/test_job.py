@@ -724,8 +724,8 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         ("address =", "adress ="),
         JobFileError,
         (
-            "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, pin, resources, ready_seconds, "
-            "party_cpus, parties_per_process, shards"
+            "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, shards, pin, resources, "
+            "ready_seconds, party_cpus, parties_per_process"
         ),
     ),
     "data of no party": (

@@ -62,7 +62,7 @@ def test_bounds_beside_the_values_are_named(bounds: tuple[float, float], side: s
     """Months from 1 to 12 under bounds [100, 200] are all clamped to 100."""
     months = table().assign(income=np.random.default_rng(1).integers(1, 13, N).astype(float))
     job = job_of(bounds=BOUNDS | {"income": bounds}, privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(0)))
-    (said,) = (each for each in wide_bounds(vfl.train(job, months, engine="inprocess")) if "'income'" in each)
+    (said,) = (each for each in wide_bounds(vfl.train(job, months, at="inprocess")) if "'income'" in each)
     assert f"or {side} it, which are clamped" in said
 
 
