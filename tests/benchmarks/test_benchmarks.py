@@ -171,7 +171,7 @@ def test_a_part_yields_valid_results(part, name, tmp_path):
 def test_missing_parts_are_listed(monkeypatch):
     monkeypatch.setattr(command, "PARTS", ("nothing",))
     (task,) = command.tasks_of("nothing", Settings())
-    assert task.absent == "there is no module tests.benchmarks.nothing"
+    assert task.absent.endswith("tests.benchmarks.nothing")
 
 
 def test_missing_peers_are_listed():

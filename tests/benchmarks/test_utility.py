@@ -29,7 +29,7 @@ def test_the_quick_row(tmp_path):
 
 def test_rows_that_need_absent_data_are_named():
     absent = {task.name: task.absent for task in utility.tasks(Settings()) if task.run is None}
-    assert absent["Electricity raw, private M"] == "its data are not at hand (--data)"
+    assert "--data" in absent["Electricity raw, private M"]
     assert "dorothea" in absent
     assert "Sparse LASSO, ε=10" not in absent
 
