@@ -1,12 +1,14 @@
 """Alignment: its result, continuation after an interruption, the view of each participant, and errors."""
 
 import hashlib
+import io
 import os
 import pickle
 import random
 import subprocess
 import sys
 import unicodedata
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -112,7 +114,17 @@ def test_unicode_and_integers_match_as_documented():
     assert joined(ids, Wire(ids).rows)["a"] in ([b"7", b"%d" % (2**63 - 1)], [b"%d" % (2**63 - 1), b"7"])
 
 
-def test_several_cores_give_the_same_as_one(monkeypatch, tmp_path):
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that a blinder starts."""
+    processes, popen = [], subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *given, **kw: processes.append(popen(*given, **kw)) or processes[-1]
+    )
+    return processes
+
+
+def test_several_cores_give_the_same_as_one(monkeypatch, tmp_path, started):
     monkeypatch.setattr(psi, "PIECE", 16)
     ids = numbered(100)
     # Another folder with the same secret: products depend on the secret only.
@@ -123,12 +135,21 @@ def test_several_cores_give_the_same_as_one(monkeypatch, tmp_path):
     (tmp_path / "two" / secret.name).write_bytes(secret.read_bytes())
     with psi.Blinder("a", SALT, cores=2, folder=tmp_path / "two") as two:
         assert np.array_equal(two.own(ids), expected)
-        first, second = two._multiplier._processes
-        first._popen.kill()
-        second._popen.kill()
+        first, second = started
+        first.kill()
+        second.kill()
         other = points(9, 9 + 2**200)
         assert two.blind(np.repeat(other, 40, axis=0), "b").shape == (80, 32)  # dead processes: slower, not wrong
-    assert first._popen.poll() is not None
+    assert first.poll() is not None
+
+
+def test_a_process_that_is_given_no_secret_ends_in_silence(monkeypatch):
+    """A signal may end the parent before it sends the secret; its own line must then be the last on the terminal."""
+    monkeypatch.setattr(psi, "signal", SimpleNamespace(signal=lambda *_: None, SIGINT=None, SIG_IGN=None))
+    monkeypatch.setattr(
+        psi, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(b"\0" * 31)), stdout=sys.stdout)
+    )
+    psi.serve()
 
 
 def test_blinding_is_x25519_of_the_stated_hash(tmp_path):
@@ -239,7 +260,7 @@ def test_a_restarted_party_remembers_the_owners_whose_sets_it_has_blinded(tmp_pa
     assert np.array_equal(again.own(numbered(3)), mine)
     assert np.array_equal(again.blind(points(2, 3), "b"), blinded)
     another = psi.Blinder("a", SALT, folder=tmp_path)
-    with pytest.raises(FederationError, match="asked to blind a second set of 'b'"):
+    with pytest.raises(FederationError, match="second set of 'b'"):
         another.blind(points(4, 5), "b")
     another.blind(points(4, 5), "c")
     another.discard()
@@ -316,20 +337,15 @@ def test_parties_learn_only_positions_of_the_intersection():
     assert len(fully["a"] & fully["c"]) == 15
 
 
-def test_a_secret_cannot_be_pickled_or_seen_in_a_command_line(monkeypatch):
+def test_a_secret_cannot_be_pickled_or_seen_in_a_command_line(monkeypatch, tmp_path, started):
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(psi.Blinder("a", SALT))
     monkeypatch.setattr(psi, "PIECE", 4)
-    started = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **kw: started.append((command, kw)) or popen(command, **kw)
-    )
-    with psi.Blinder("a", SALT, cores=2) as blinder:
+    with psi.Blinder("a", SALT, cores=2, folder=tmp_path) as blinder:
         blinder.own(numbered(20))
-        secret = blinder._multiplier._secret
+        secret = next(tmp_path.glob("*.secret")).read_bytes()[:32]
     assert len(started) == 2
-    assert all(secret.hex() not in repr(one) and repr(secret)[2:-1] not in repr(one) for one in started)
+    assert all(secret.hex() not in repr(one.args) and repr(secret)[2:-1] not in repr(one.args) for one in started)
 
 
 def test_importing_vfl_does_not_load_cryptography():
@@ -360,11 +376,11 @@ def test_messages_outside_the_protocol_are_refused():
     with pytest.raises(FederationError, match="second set of 'b'"):
         blinder.blind(points(10), "b")
     for wrong in (points(9).astype(float), points(9)[0], points(9)[:, :31], points(9)[:0]):
-        with pytest.raises(FederationError, match="'d' is not an array of points"):
+        with pytest.raises(FederationError, match="'d' is not an array"):
             blinder.blind(wrong, "d")
     blinder.own(numbered(5))
     for wrong in ([5], [-1], [2, 2]):
-        with pytest.raises(FederationError, match="not in its set, or one twice"):
+        with pytest.raises(FederationError, match="not in its set"):
             blinder.rows(np.array(wrong))
     with pytest.raises(FederationError, match="'b' holds a point twice"):
         psi.intersect({"a": points(9), "b": points(8, 9, 8)})
@@ -374,12 +390,12 @@ def test_no_common_id_is_an_error_at_each_owner():
     blinder = psi.Blinder("a", SALT)
     mine = blinder.own([b"1"])
     positions = psi.intersect({"a": mine, "b": points(9)})
-    with pytest.raises(DataError, match=r"^party 'a': no id is common to all parties; check"):
+    with pytest.raises(DataError, match=r"^party 'a': no id is common.*check"):
         blinder.rows(positions["a"])
 
 
 def test_bad_specifications(tmp_path):
-    with pytest.raises(SpecificationError, match="salt of an alignment must be 32 bytes"):
+    with pytest.raises(SpecificationError, match=r"salt.*32 bytes"):
         psi.Blinder("a", b"short").own([b"1"])
     with pytest.raises(SpecificationError, match="cores"):
         psi.Blinder("a", SALT, cores=0)
@@ -442,7 +458,7 @@ def test_kinds_must_agree():
         assert normalised(lambda column=column: [column], party="a")[1] is kind
     check_kinds({"a": IdKind.TEXT, "b": IdKind.TEXT})
     check_kinds({"a": IdKind.INTEGER})
-    with pytest.raises(DataError, match=r"integers at 'b' and text at 'a', 'c'.*declare"):
+    with pytest.raises(DataError, match=r"'b' and text at 'a', 'c'.*declare"):
         check_kinds({"a": IdKind.TEXT, "b": IdKind.INTEGER, "c": IdKind.TEXT})
     assert normalise([7, -7], party="a", kind=IdKind.TEXT) == [b"7", b"-7"]
     assert normalise(["7", "-007"], party="a", kind=IdKind.INTEGER) == [b"7", b"-7"]

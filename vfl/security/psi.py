@@ -525,7 +525,10 @@ def serve() -> None:
     """Serve a _Multiplier: read the secret and then pieces from standard input, and answer on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; when it ends, the pipe closes
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    key = X25519PrivateKey.from_private_bytes(source.read(SIZE))
+    secret = source.read(SIZE)
+    if len(secret) < SIZE:  # the parent has ended before it sent the secret
+        return
+    key = X25519PrivateKey.from_private_bytes(secret)
     with contextlib.suppress(_SmallOrderError, BrokenPipeError):  # the parent sees a short answer
         while head := source.read(4):
             sink.write(_products(key, source.read(int.from_bytes(head, "big"))))
