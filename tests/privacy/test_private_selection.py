@@ -48,7 +48,7 @@ def attacked(epsilon, mu, m, a, slopes=(0.0,)):
     p, weights = (x / 2 for x in np.polynomial.legendre.leggauss((m + a) // 2 + 2))
     p = p + 0.5
     nothing = a * math.gamma(a) * math.gamma(m + 1) / math.gamma(a + m + 1)
-    ratio = private_selection._curve(mu, m, a).ratio
+    ratio = private_selection.curve_of(mu, m, a).ratio
     start = max(2.0, (epsilon - math.log(ratio)) / mu + mu / 2)
     best = 0.0
     for tau, slope in itertools.product(ndtri(np.linspace(0.03, 0.97, 20)) + mu, slopes):
@@ -100,7 +100,7 @@ def test_unequal_rivals_are_no_worse_than_equal_ones():
             risen = ndtr(ndtri(u) + mu)
         one = np.prod(1 - p * u[:, :, None], axis=1) @ weight
         other = np.prod(1 - p * risen[:, :, None], axis=1) @ weight
-        curve = private_selection._curve(mu, m, a)
+        curve = private_selection.curve_of(mu, m, a)
         for k in (0.3, 1.0, 1.05, 1.2, 0.98 * curve.ratio):
             best = np.interp(k, curve.k, curve.suprema, left=curve.peak, right=0.0) / m
             assert np.max(one - k * other) <= best + 1e-12
@@ -138,8 +138,8 @@ def test_the_inclusion_function_is_exact():
     u = np.linspace(0.0, 1.0, 11)
     for m, a in SETTINGS:
         if m <= 8:
-            assert private_selection._inclusion(u, m, a) == pytest.approx(inclusion(u, m, a), rel=1e-12)
-        assert private_selection._curve(0.3, m, a).counts == pytest.approx(betabinom(m, a, 1).pmf(range(m + 1)))
+            assert private_selection.inclusion(u, m, a) == pytest.approx(inclusion(u, m, a), rel=1e-12)
+        assert private_selection.curve_of(0.3, m, a).counts == pytest.approx(betabinom(m, a, 1).pmf(range(m + 1)))
 
 
 @pytest.mark.parametrize(("m", "a"), SETTINGS)
@@ -147,12 +147,7 @@ def test_the_rounding_is_safe(m, a):
     """A finer grid gives a smaller bound, by less than 1 % of ε."""
     mu = 0.12
     coarse = epsilon_of(mu, 1e-8, m, a)
-    cells, points = private_selection._CELLS_OF_MU, private_selection._K_POINTS
-    try:
-        private_selection._CELLS_OF_MU, private_selection._K_POINTS = 5 * cells, 3 * points
-        fine = private_selection._Curve.of(mu, m, a)
-    finally:
-        private_selection._CELLS_OF_MU, private_selection._K_POINTS = cells, points
+    fine = private_selection.Curve.of(mu, m, a, finer=4)
     assert fine.by_selection(coarse, 40_000) <= 1e-8
     assert fine.by_selection(0.992 * coarse, 40_000) > 1e-8
 
@@ -199,7 +194,7 @@ def test_the_dominating_gaussian_covers_the_curve_at_every_epsilon(mu, m, a):
     dominating = mu * steps / of
     assert mu <= dominating <= mu * math.sqrt(m) * (1 + 1 / 256)
     for epsilon in mu * np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)]):
-        bound = min(delta_of(epsilon, mu, m, a), private_selection._curve(mu, m, a).by_composition(epsilon))
+        bound = min(delta_of(epsilon, mu, m, a), private_selection.curve_of(mu, m, a).by_composition(epsilon))
         assert bound <= gaussian_dp.delta_of(epsilon, dominating) * (1 + 1e-9) + 1e-300
 
 

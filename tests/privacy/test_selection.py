@@ -159,7 +159,7 @@ def test_the_tied_counter_example_holds_at_twice_the_scale_only(epsilon):
         losses = np.log(softmax([0.0, 0.0], scale)) - np.log(softmax([1.0, -1.0], scale))
         return np.ptp(losses), np.abs(losses).max()
 
-    right, wrong = float(module._gumbel_scale(1.0, event(epsilon))), 1 / epsilon
+    right, wrong = float(module.gumbel_scale(1.0, event(epsilon))), 1 / epsilon
     spread, loss = range_and_loss(right)
     assert loss < epsilon
     assert epsilon * (1 - 1e-9) < spread <= epsilon  # the pair uses all of it
@@ -186,7 +186,7 @@ def test_the_counter_example_drawn():
 @pytest.mark.parametrize("epsilon", [SMALLEST_EPSILON, 1e-6, 0.3, 1.0, 50.0, 1e9])
 @pytest.mark.parametrize("sensitivity", [1e-12, 1.0, 2 / 3, 1e20])
 def test_the_scale_absorbs_the_slack_exactly(epsilon, sensitivity):
-    scale = module._gumbel_scale(sensitivity, event(epsilon))
+    scale = module.gumbel_scale(sensitivity, event(epsilon))
     assert 2 * Fraction(sensitivity) / scale + SLACK == Fraction(epsilon)
     assert scale <= 2 * Fraction(sensitivity) / Fraction(epsilon) * Fraction(1001, 1000)
 
@@ -234,15 +234,15 @@ TAILS = [
 def test_the_fixed_gumbel_is_the_real_one_rounded_down(tail, bits, upper):
     with mpmath.workprec(1500):
         middle = exact_gumbel(upper, mpmath.mpf(2 * tail + 1) / 2 ** (bits + 2)) * 2**FRACTION_BITS
-        assert module._fixed_gumbel(upper, tail, bits) == int(mpmath.floor(middle))
+        assert module.fixed_gumbel(upper, tail, bits) == int(mpmath.floor(middle))
 
 
 @pytest.mark.parametrize(("tail", "bits"), TAILS)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("score", [0.0, -1.5e-9, 1 / 3, -12345.678, 1e300, LOWEST])
 def test_a_value_is_within_a_quarter_of_the_slack_for_every_compatible_g(tail, bits, upper, score):
-    scale = module._gumbel_scale(0.7, event(0.9))
-    value = module._value(score, scale, upper, tail, bits)
+    scale = module.gumbel_scale(0.7, event(0.9))
+    value = module.fixed_value(score, scale, upper, tail, bits)
     with mpmath.workprec(2500):
         shift = mpmath.mpf(score) * scale.denominator / scale.numerator
         for end in (tail, tail + 1):
@@ -275,10 +275,10 @@ def test_doubles_stay_within_half_of_the_screens_assumption():
 def test_the_screen_is_far_closer_than_its_tolerance():
     words = random_words(3, 2000)
     lanes = words.view(np.int64)
-    tails = lanes & module._TAIL_MASK
-    approximate = module._gumbel(lanes, tails)
+    tails = lanes & module.TAIL_MASK
+    approximate = module.float_gumbel(lanes, tails)
     for (upper, tail, bits), g in zip(drawn(words, len(words)), approximate.tolist(), strict=True):
-        assert abs(g - module._fixed_gumbel(upper, tail, bits) / 2**FRACTION_BITS) < TOLERANCE / 512
+        assert abs(g - module.fixed_gumbel(upper, tail, bits) / 2**FRACTION_BITS) < TOLERANCE / 512
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e4])
@@ -295,12 +295,12 @@ def test_doubles_decide_like_integers(epsilon, spread):
 def test_a_tie_within_the_tolerance_is_decided_by_the_integers():
     """Two lanes whose noisy scores differ by less than doubles can resolve: the greater wins."""
     words = random_words(5, 2) | np.uint64(2**60)
-    scale = module._gumbel_scale(1.0, event(2.0))
+    scale = module.gumbel_scale(1.0, event(2.0))
     (first, second) = drawn(words, 2)
-    gap = module._fixed_gumbel(*first) - module._fixed_gumbel(*second)
+    gap = module.fixed_gumbel(*first) - module.fixed_gumbel(*second)
     for units in (-2, -1, 0, 1, 2):
         scores = np.array([0.0, float((gap + units) * scale / 2**FRACTION_BITS)])
-        values = [module._value(float(s), scale, *lane) for s, lane in zip(scores, (first, second), strict=True)]
+        values = [module.fixed_value(float(s), scale, *lane) for s, lane in zip(scores, (first, second), strict=True)]
         chosen = noisy_best(scores, 1.0, event(2.0), Recorded(words), KEY)
         assert chosen == NoisyScore(values.index(max(values)), max(values))
         assert abs(values[0] - values[1]) < 8
@@ -320,11 +320,11 @@ def test_lanes_with_short_tails_take_further_words_in_their_order():
         *(111, 2**63, 3, 2**50, 5, 9, 2**49 + 1),  # lanes 3 and 7 have a short tail first: two words
     ]
     noise = Recorded(words)
-    scale = module._gumbel_scale(1.0, event(1.0))
+    scale = module.gumbel_scale(1.0, event(1.0))
     lanes = drawn(words, 8)
     assert [bits for _, _, bits in lanes] == [63, 127, 127, 191, 63, 127, 63, 191]
     scores = np.linspace(0, 5, 8)
-    values = [module._value(float(s), scale, *lane) for s, lane in zip(scores, lanes, strict=True)]
+    values = [module.fixed_value(float(s), scale, *lane) for s, lane in zip(scores, lanes, strict=True)]
     chosen = noisy_best(scores, 1.0, event(1.0), noise, KEY)
     assert chosen == NoisyScore(values.index(max(values)), max(values))
     assert chosen.coordinate == 3  # about 2^-77: the greatest Gumbel of all
@@ -336,7 +336,7 @@ def test_short_tails_alone():
     words = [5, 2**63 + 7, *random_words(9, 2)]
     lanes = drawn(words, 2)
     chosen = noisy_best(np.zeros(2), 1.0, event(1.0), Recorded(words), KEY)
-    assert chosen == NoisyScore(0, module._fixed_gumbel(*lanes[0]))
+    assert chosen == NoisyScore(0, module.fixed_gumbel(*lanes[0]))
     # The leading lane has a short tail and lies far above the others, which are then compared with each other.
     words = [9, *(random_words(10, 3) | np.uint64(2**60)), 1]
     chosen = noisy_best(np.array([1e200, -1e300, 0.0, -1e-300]), 1.0, event(1.0), Recorded(words), KEY)
@@ -346,16 +346,16 @@ def test_short_tails_alone():
 def test_an_extended_lane_is_not_decided_by_its_first_word():
     """63 zeros give about 45. The next word reduces it to 44.4, and another lane in between wins."""
     words = [0, 2**62, 2**64 - 1]
-    extended, regular = (module._fixed_gumbel(*lane) / 2**FRACTION_BITS for lane in drawn(words, 2))
+    extended, regular = (module.fixed_gumbel(*lane) / 2**FRACTION_BITS for lane in drawn(words, 2))
     assert 44.3 < extended < 44.4
-    scores = np.array([0.0, (44.7 - regular) * float(module._gumbel_scale(1.0, event(1.0)))])
+    scores = np.array([0.0, (44.7 - regular) * float(module.gumbel_scale(1.0, event(1.0)))])
     assert noisy_best(scores, 1.0, event(1.0), Recorded(words), KEY).coordinate == 1
 
 
 def test_a_large_selection_computes_few_lanes_in_integers(monkeypatch):
     counted = []
-    value = module._value
-    monkeypatch.setattr(module, "_value", lambda *lane: counted.append(1) or value(*lane))
+    value = module.fixed_value
+    monkeypatch.setattr(module, "fixed_value", lambda *lane: counted.append(1) or value(*lane))
     for number in range(5):
         noisy_best(np.zeros(88_119), 1.0, event(1e-3), SeededNoise(2), ReleaseKey(number))
     assert len(counted) <= 15

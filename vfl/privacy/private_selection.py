@@ -72,7 +72,7 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
     require_selection(candidates, concentration)
     if candidates == 1 or _require_mu(mu) == 0.0:
         return gaussian_dp.delta_of(epsilon, mu)
-    curve = _curve(max(mu, _SMALLEST_MU), candidates, concentration)
+    curve = curve_of(max(mu, _SMALLEST_MU), candidates, concentration)
     return max(_SMALLEST_DELTA, min(1.0, curve.by_selection(epsilon), curve.by_composition(epsilon)))
 
 
@@ -165,7 +165,7 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
     most = math.ceil(math.sqrt(candidates) * _STEPS_OF_FACTOR)  # composition: all outcomes together
     if mu < _SMALLEST_MU:
         return most, _STEPS_OF_FACTOR
-    curve = _curve(mu, candidates, concentration)
+    curve = curve_of(mu, candidates, concentration)
     cells = curve.cells()
     low, high = _STEPS_OF_FACTOR, most
     while high - low > 1:
@@ -184,12 +184,13 @@ def _require_mu(mu: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _curve(mu: float, candidates: int, concentration: int) -> _Curve:
-    return _Curve.of(mu, candidates, concentration)
+def curve_of(mu: float, candidates: int, concentration: int) -> Curve:
+    """Return the curve of a selection, computed once for its parameters."""
+    return Curve.of(mu, candidates, concentration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Curve:
+class Curve:
     """Bounds of a selection at every ε, for one μ > 0, m ≥ 2 and a.
 
     k, suprema : (l,) points in growing order, and at each of them a number that is at least sup_u [c(u) − k·c(g(u))]₊. The
@@ -206,23 +207,24 @@ class _Curve:
     counts: Vector
 
     @classmethod
-    def of(cls, mu: float, m: int, a: int) -> _Curve:
+    def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
+        """Return the curve; `finer` multiplies its points, which makes the bounds smaller and never less safe."""
         from scipy.special import ndtr
 
-        cells = max(1, min(_CELLS_OF_MU, round(mu / _FINEST)))
+        cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))
         cells = max(cells, math.ceil(400.0 * mu))
         h = mu / cells
         n = math.ceil((2.0 * _SPAN + mu) / h)
         s = -_SPAN - mu + h * np.arange(n + cells + 2)
-        C = _inclusion(ndtr(s), m, a)
-        ends = _inclusion(np.array([0.0, 1.0]), m, a)
+        C = inclusion(ndtr(s), m, a)
+        ends = inclusion(np.array([0.0, 1.0]), m, a)
         # The cells, from u = 0 to u = 1; both outer ones are unbounded in s.
         levels = np.concatenate([ends[:1], C[: n + 1]])
         slopes = np.concatenate([C[cells : cells + 1], C[cells + 1 : cells + 1 + n], ends[1:]])
         levels, slopes = levels * (1.0 + _ROUNDING), slopes * (1.0 - _ROUNDING)
         ratio = float(np.max(levels / slopes)) * (1.0 + _ROUNDING)
         # k = ratio·e^{−μt}, where t is the distance from the first z that counts; finer near 0.
-        k = ratio * np.exp(-mu * 2.1 * _REACH * np.linspace(1.0, 0.0, _K_POINTS) ** 2)
+        k = ratio * np.exp(-mu * 2.1 * _REACH * np.linspace(1.0, 0.0, finer * _K_POINTS) ** 2)
         suprema = np.array([max(0.0, float(np.max(levels - point * slopes))) for point in k])
         counts = [math.comb(m, n) * a * _beta(n + a, m - n + 1) for n in range(m + 1)]
         return cls(mu, k, suprema, ratio, float(levels[0]), np.array(counts))
@@ -273,7 +275,7 @@ class _Curve:
         return factor + gaussian_dp.log_delta_of(rest, self.mu) <= gaussian_dp.log_delta_of(epsilon, mu) - 1e-9
 
 
-def _dominated_by(curve: _Curve, cells: tuple[tuple[float, float, float], ...], mu: float) -> bool:
+def _dominated_by(curve: Curve, cells: tuple[tuple[float, float, float], ...], mu: float) -> bool:
     """Return True if the check of `dominating_mu` shows that the curve is at most δ(·; μ′) for μ′ = `mu`."""
     for start, end, bound in cells:
         if curve.falls_below(start, mu):
@@ -283,7 +285,7 @@ def _dominated_by(curve: _Curve, cells: tuple[tuple[float, float, float], ...], 
     return False
 
 
-def _inclusion(u: Vector, m: int, a: int) -> Vector:
+def inclusion(u: Vector, m: int, a: int) -> Vector:
     """Return c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp for u (n,); exact up to rounding, since the integrand is a polynomial."""
     nodes, weights = np.polynomial.legendre.leggauss((a + m) // 2 + 2)
     p, weights = 0.5 * (nodes + 1.0), 0.5 * weights

@@ -20,7 +20,7 @@ Range, with rounded numbers. Rounding before an argmax is not post-processing, s
 V_j be any numbers with |V_j - Y_j| ≤ e in every lane, and let j win if V_j is greatest, ties broken by any rule. Then
 Y_j > max_(i≠j) Y_i + 2e implies that j wins, which implies Y_j ≥ max_(i≠j) Y_i - 2e. Moving s_j by 2eb moves
 P(j) by a factor within e^(±2e), so the probability P̃(j) of winning satisfies e^(-2e) P(j) ≤ P̃(j) ≤ e^(2e) P(j). Four
-such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`_value`), so b is the exact
+such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`fixed_value`), so b is the exact
 rational 2Δ/(ε - 2^-40), and the range is at most ε.
 
 V_j is an integer multiple of 2^-48: the floor of the score and the floor of G, each exact, from the score and the words
@@ -61,7 +61,7 @@ SMALLEST_EPSILON = 2.0**-30
 TOLERANCE = 2.0**-32
 
 _TAIL_BITS = 63
-_TAIL_MASK = np.int64(2**_TAIL_BITS - 1)
+TAIL_MASK = np.int64(2**_TAIL_BITS - 1)
 _WORD_BITS = 64
 _HALF_UNIT = 2.0**-_WORD_BITS
 # A tail with fewer leading bits than these leaves its Gumbel variable open by more than 2^-44; it takes further words.
@@ -139,20 +139,20 @@ def noisy_best(
     if event is None:
         first = int(scores.argmax())
         return NoisyScore(first, _floor(float(scores[first]), Fraction(1), _DOUBLE_BITS))
-    scale = _gumbel_scale(sensitivity, event)
+    scale = gumbel_scale(sensitivity, event)
     stream = noise.stream(key)
     lanes = stream.words(scores.size).view(np.int64)
-    tails = lanes & _TAIL_MASK
+    tails = lanes & TAIL_MASK
     extended = _extended(tails, stream)
 
     def at(lane: int) -> NoisyScore:
         tail, bits = extended.get(lane, (int(tails[lane]), _TAIL_BITS))
-        return NoisyScore(lane, _value(float(scores[lane]), scale, bool(lanes[lane] < 0), tail, bits))
+        return NoisyScore(lane, fixed_value(float(scores[lane]), scale, bool(lanes[lane] < 0), tail, bits))
 
     return max(map(at, _candidates(scores, float(scale), lanes, tails, list(extended), tolerance)))
 
 
-def _gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
+def gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
     """Return b = 2Δ/(ε - SLACK), exactly."""
     if not (math.isfinite(sensitivity) and sensitivity > 0):
         raise PrivacyError(f"noisy_best: sensitivity must be positive and finite, not {sensitivity!r}")
@@ -193,7 +193,7 @@ def _candidates(
     least -ln(B) with B bits, fewer than 2^41 in a stream. So the lane below cannot win, and the one at `top` either is
     returned or loses to one that is.
     """
-    noisy = _gumbel(lanes, tails)
+    noisy = float_gumbel(lanes, tails)
     # Overflow goes to minus infinity: a lane that cannot win.
     with np.errstate(over="ignore", under="ignore"):
         noisy += (scores - scores.max()) / scale
@@ -202,7 +202,7 @@ def _candidates(
     return sorted({*np.flatnonzero(noisy >= noisy.max() - tolerance).tolist(), *extended})
 
 
-def _gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
+def float_gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
     """Return the lanes' standard Gumbel variables in doubles, from 63 bits."""
     q = tails.astype(np.float64)
     q += 0.5
@@ -213,17 +213,17 @@ def _gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
     return np.negative(exponential, out=exponential)
 
 
-def _value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> int:
+def fixed_value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> int:
     """Return V·2⁴⁸, where |V - (s/b + G)| ≤ 2⁻⁴³ for every G that the known bits allow.
 
     upper : True if u is in the upper half.
     tail : k ≥ 2⁴⁴, so that q, the distance of u to its half's outer end, lies in [k, k + 1]·2^-(bits + 1).
 
-    The floor of the score loses at most 2^-48, and so does that of G (`_fixed_gumbel`). |dG/dq| is at most 2/q in
+    The floor of the score loses at most 2^-48, and so does that of G (`fixed_gumbel`). |dG/dq| is at most 2/q in
     the lower half (G = -ln(-ln(1 - q)), -ln(1 - q) ≥ q, 1 - q ≥ 1/2) and 1/(q ln 2) in the upper (G = -ln(-ln q)), so
     that G at the middle of the interval is within 1/k ≤ 2^-44 of G anywhere in it. Altogether less than 2^-43.
     """
-    return _floor(score, scale, FRACTION_BITS) + _fixed_gumbel(upper, tail, bits)
+    return _floor(score, scale, FRACTION_BITS) + fixed_gumbel(upper, tail, bits)
 
 
 def _floor(score: float, scale: Fraction, fraction_bits: int) -> int:
@@ -232,7 +232,7 @@ def _floor(score: float, scale: Fraction, fraction_bits: int) -> int:
     return (numerator * scale.denominator << fraction_bits) // (denominator * scale.numerator)
 
 
-def _fixed_gumbel(upper: bool, tail: int, bits: int) -> int:
+def fixed_gumbel(upper: bool, tail: int, bits: int) -> int:
     """Return ⌊2⁴⁸·G⌋, exactly, at q = (2·tail + 1)/2^(bits + 2).
 
     Arb encloses G in a ball with a proven radius (Johansson 2017). The precision doubles until all numbers in the ball
