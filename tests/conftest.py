@@ -127,17 +127,23 @@ def local_ray() -> Iterator[Any]:
     """The `ray` module, connected to a local Ray of eight CPUs that offers `party:NAME` for PARTIES, and `coordinator`."""
     import ray
 
-    ray.shutdown()  # of a local Ray that vfl has started for an earlier test
-    ray.init(
-        address="local",  # not to another Ray on this machine
-        num_cpus=8,
-        resources={"coordinator": 1, **{f"party:{name}": 1 for name in PARTIES}},
-        object_store_memory=100_000_000,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _system_config={"automatic_object_spilling_enabled": False},
-    )
+    for left in (2, 1, 0):
+        ray.shutdown()  # of a local Ray that vfl has started for an earlier test
+        try:
+            ray.init(
+                address="local",  # not to another Ray on this machine
+                num_cpus=8,
+                resources={"coordinator": 1, **{f"party:{name}": 1 for name in PARTIES}},
+                object_store_memory=100_000_000,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                _system_config={"automatic_object_spilling_enabled": False},
+            )
+            break
+        except Exception as error:  # Ray gives a node 30 s to start, which a busy machine may exceed
+            if not left or "timed out during startup" not in str(error):
+                raise
     yield ray
     ray.shutdown()
 
