@@ -434,9 +434,7 @@ def test_mistakes_are_refused(case: str) -> None:
 
 def test_an_interaction_stays_within_a_party() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("bank", "y"))
-    with pytest.raises(
-        SpecificationError, match="of party 'bank' names column 'b' of party 'telco': a product is made where"
-    ):
+    with pytest.raises(SpecificationError, match="'bank' names column 'b' of party 'telco'"):
         vfl.Job(partition=partition, privacy=None, bounds={"b": (0, 1)}, columns={"f": vfl.Interaction("b", "b")})
 
 
@@ -513,7 +511,7 @@ def test_dates_of_a_text_file(tmp_path: Path) -> None:
     path.write_text("d;k\n31.01.2026;1\n 01.12.2025 ;2\n15.07.1969;3\n")
     spec = vfl.Csv(str(path), delimiter=";", dates="%d.%m.%Y")
     assert made(vfl.DateParts(("day",), of="d"), spec).ravel().tolist() == DAYS
-    with pytest.raises(DataError, match="holds text that is no date: clean the cells"):
+    with pytest.raises(DataError, match="no date: clean the cells"):
         made(vfl.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
     path.write_text("d\n2026-01-31\n2025-12-01\n1969-07-15\n")
     assert made(vfl.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS

@@ -77,9 +77,7 @@ def test_a_feature_that_its_owner_makes_is_refused() -> None:
 
 
 def test_multinomial_loss_is_refused() -> None:
-    with pytest.raises(
-        vfl.SpecificationError, match="multinomial loss has one per class: audit the job with two classes"
-    ):
+    with pytest.raises(vfl.SpecificationError, match=r"multinomial.*two classes"):
         vfl.audit(job(loss="multinomial", classes=("a", "b", "c")))
 
 

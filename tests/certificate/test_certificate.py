@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ class TestFlags:
         said = certificate(privacy=vfl.Privacy(epsilon=1.5, delta=1e-6, smoothness="data"))
         assert said.private is False
         (flag,) = said.flags
-        assert "means and smoothness of the columns were computed from the data and not charged" in flag
+        assert re.search("means and smoothness.*not charged", flag)
         assert flag in str(said)
 
     @pytest.mark.parametrize("smoothness", ["bounds", dict.fromkeys("abc", 0.25)])
@@ -197,9 +198,9 @@ class TestFile:
 
     def test_unknown_formats_and_fields_are_refused(self) -> None:
         plain = json.loads(certificate().to_json())
-        with pytest.raises(OutputError, match="this vfl reads certificates of formats 1 and 2, not 3"):
+        with pytest.raises(OutputError, match="formats 1 and 2, not 3"):
             Certificate.from_json(json.dumps(plain | {"format": 3}))
-        with pytest.raises(OutputError, match="format 2 is that of training on shares"):
+        with pytest.raises(OutputError, match="format 2"):
             Certificate.from_json(json.dumps(plain | {"format": 2}))
         with pytest.raises(OutputError, match="is not a certificate"):
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
@@ -223,7 +224,7 @@ class TestFile:
             text.replace("ε", "\\u03b5"),
         )
         for other in others:
-            with pytest.raises(OutputError, match="not as vfl writes it: it was altered or reformatted"):
+            with pytest.raises(OutputError, match="altered or reformatted"):
                 Certificate.from_json(other)
 
     def test_line_endings_are_not_repaired(self, tmp_path: Path) -> None:
@@ -233,11 +234,11 @@ class TestFile:
 
     def test_bytes_that_are_not_text_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "certificate.json").write_bytes(b"\xff\xfe{}")
-        with pytest.raises(OutputError, match="is not a certificate, or it was altered"):
+        with pytest.raises(OutputError, match="not a certificate"):
             Certificate.load(tmp_path / "certificate.json")
 
     def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(OutputError, match=r"cannot read the certificate .*: No such file or directory"):
+        with pytest.raises(OutputError, match="No such file"):
             Certificate.load(tmp_path / "certificate.json")
 
 
@@ -386,4 +387,4 @@ class TestShares:
         cheaper = dataclasses.replace(shared, trust=shared.trust | {"price": 1.0})
         report = verify(cheaper.signed(key), plan=planned)
         assert not report.ok
-        assert "the field 'trust' is not the one" in str(report)
+        assert "'trust' is not the one" in str(report)

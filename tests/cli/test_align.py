@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,8 +74,8 @@ def common(folder: Path) -> int:
 def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callable[..., Said]) -> None:
     said = call("align", "job.toml", "--engine", "inprocess")
     assert said.code == 0, said.err
-    assert f"{common(folder)} records are common to all parties (bank 80, telco 70)" in said.out
-    assert "coordinator learned  the size of every set" in said.out
+    assert f"{common(folder)} records are common" in said.out
+    assert "coordinator learned" in said.out
     assert "aligning 300/300  comparing" in said.err
     assert len(list(folder.glob("own/*/*.index"))) == 2
 
@@ -87,7 +88,7 @@ def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said]) ->
     assert outcome["kept"] is True
     ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
     assert ran.code == 0, ran.err
-    assert f"kept from an earlier alignment: {common(folder)} records" in ran.err
+    assert f"earlier alignment: {common(folder)} records" in ran.err
     certificate = json.loads((folder / "run" / "certificate.json").read_text(encoding="utf-8"))
     assert certificate["n_records"] == common(folder)
     assert "in the alignment" in certificate["who_sees_what"]["party"]
@@ -96,9 +97,7 @@ def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said]) ->
     pd.read_csv("telco.csv").assign(calls=0.5).to_csv("telco.csv", index=False)
     changed = call("run", "job.toml", "--engine", "inprocess", "--output", "other")
     assert (changed.code, changed.out) == (3, "")
-    assert (
-        "error: party 'telco', id column 'customer': the data changed after their records were aligned" in changed.err
-    )
+    assert re.search("party 'telco'.*data changed", changed.err)
     assert not (folder / "other").exists()
 
 
@@ -114,10 +113,7 @@ def test_a_simulated_job_aligns_its_one_table(folder: Path, call: Callable[..., 
 
 def test_the_plan_includes_the_alignment(call: Callable[..., Said], folder: Path) -> None:
     said = call("plan", "job.toml", "--records", "1000000")
-    assert (
-        "align      by customer, about 1.1e+02 s on one core if no party holds more ids than the 1000000 that all have"
-        in said.out
-    )
+    assert re.search(r"align +by customer, about 1\.1e\+02 s on one core .*1000000", said.out)
     planned = json.loads(call("plan", "job.toml", "--records", "1000", "--json").out)["alignment"]
     assert planned["id"] == {"bank": "customer", "telco": "customer"}
     assert "n" in planned["reveals"]["outsider"]
@@ -134,7 +130,7 @@ def test_a_valid_alignment_is_reused(folder: Path, call: Callable[..., Said]) ->
     assert first["alignment"] == second["alignment"] != third["alignment"]
     assert second["sizes"] == {"bank": 80, "telco": 70}
     said = call("align", "job.toml", "--engine", "inprocess")
-    assert "every party still holds an alignment of these files" in said.out
+    assert "still holds an alignment" in said.out
     assert "aligning" not in said.err
     pd.read_csv("telco.csv")[5:].to_csv("telco.csv", index=False)
     changed = aligned()
@@ -151,11 +147,11 @@ def test_a_plan_takes_n_from_the_alignment(
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     asked = call("plan", "job.toml")
     assert asked.code == 2
-    assert "--records N; or run vfl align JOB, which records it (a plan reads no party's data)" in asked.err
+    assert re.search("--records N.*vfl align JOB", asked.err)
     call("align", "job.toml", "--engine", "inprocess")
     assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
     said = call("plan", "job.toml").out
-    assert f"n was found by vfl align: {common(folder)} records are common to all parties" in said
+    assert f"n was found by vfl align: {common(folder)} records" in said
     assert ", as done by vfl align\n" in said
     assert "s on one core" not in said
     assert json.loads(call("plan", "job.toml", "--json", "-n", "500").out)["n_records"] == 500
@@ -232,7 +228,7 @@ def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, ca
         'id = "customer": by which records',
     )
     assert said.out.startswith("\n".join(f"draft.toml: {line}" for line in first))
-    assert "\ndraft.toml: 2 declarations are left to you, marked 'read off the records: NOT PRIVATE" in said.out
+    assert "\ndraft.toml: 2 declarations are left" in said.out
     assert said.out.endswith("\nnext: declare them in draft.toml, then: vfl plan draft.toml --records N\n")
     assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
     refused = call("run", "draft.toml", "--engine", "inprocess")
@@ -262,11 +258,12 @@ def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, 
     as_one = json.loads(call("evaluate", "run", "--data", "joined.csv", "--json").out)
     assert by_id["data"]["n_records"] == common(folder)
     assert by_id["data"]["measures"] == as_one["data"]["measures"]
-    assert "joined by their ids, without those that a party lacks" in by_id["data"]["note"]
+    assert "joined by their ids" in by_id["data"]["note"]
     shuffled = pd.read_csv("telco.csv").sample(frac=1, random_state=3)
     shuffled.drop(columns="customer").to_csv("bare.csv", index=False)
     failed = call("evaluate", "run", "--data", "bank=bank.parquet", "--data", "telco=bare.csv")
-    assert (failed.code, "the data of party 'telco' have no id column 'customer'" in failed.err) == (3, True)
+    assert failed.code == 3
+    assert re.search("'telco'.*no id column 'customer'", failed.err)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +322,7 @@ def test_text_is_read_in_the_format_of_the_job(folder: Path, call: Callable[...,
     assert first.out == plain.out
     failed = call("predict", "run", *bank, "--data", "telco=plain.csv")
     assert failed.code == 3
-    assert "of a text file, check the format" in failed.err
+    assert "check the format" in failed.err
     assert call("evaluate", "run", *bank, "--data", "telco=telco.csv").code == 0
     everywhere = call(
         "predict", "run", *bank, "--data", "telco=plain.csv", "--csv", "delimiter=,", "--csv", "decimal=."

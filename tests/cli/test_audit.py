@@ -49,7 +49,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_correct_job_passes(job: str, call: Callable[..., Said]) -> None:
     said = call("audit", job, "--records", "30", "--runs", "20", "--confidence", "0.9999")
     assert said.code == 0, said
-    assert "audit of 'credit' on 30 simulated records: nothing is charged" in said.out
+    assert "30 simulated records: nothing is charged" in said.out
     assert "PASS" in said.out
 
 
@@ -74,7 +74,7 @@ def test_a_job_that_breaks_its_claim_exits_with_1(
 def test_private_data_are_refused(job: str, call: Callable[..., Said]) -> None:
     said = call("audit", job, "--data", "bank=bank.csv")
     assert said.code == 2
-    assert "an audit takes no --data: each of its runs would be charged" in said.err
+    assert "an audit takes no --data" in said.err
 
 
 def test_public_rows_stand_in_for_simulated_ones(job: str, call: Callable[..., Said], tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_public_rows_stand_in_for_simulated_ones(job: str, call: Callable[..., S
     files = ("--public-data", "bank=bank.csv", "--public-data", "telco=telco.csv")
     said = call("audit", job, *files, "--runs", "20", "--confidence", "0.9999")
     assert said.code == 0, said
-    assert "on 24 records declared public, with simulated canaries" in said.out
+    assert "24 records declared public" in said.out
 
 
 @pytest.mark.parametrize(

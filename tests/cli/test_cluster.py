@@ -138,7 +138,7 @@ def test_status_logs_and_cancel(server: Server, job: Path) -> None:
     assert "can be resumed" in run("cancel", second)
     assert json.loads(run("status", second, "--json")) == [{"id": second, "status": "STOPPED", "message": ""}]
     for line in (("status", "x"), ("logs", "x"), ("cancel", "x")):
-        with pytest.raises(FederationError, match="the cluster knows no job 'x'; list them with: vfl status"):
+        with pytest.raises(FederationError, match=r"no job 'x'.*vfl status"):
             run(*line)
 
 
@@ -165,9 +165,9 @@ def test_the_list_has_one_line_per_job(server: Server, job: Path, monkeypatch: p
     info = Server.Info(ident, "FAILED", whole)
     monkeypatch.setattr(server, "list_jobs", lambda: [info])
     monkeypatch.setattr(server, "get_job_info", lambda _: info)
-    assert run("status") == f"{ident}  failed  Job entrypoint command failed with exit code 5\n"
+    assert run("status") == f"{ident}  failed  {whole.partition(',')[0]}\n"
     assert run("status", ident).endswith("error: x\n")
-    with pytest.raises(FederationError, match=f"failed with exit code 5; see vfl logs {ident}$"):
+    with pytest.raises(FederationError, match=f"exit code 5.*vfl logs {ident}$"):
         run("logs", ident, "--follow")
 
 
@@ -226,11 +226,8 @@ def test_a_wrong_token(client: list[str | None], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/etc/vfl/token")
     with pytest.raises(PlacementError) as raised:
         run(*line, "--address", "http://mine:8265")
-    assert str(raised.value) == (
-        "the job server at http://mine:8265 is closed to this process, whose token is wrong or missing: set "
-        "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token (now '/etc/vfl/token'; "
-        "RAY_AUTH_TOKEN comes first where it is set)"
-    )
+    for fact in ("http://mine:8265", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN_PATH", "'/etc/vfl/token'"):
+        assert fact in str(raised.value)
 
 
 def test_the_address_of_a_job_server_is_refused_as_a_cluster_address(
@@ -239,7 +236,7 @@ def test_the_address_of_a_job_server_is_refused_as_a_cluster_address(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     for address in ("auto", "http://head:8265"):
-        with pytest.raises(PlacementError, match=r"head:8265.* is a job server's.*vfl submit JOB.*--address HEAD:6379"):
+        with pytest.raises(PlacementError, match=r"head:8265.*vfl submit JOB.*--address HEAD:6379"):
             run("run", "breast_cancer", "--address", address)
     assert list(tmp_path.iterdir()) == []
 
@@ -248,4 +245,4 @@ def test_no_server() -> None:
     code = "from vfl.launch.engines.submission import JobServer; JobServer('http://127.0.0.1:1')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert PlacementError.__name__ in done.stderr
-    assert "no job server answers at http://127.0.0.1:1" in done.stderr or "vfl[cluster]" in done.stderr
+    assert "http://127.0.0.1:1" in done.stderr or "vfl[cluster]" in done.stderr

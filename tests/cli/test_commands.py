@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -136,7 +137,7 @@ class TestRun:
     def test_a_run_without_privacy_is_labelled_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy=none", "--output", "out")
         assert "NOT PRIVATE: trained without noise" in said.out
-        assert "NONE: the model is not differentially private" in said.err
+        assert "NONE: the model is not" in said.err
         summary = trained(call, "--set", "privacy=none")
         assert summary["private"] is False
         assert summary["epsilon"] is None
@@ -159,7 +160,7 @@ class TestRun:
         (folder / "out" / "notes.txt").write_text("mine")
         said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
         assert said.code == OutputError.exit_code == 6
-        assert said.err.strip() == "error: the output folder 'out' is not empty: name a new one"
+        assert re.search("'out' is not empty: name a new one", said.err)
         assert [path.name for path in (folder / "out").iterdir()] == ["notes.txt"]
 
     def test_an_output_that_cannot_be_a_folder_is_refused(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -286,7 +287,7 @@ class TestPlan:
         assert call("plan", "job.toml", "-n", "10").code == 0
         said = call("plan", "job.toml")
         assert said.code == 2
-        assert "give the number of records: --records N (a plan reads no party's data)" in said.err
+        assert "--records N" in said.err
 
     def test_a_weak_delta_is_warned_of(self, folder: Path, call: Callable[..., Said]) -> None:
         """Plan and run warn in words and in JSON, with the remedy."""
@@ -295,7 +296,7 @@ class TestPlan:
         warning = (
             "δ = 0.02 is not below 1/n = 0.0125: so weak a guarantee lets one record, drawn at random, be published"
         )
-        assert f"  warning    {warning}; leave privacy.delta out for 1/n² = 0.000156, or give less" in said.out
+        assert re.search(rf"warning +{re.escape(warning)};.*1/n² = 0\.000156", said.out)
         assert json.loads(call("plan", "job.toml", "--json", *loose).out)["warnings"][0].startswith(warning)
         assert trained(call, *loose, "--output", "loose")["warnings"][0].startswith(warning)
         ran = call("run", "job.toml", "--engine", "inprocess", *loose)
@@ -330,9 +331,9 @@ class TestEvaluate:
         (folder / "out" / "findings.json").write_text(whole.replace(value, "0.99"), encoding="utf-8")
         said = call("evaluate", "out")
         assert said.code == OutputError.exit_code
-        assert "cannot be relied on, since its certificate does not hold: findings: " in said.err
+        assert "certificate does not hold: findings: " in said.err
         (folder / "out" / "findings.json").write_text("[]", encoding="utf-8")
-        assert "findings.json' is damaged: it holds no table of findings" in call("evaluate", "out").err
+        assert "findings.json' is damaged" in call("evaluate", "out").err
 
     @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
     def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
@@ -343,7 +344,7 @@ class TestEvaluate:
         table = pacsv.read_csv("all.csv")
         right = Result.load(folder / "out").predict(table) == np.array(table["default"])
         assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
-        assert found["note"] == "un-noised and uncharged: nothing protects these records"
+        assert "un-noised" in found["note"]
 
     def test_a_run_that_measured_nothing(self, folder: Path, call: Callable[..., Said]) -> None:
         text = JOB.replace("holdout = 0.25\n", "")
@@ -351,17 +352,17 @@ class TestEvaluate:
         trained(call, "--output", "out")
         said = call("evaluate", "out")
         assert said.code == 2
-        assert "has no measures: train with --set holdout=0.2, or give --data with records to measure on" in said.err
+        assert re.search("no measures.*holdout.*--data", said.err)
         said = call("evaluate", "out", "--shards", "3")
         assert said.code == 2
-        assert "--shards needs --data: it places the measuring of other records" in said.err
+        assert "--shards needs --data" in said.err
 
     def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
         assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert "diagnostics: loss" in said.out
         assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
-        assert "flag       NOT PRIVATE as a whole: the objective at the end" in said.err
+        assert re.search("flag +NOT PRIVATE.*the objective", said.err)
 
 
 class TestPredict:
@@ -434,7 +435,7 @@ class TestPredict:
         assert (folder / "predictions.csv").read_text(encoding="utf-8") == printed
         again = call("predict", "out", "--data", "telco=telco.csv", "--data", "bank=bank.csv", "--output", "all.csv")
         assert again.code == 6
-        assert again.err == "error: the output file 'all.csv' exists: name a new one\n"
+        assert "'all.csv' exists: name a new one" in again.err
 
     @pytest.mark.parametrize(
         ("data", "said"),
@@ -505,7 +506,7 @@ class TestSaved:
     def test_a_folder_is_not_overwritten(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
         result = Result.load(folder / "out")
-        with pytest.raises(OutputError, match=r"the output folder .* is not empty: name a new one"):
+        with pytest.raises(OutputError, match=r"not empty: name a new one"):
             result.save(folder / "out")
 
     @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}', '{"format": 1}'])
@@ -537,7 +538,7 @@ class TestDoctor:
         said = call("doctor")
         assert said.code == 1
         assert "ok    machine    2 cores" in said.out
-        assert "FAIL  kernels    RuntimeError: a compiled kernel gives a wrong answer" in said.out
+        assert re.search("FAIL +kernels +RuntimeError", said.out)
 
     def test_a_machine_is_measured_and_kept_for_plans(
         self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -549,11 +550,11 @@ class TestDoctor:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setattr(doctor, "CHECKS", ())
         plan = ("plan", "breast_cancer", "--nodes")
-        assert "for those of this machine run vfl doctor --measure" in call(*plan).out
+        assert "vfl doctor --measure" in call(*plan).out
         monkeypatch.setattr(measuring, "measure", lambda: Machine(memory=1e5, trip_seconds=2.0, measured="1"))
         said = call("doctor", "--measure")
         assert said.code == 0
-        assert f"a Ray round trip 2e+03 ms and 4 GB/s; kept in {tmp_path}" in said.out
+        assert f"2e+03 ms and 4 GB/s; kept in {tmp_path}" in said.out
         planned = call(*plan).out
         assert "run vfl doctor --measure" not in planned
         assert "inprocess: " in planned
@@ -568,7 +569,7 @@ class TestDoctor:
         from vfl.privacy import noise
 
         monkeypatch.setattr(noise, "CryptographicNoise", lambda: noise.SeededNoise(0))
-        with pytest.raises(RuntimeError, match="the noise source repeats itself: do not train privately here"):
+        with pytest.raises(RuntimeError, match="do not train privately"):
             doctor._noise()
 
 

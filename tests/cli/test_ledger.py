@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -60,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 class TestShow:
     def test_text_output(self, path: Path) -> None:
         said = ledger("show", path)
-        assert "credit: cap ε = 2 at δ = 1e-09 (replace-one, added up as gdp)" in said
+        assert "credit: cap ε = 2 at δ = 1e-09" in said
         first, second = (next(line for line in said.splitlines() if run in line) for run in ("first", "second"))
         assert "settled" in first
         assert "111111111111" in first
@@ -79,7 +80,7 @@ class TestShow:
         whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
         whole.settle()
         assert 0 < SqliteLedger(path).show()[0].left < 1e-6
-        assert "largest plan that fits ε = 0 (the budget is spent)" in str(SqliteLedger(path).show()[0])
+        assert "fits ε = 0 (the budget is spent)" in str(SqliteLedger(path).show()[0])
         with pytest.raises(VflError, match="and nothing is left"):
             book.reserve([(EVENT, 1)], job="2" * 64, run="second")
 
@@ -107,7 +108,7 @@ class TestShow:
     def test_one_data_set(self, path: Path) -> None:
         ledger("cap", path, "other", "--epsilon", 1, "--delta", DELTA)
         assert "credit" not in ledger("show", path, "other")
-        assert "no data set 'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
+        assert "'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
 
     def test_an_exhausted_ledger_stays_readable(self, path: Path) -> None:
         DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
@@ -155,11 +156,11 @@ class TestCap:
         )
         assert said["accounting"] == "zcdp"
         asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
-        assert "uses gdp accounting since its first reservation" in refused(BudgetError, *asked)
+        assert "uses gdp accounting" in refused(BudgetError, *asked)
 
     def test_another_delta_requires_yes(self, path: Path) -> None:
         asked = ("cap", path, "credit", "--epsilon", 2, "--delta", 1e-6)
-        assert "another δ changes the meaning of every ε" in refused(BudgetError, *asked)
+        assert "another δ" in refused(BudgetError, *asked)
         assert "δ = 1e-06" in ledger(*asked, "--yes")
 
     def test_a_change_after_releases_is_shown_wherever_the_ledger_is_read(self, path: Path) -> None:
@@ -272,10 +273,10 @@ class TestSettle:
         assert after.runs[0].status == "settled"
         # The next batch of charges may have been sent when the run was cut off.
         assert 0 < before.spent <= after.spent == after.committed < before.committed
-        with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
+        with pytest.raises(BudgetError, match=r"closed.*new run"):
             resume(tmp_path / "run", self.data(), at="inprocess")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert "is settled: there is nothing left" in refused(SpecificationError, "settle", tmp_path / "run")
+        assert "is settled" in refused(SpecificationError, "settle", tmp_path / "run")
 
     def test_a_run_with_a_ledger_of_its_own_and_json(self, tmp_path: Path) -> None:
         self.cut_off(tmp_path / "run", None, dataset=None)
@@ -287,11 +288,12 @@ class TestSettle:
         self.cut_off(run, None, dataset=None)
         for asked in (("show", run), ("verify", run), ("settle", "x", "--ledger", run)):
             said = refused(OutputError, *asked)
-            assert said == f"{str(run)!r} is a folder, but a ledger is a file: the run's own ledger is {own}"
-        assert "there is no ledger.db in it" in refused(OutputError, "show", tmp_path)
+            assert said.startswith(repr(str(run)))
+            assert said.endswith(str(own))
+        assert "no ledger.db" in refused(OutputError, "show", tmp_path)
         (account,) = SqliteLedger(own).show()
         said = refused(SpecificationError, "show", own, "credit")
-        assert said == f"the ledger has no data set 'credit'; it has {account.dataset!r}"
+        assert re.search(f"no data set 'credit'.*{account.dataset!r}", said)
 
     def test_by_id_when_the_folder_is_lost(self, tmp_path: Path, path: Path) -> None:
         assert "5 releases stay charged" in ledger("settle", "second", "--ledger", path)

@@ -281,8 +281,8 @@ def test_a_missing_file_is_reported_before_ray_starts(
     monkeypatch.setattr("vfl.launch.engines.connection.import_ray", lambda: pytest.fail("Ray was imported"))
     answer = call(command, "job.toml")
     assert answer.code == 3
-    assert "bnk.csv': is not there (did you mean 'bank.csv'?); correct bank = ... under [data], or" in answer.err
-    assert "--set data.bank=FILE; a relative path starts at the job file's folder" in answer.err
+    assert "bnk.csv': is not there (did you mean 'bank.csv'?)" in answer.err
+    assert "--set data.bank=FILE" in answer.err
 
 
 class TestRunFolders:
@@ -311,10 +311,10 @@ class TestRunFolders:
     ) -> None:
         answer = call(*(cut_off if word == "RUN" else word for word in words))
         assert (answer.code, answer.out) == (6, "")
-        assert answer.err == f"error: the run in '{cut_off}' is not finished: continue with vfl resume {cut_off}\n"
+        assert f"vfl resume {cut_off}" in answer.err
         missing = call(*("nowhere" if word == "RUN" else word for word in words))
         assert missing.code == 6
-        assert "there is no folder 'nowhere': name the one that a run left" in missing.err
+        assert "no folder 'nowhere'" in missing.err
 
     def test_a_finished_run_is_only_shown(self, folder: Path, call: Callable[..., Said]) -> None:
         """Its data may no longer exist."""

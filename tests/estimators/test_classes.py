@@ -49,7 +49,7 @@ def test_a_fit_with_declared_classes_is_private_and_does_not_warn() -> None:
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_a_fit_that_reads_its_classes_is_not_private_and_warns_with_a_remedy(form: Any, tmp_path: Path) -> None:
-    with pytest.warns(vfl.PrivacyWarning, match=r"NOT PRIVATE\. Declare both labels, classes=\(negative, positive\)"):
+    with pytest.warns(vfl.PrivacyWarning, match=r"NOT PRIVATE.*classes=\(negative, positive\)"):
         fitted = model().fit(form(X), Y)
     certificate = fitted.certificate_
     assert not certificate.private
@@ -67,7 +67,7 @@ def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
     with pytest.raises(vfl.OutputError, match="the field 'private'"):
         replace(result, certificate=forged).verify()
     forged = replace(result.certificate, flags=()).signed(signing_key(None))
-    with pytest.raises(vfl.OutputError, match="lacks a flag that the job requires: NOT PRIVATE"):
+    with pytest.raises(vfl.OutputError, match=r"lacks a flag.*NOT PRIVATE"):
         replace(result, certificate=forged).verify()
 
 
@@ -93,7 +93,7 @@ def test_job_files_record_that_classes_were_read() -> None:
     with pytest.warns(vfl.PrivacyWarning):
         job = model().fit(X, Y).result_.job
     assert vfl.job.file.decode(job.to_dict()) == job
-    with pytest.raises(SpecificationError, match="read_from_data must be text"):
+    with pytest.raises(SpecificationError, match="must be text"):
         vfl.Job(partition=job.partition, privacy=None, read_from_data="")
 
 

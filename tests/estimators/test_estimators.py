@@ -220,7 +220,7 @@ def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
 
 def test_sparse_bounds_must_contain_zero():
     X = sparse.csr_array(features())
-    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \[1, 2\], which exclude 0"):
+    with pytest.raises(SpecificationError, match=r"'party0' has bounds \[1, 2\]"):
         vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
 
 
@@ -271,7 +271,7 @@ def test_a_private_fit_makes_its_given_passes_and_refuses_a_tolerance():
             vfl.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0)).fit(data, X[:, 0]).n_iter_
             == 7
         )
-    with pytest.raises(PrivacyError, match="tol makes the number of steps depend on data"):
+    with pytest.raises(PrivacyError, match=r"tol makes.*depend on data"):
         vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
 
 
@@ -357,7 +357,7 @@ def test_a_grid_search_over_penalties():
     assert search.best_estimator_.result_.job.penalty == search.best_params_["penalty"]
     by_name = vfl.VerticalRidge(alpha=20.0, epsilon=None).fit(X, numbers(X)).coef_
     assert np.array_equal(vfl.VerticalRidge(penalty=vfl.L2(0.1), epsilon=None).fit(X, numbers(X)).coef_, by_name)
-    with pytest.raises(SpecificationError, match="penalty must be a penalty such as"):
+    with pytest.raises(SpecificationError, match="penalty must be"):
         clone(model).set_params(penalty="l2").fit(X, classes(X))
 
 
@@ -569,7 +569,7 @@ def test_owners_of_the_columns_as_a_mapping():
 @pytest.mark.parametrize("epsilon", [-1, 0, math.inf, math.nan])
 def test_errors_name_the_estimators_own_parameter(epsilon):
     X = features(50)
-    with pytest.raises(PrivacyError, match=r"epsilon=.* is no guarantee: epsilon=None trains without privacy"):
+    with pytest.raises(PrivacyError, match="is no guarantee: epsilon=None"):
         vfl.VerticalLogisticRegression(epsilon=epsilon, bounds=(-1, 1), classes=(0, 1)).fit(X, classes(X))
 
 
@@ -578,7 +578,7 @@ def test_a_frame_must_hold_exactly_the_partitions_columns():
     model = vfl.VerticalLogisticRegression(partition=PARTITION)
     with pytest.raises(PartitionError, match="no party owns column 'c'"):
         model.fit(X, classes(X.to_numpy()))
-    with pytest.raises(PartitionError, match="'b' of party 'bank' is not in the table"):
+    with pytest.raises(PartitionError, match="'b' of party 'bank' is not"):
         model.fit(X[["a", "d"]], classes(X.to_numpy()))
 
 

@@ -138,7 +138,7 @@ def test_refusals_of_shapes_and_powers(table):
     with pytest.raises(SpecificationError, match="power lies between 1"):
         vfl.VerticalTweedieRegressor(epsilon=None, power=2.0).fit(X, y)
     named = vfl.FeaturePartition({"bank": ["a", "b", "c", "d"]}, ("bank", "y"), exposure="years")
-    with pytest.raises(SpecificationError, match=r"names exposure 'years': give it, fit\(X, y, exposure=\.\.\.\)"):
+    with pytest.raises(SpecificationError, match=r"'years': give it, fit\(X, y, exposure="):
         vfl.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y)
     fitted = vfl.VerticalPoissonRegressor(epsilon=None, partition=named).fit(X, y, exposure=exposure)
     assert fitted.result_.job.partition.exposure == "years"

@@ -48,7 +48,7 @@ def test_a_private_fit_clamps_weights_to_their_limits(table):
     model = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=s)
     clamped = vfl.VerticalRidge(**options, weight_bounds=(0, 1)).fit(X, y, sample_weight=np.minimum(s, 1.0))
     assert np.array_equal(model.coef_, clamped.coef_)
-    with pytest.warns(vfl.PrivacyWarning, match=r"weight_bounds are not declared, so sample_weight is clamped to \(0"):
+    with pytest.warns(vfl.PrivacyWarning, match=r"weight_bounds are not.*clamped to \(0"):
         undeclared = vfl.VerticalRidge(**options).fit(X, y, sample_weight=s)
     assert np.array_equal(model.coef_, undeclared.coef_)
     assert model.result_.job.partition.weight == "weight"
@@ -81,7 +81,7 @@ def test_no_record_decides_whether_a_private_model_exists(kind, bounds):
 def test_a_cell_that_is_no_number_is_not_shown(cell, table):
     X, y, _ = table
     for name in ("sample_weight", "exposure"):
-        with pytest.raises(DataError, match=f"{name} holds cells that are no numbers|{name} contains NaN") as caught:
+        with pytest.raises(DataError, match=f"{name} (holds cells|contains NaN)") as caught:
             vfl.VerticalPoissonRegressor(epsilon=None).fit(X, y, **{name: [1.0] * (N - 1) + [cell]})
         assert "HIV" not in str(caught.value)
         assert caught.value.__cause__ is None
@@ -90,7 +90,7 @@ def test_a_cell_that_is_no_number_is_not_shown(cell, table):
 def test_refusals(table):
     X, y, s = table
     named = vfl.FeaturePartition({"bank": ["x0", "x1", "x2"]}, ("bank", "y"), weight="s")
-    with pytest.raises(SpecificationError, match=r"names weight 's': give it, fit\(X, y, sample_weight=\.\.\.\)"):
+    with pytest.raises(SpecificationError, match=r"'s': give it, fit\(X, y, sample_weight="):
         vfl.VerticalRidge(epsilon=None, partition=named).fit(X, y)
     with pytest.raises(SpecificationError, match="SCD knows no weights"):
         vfl.VerticalRidge(epsilon=None, solver=vfl.SCD()).fit(X, y, sample_weight=s)

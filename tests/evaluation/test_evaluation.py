@@ -471,7 +471,7 @@ class TestCharged:
         assert 1.99 < plan.epsilon <= 2.0
         result = train(job(loss))
         assert 1.99 < result.certificate.epsilon <= 2.0
-        assert "ε is the larger of their two costs" in result.certificate.scope
+        assert "larger of their two costs" in result.certificate.scope
         assert result.certificate.n_records == N
 
     @pytest.mark.parametrize("solver", [kind() for kind in SOLVERS.values()], ids=SOLVERS)
@@ -591,7 +591,7 @@ class TestBoth:
         assert result.certificate.epsilon <= 2.0
         found = result.findings["held out"]
         assert found.measures == {}
-        assert found.note == "with noise, charged; a run that was cut off had paid for the rest"
+        assert "charged; a run that was cut off" in found.note
         assert resume(tmp_path / "run", table(), at="inprocess").findings == result.findings
 
 
@@ -618,7 +618,7 @@ class TestOnRequest:
 
     @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
     def test_a_ledger_of_several_jobs_refuses_it(self, options: dict[str, Any], tmp_path: Path) -> None:
-        with pytest.raises(PrivacyError, match="would say NOT PRIVATE as a whole"):
+        with pytest.raises(PrivacyError, match="NOT PRIVATE as a whole"):
             train(job(seed=None, dataset="d", **options), ledger=tmp_path / "l.db")
 
     def test_the_objective_is_that_of_the_model(self) -> None:
@@ -637,7 +637,7 @@ class TestOnRequest:
 
     def test_without_privacy_measures_are_exact_and_flagged(self) -> None:
         found = train(job(epsilon=None)).findings["held out"]
-        assert found.note == "un-noised and uncharged: NOT PRIVATE"
+        assert found.note.endswith("uncharged: NOT PRIVATE")
 
 
 class TestClassBalance:
@@ -657,7 +657,7 @@ class TestClassBalance:
 
     def test_other_solvers(self) -> None:
         assert "class balance" in train(job(class_balance=0.05, solver=vfl.GD())).findings
-        with pytest.raises(PrivacyError, match="which the accounting of GCD does not divide"):
+        with pytest.raises(PrivacyError, match="accounting of GCD"):
             make_plan(job(class_balance=0.05, solver=vfl.GCD()), N)
 
 

@@ -214,7 +214,7 @@ class TestMeasured:
         assert again.verify().ok
         said = str(result.findings["fairness"])
         assert "\n  opportunity of sex=f " in said
-        assert "of the model without noise: between" in said
+        assert "without noise: between" in said
         assert "model without noise" in result.findings["fairness"]._repr_html_()
 
 
@@ -289,13 +289,13 @@ class TestCharged:
             assert again.certificate.epsilon == whole.certificate.epsilon
 
     def test_a_solver_that_divides_epsilon_by_itself_says_so(self) -> None:
-        with pytest.raises(PrivacyError, match="the bound of fairness is bought with a share"):
+        with pytest.raises(PrivacyError, match=r"bound of fairness.*share"):
             make_plan(job(solver=vfl.GCD()), N)
         assert make_plan(job(solver=vfl.GCD(), fairness=vfl.Fairness(group="sex", bound=False)), N).epsilon <= 2.0
 
     def test_the_certificate_says_who_sees_groups_and_norms(self) -> None:
         bounded, unbounded = train(job()).certificate, train(job(intercept=True)).certificate
-        assert "the group of every held-out record, and the norm" in bounded.who_sees_what["coordinator"]
+        assert "group of every held-out record" in bounded.who_sees_what["coordinator"]
         assert unbounded.who_sees_what["coordinator"].endswith("the group of every held-out record")
         assert "group" not in bounded.who_sees_what["party"]
 
@@ -384,16 +384,16 @@ class TestBounded:
         assert "too far for any bound" in str(make_plan(spec, N))
         found = train(spec).findings
         if found["distance"].measures["distance"].value >= np.linalg.norm(train(spec).w):
-            assert "nothing is known of the model without noise" in found["fairness"].note
+            assert "nothing is known" in found["fairness"].note
             assert all(e.noiseless is None for e in found["fairness"].measures.values())
 
     def test_the_plan_says_why_there_is_no_bound(self) -> None:
         plan = make_plan(job(intercept=True), N)
-        assert "no bound for the model without noise: the intercept is not penalised" in str(plan)
-        assert "no bound for the model without noise" in train(job(intercept=True)).findings["fairness"].note
+        assert "the intercept is not penalised" in str(plan)
+        assert "no bound" in train(job(intercept=True)).findings["fairness"].note
 
     def test_the_plan_warns_of_noise_that_hides_every_gap(self) -> None:
-        assert "TOO NOISY: every gap would be left out" in str(make_plan(job(epsilon=0.01, intercept=True), N))
+        assert "TOO NOISY" in str(make_plan(job(epsilon=0.01, intercept=True), N))
 
     @pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"NoisyGram", "GCD"}))  # no classes; refused, see above
     def test_every_solver_fits_its_budget_with_a_distance(self, name: str) -> None:
@@ -567,7 +567,7 @@ class TestRefused:
         spec = job()
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         for party, column in (("registry", "age"), ("bank", "sex")):
-            with pytest.raises(PrivacyError, match="which the job does not compare"):
+            with pytest.raises(PrivacyError, match="does not compare"):
                 parties[party].answer(Groups({party: ((column, 1),)}), None, ReleaseKey(0))  # type: ignore[arg-type]
 
     def test_an_owner_may_refuse_the_column(self, tmp_path: Path) -> None:

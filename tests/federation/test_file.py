@@ -120,7 +120,7 @@ class TestRoundTrip:
         key = load_pem_private_key(members["bank"].key_pem, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         pem = certificate("notary", key)
-        with pytest.raises(SpecificationError, match="'bank' and 'notary' have the same key"):
+        with pytest.raises(SpecificationError, match=r"'bank' and 'notary'.*same key"):
             written(tmp_path / "other.toml", members, dealer=("notary", pem))
 
     def test_a_file_is_not_replaced(self, path: Path, members: dict[str, Identity]) -> None:
@@ -187,7 +187,7 @@ class TestRefusals:
         key = load_pem_private_key(members["bank"].key_pem, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         pem = certificate("insurer", key)
-        with pytest.raises(SpecificationError, match="'bank' and 'insurer' have the same key"):
+        with pytest.raises(SpecificationError, match=r"'bank' and 'insurer'.*same key"):
             write_federation(
                 tmp_path / "other.toml",
                 name="credit",
@@ -200,7 +200,7 @@ class TestRefusals:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         pem = certificate("old", ec.generate_private_key(ec.SECP256R1()), begins=NOW - 2 * DAY, ends=NOW - DAY)
-        with pytest.raises(SpecificationError, match="the certificate of 'old' expired on"):
+        with pytest.raises(SpecificationError, match="'old' expired on"):
             write_federation(
                 tmp_path / "other.toml",
                 name="credit",
@@ -239,9 +239,9 @@ class TestIdentityFor:
 
     def test_refusals(self, path: Path, tmp_path: Path) -> None:
         federation = read_federation(path)
-        with pytest.raises(SpecificationError, match=r"'bnk' is not a member .*did you mean 'bank'.*hub, telco, bank"):
+        with pytest.raises(SpecificationError, match=r"'bnk'.*did you mean 'bank'.*hub, telco, bank"):
             identity_for(federation, path, "bnk")
-        with pytest.raises(SpecificationError, match="belongs to 'telco', not to 'bank'"):
+        with pytest.raises(SpecificationError, match="'telco', not to 'bank'"):
             identity_for(federation, path, "bank", tmp_path / "telco.key")
         (tmp_path / "new").mkdir()
         swapped = new_identity("bank", tmp_path / "new")

@@ -145,7 +145,7 @@ class TestLoadIdentity:
     def test_a_key_that_others_can_use_is_refused(self, tmp_path: Path, mode: int) -> None:
         new_identity("bank", tmp_path)
         (tmp_path / "bank.key").chmod(mode)
-        with pytest.raises(SpecificationError, match=rf"can be used by others \(mode {mode:04o}\).*chmod 600"):
+        with pytest.raises(SpecificationError, match=rf"mode {mode:04o}.*chmod 600"):
             load_identity(tmp_path / "bank.pem")
 
     def test_a_stricter_mode_is_accepted(self, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ class TestLoadIdentity:
         new_identity("bank", tmp_path)
         (tmp_path / "other").mkdir()
         (tmp_path / "bank.pem").write_bytes(new_identity("bank", tmp_path / "other").certificate_pem)
-        with pytest.raises(SpecificationError, match="does not belong to the certificate"):
+        with pytest.raises(SpecificationError, match="does not belong"):
             load_identity(tmp_path / "bank.key")
 
     def test_dates(self, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ class TestLoadIdentity:
         with pytest.raises(SpecificationError, match="expired on"):
             load_identity(kept(tmp_path, "bank", key, past))
         future = certificate("bank", key, begins=NOW + DAY, ends=NOW + 2 * DAY)
-        with pytest.raises(SpecificationError, match=r"not valid before .* set the clock"):
+        with pytest.raises(SpecificationError, match="not valid before"):
             load_identity(kept(tmp_path, "bank", key, future))
 
     def test_a_certificate_that_may_certify_others(self, tmp_path: Path) -> None:

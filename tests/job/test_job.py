@@ -558,7 +558,7 @@ def test_bad_data_are_refused_with_this_message(case: tuple[Any, type[Exception]
 
 
 def test_an_undeclared_class() -> None:
-    with pytest.raises(DataError, match="label 'default' holds values other than the two declared classes"):
+    with pytest.raises(DataError, match=r"'default'.*two declared classes"):
         vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), at="inprocess")
 
 
@@ -898,8 +898,8 @@ def test_a_bad_file_is_refused_with_this_message(
 def test_a_missing_or_invalid_file(tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as raised:
         jobfile.read(tmp_path / "none.toml")
-    assert str(raised.value) == f"there is no job file {str(tmp_path / 'none.toml')!r}"
-    with pytest.raises(JobFileError, match=r"job\.toml' is not valid TOML: .*line 2"):
+    assert repr(str(tmp_path / "none.toml")) in str(raised.value)
+    with pytest.raises(JobFileError, match=r"job\.toml' is not valid.*line 2"):
         read(tmp_path, "format = 1\nloss = = 2")
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(JobFileError, match="cannot read job file"):
@@ -944,16 +944,17 @@ class TestSet:
     def test_an_override_without_an_assignment(self, tmp_path: Path, assignment: str) -> None:
         with pytest.raises(SpecificationError) as raised:
             read(tmp_path, FILE, assignment)
-        assert str(raised.value) == (f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
+        assert "key=value" in str(raised.value)
+        assert str(raised.value).endswith(repr(assignment))
 
     def test_an_override_of_a_table_that_is_not_one(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecificationError, match=r"--set name\.first: 'name' is not a table"):
+        with pytest.raises(SpecificationError, match=r"name\.first: 'name' is not"):
             read(tmp_path, FILE, "name.first=2")
 
     def test_overrides_are_checked_like_the_file(self, tmp_path: Path) -> None:
         with pytest.raises(JobFileError, match=r"unknown key 'epsilom' in \[privacy\]"):
             read(tmp_path, FILE, "privacy.epsilom=2")
-        with pytest.raises(PrivacyError, match="epsilon must be positive and finite, not -2"):
+        with pytest.raises(PrivacyError, match=r"epsilon must be positive.*-2"):
             read(tmp_path, FILE, "privacy.epsilon=-2")
 
 
@@ -1180,7 +1181,7 @@ def test_replace_can_remove_the_hold_out() -> None:
     assert held == replace(plain, holdout=0.2, evaluation=vfl.Evaluation())
     assert replace(held, holdout=None) == plain
     for asked in (replace(held, evaluation=vfl.Evaluation()), replace(held, evaluation=vfl.Evaluation(public=True))):
-        with pytest.raises(SpecificationError, match="evaluation measures records that are held out"):
+        with pytest.raises(SpecificationError, match="held out"):
             replace(asked, holdout=None)
 
 
@@ -1208,20 +1209,18 @@ TAKES_A_RESULT: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("given", ["job.toml", None, 3], ids=str)
 @pytest.mark.parametrize("call", TAKES_A_JOB.values(), ids=TAKES_A_JOB)
 def test_what_is_no_job_is_refused_with_the_way_to_one(call: Callable[[Any], Any], given: Any) -> None:
-    with pytest.raises(SpecificationError, match=r"^job must be a vfl\.Job \(Job\.from_toml\(FILE\) returns"):
+    with pytest.raises(SpecificationError, match=r"^job must be.*Job\.from_toml"):
         call(given)
 
 
 @pytest.mark.parametrize("given", ["runs/first", None, 3], ids=str)
 @pytest.mark.parametrize("call", TAKES_A_RESULT.values(), ids=TAKES_A_RESULT)
 def test_what_is_no_result_is_refused_with_the_way_to_one(call: Callable[[Any], Any], given: Any) -> None:
-    with pytest.raises(
-        SpecificationError, match=r"must be a vfl\.Result \(Result\.load\(FOLDER\) returns that of a run\)"
-    ):
+    with pytest.raises(SpecificationError, match=r"must be.*Result\.load"):
         call(given)
 
 
 @pytest.mark.parametrize("call", [vfl.resume, vfl.Result.load], ids=["resume", "load"])
 def test_what_is_no_folder_is_refused(call: Callable[[Any], Any]) -> None:
-    with pytest.raises(SpecificationError, match="folder must be the path of a run, not 3"):
+    with pytest.raises(SpecificationError, match=r"folder must be .*, not 3"):
         call(3)

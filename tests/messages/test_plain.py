@@ -232,7 +232,7 @@ def test_a_party_refuses_an_event_with_too_small_a_sensitivity(name: str) -> Non
         less = lowered(share, 0.4)
         if less is not None:
             tried += 1
-            with pytest.raises(PrivacyError, match="does not cover sums of sensitivity"):
+            with pytest.raises(PrivacyError, match="does not cover"):
                 party(owner).answer(from_plain(to_plain(less), Query), records, KEY)
     assert tried or name == "OutputPerturbation"  # its only release is the coordinator's
 
@@ -263,7 +263,7 @@ class TestGramClip:
         weighting = Derivative(setting.loss_of("squared"))
         plain = Backward(weighting, (block,), (zeros,), (ones,), clip, event)
         for query in (plain, replace(plain, fold=Piece(0, 3, ())), replace(plain, weighting=Row(1.0, 1.0, 0.0, True))):
-            with pytest.raises(PrivacyError, match="'gram' bounds pieces of a Gram matrix alone"):
+            with pytest.raises(PrivacyError, match="'gram'"):
                 party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
             with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
                 Executor(InProcessTransport({}), Margins(np.ones(4)), None)(query)
@@ -280,7 +280,7 @@ class TestGramClip:
             clip.event(3.0),
             fold=Piece(1, 3, ()),
         )
-        with pytest.raises(PrivacyError, match="pieces of one release share one charge"):
+        with pytest.raises(PrivacyError, match="share one charge"):
             check(piece)
 
     def test_in_a_visit_and_in_a_selection(self) -> None:
@@ -310,7 +310,7 @@ class TestGramClip:
         pieces = [asked for asked in run("NoisyGram", True)[0].asked if isinstance(asked[1], Backward)]
         owner, piece, records = pieces[1]
         check(piece)
-        with pytest.raises(PrivacyError, match=r"none of the lower triangle|would hold records a second time"):
+        with pytest.raises(PrivacyError, match=r"lower triangle|a second time"):
             party(owner).answer(change(piece), records, KEY)
 
 
@@ -361,7 +361,7 @@ class TestScores:
         for owner, share, records in run(name, True)[0].asked:
             if isinstance(share, Select):
                 query = replace(share, rules={owner: change(share.rules[owner])})
-                with pytest.raises(PrivacyError, match=r"does not cover|only exact integer sums"):
+                with pytest.raises(PrivacyError, match=r"does not cover|exact integer"):
                     party(owner).answer(query, records, KEY)
 
     def test_a_group_penalty_couples_the_scores(self) -> None:

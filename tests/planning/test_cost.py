@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -198,7 +199,7 @@ def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
     sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, visits=2)
     assert advice(sizes, Machine(memory=1e12)) == ()
     cluster = advice(sizes, Machine(memory=64e9))
-    assert cluster[0] == "the job needs 73.8 GB in one process, this machine has 64 GB"
+    assert re.search("73.8 GB .* 64 GB", cluster[0])
     assert "a Ray cluster of 3 such machines" in cluster[1]
     assert 'storage = "float32"' in advice(sizes, Machine(memory=40e9))[1]
     assert "over 9 such machines, [ray] shards = 9" in advice(sizes, Machine(memory=6e9))[1]
@@ -235,7 +236,7 @@ def test_constants_are_stored_on_the_machine(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True, "fast"])
 def test_constants_are_positive_numbers(value: Any) -> None:
-    with pytest.raises(SpecificationError, match="trip_seconds must be a positive number"):
+    with pytest.raises(SpecificationError, match="trip_seconds must be"):
         Machine(trip_seconds=value)
 
 

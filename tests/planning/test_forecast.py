@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_five_hundred_records_of_many_columns_are_noise_unless_their_signal_is_s
     assert not vfl.forecast(wide, 500, signal=0.99).noise
     few = replace(wide, privacy=vfl.Privacy(epsilon=0.3))
     assert vfl.forecast(few, 500).noise
-    assert "NOISE: 500 records are too few at ε = 0.3" in str(vfl.plan(few, 500))
+    assert "NOISE: 500 records" in str(vfl.plan(few, 500))
 
 
 def test_the_bundled_example_is_not_told_to_be_noise() -> None:
@@ -126,8 +127,8 @@ def test_held_out_records_are_not_counted() -> None:
 def test_losses_without_a_rule_give_a_share_alone() -> None:
     found = vfl.forecast(job(loss="hinge"), 3000)
     assert (found.measures, found.signal, found.guessed) == ({}, None, ())
-    assert "of what the columns can explain would be learnt" in str(found)
-    with pytest.raises(SpecificationError, match="hinge loss has no rule for it"):
+    assert "of what the columns can explain" in str(found)
+    with pytest.raises(SpecificationError, match="hinge loss"):
         vfl.forecast(job(loss="hinge"), 3000, signal=0.8)
 
 
@@ -159,9 +160,7 @@ def test_plain_values_and_the_plan_hold_the_same_numbers() -> None:
     assert plain["measures"]["auc"]["high"] == found.measures["auc"].high
     assert plain["guessed"] == []
     assert found.lines[0] in vfl.plan(job(), 3000).outline(found)
-    assert "guessed: positives and signal; give your own to vfl plan with --positives and --signal" in str(
-        vfl.plan(job(), 3000)
-    )
+    assert re.search("guessed: positives and signal; .*--positives and --signal", str(vfl.plan(job(), 3000)))
     assert found._repr_html_().count("<p") == len(found.lines) + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -39,13 +40,13 @@ def test_a_plan_of_a_run_on_shares_predicts_no_time() -> None:
     """A run of 98 s was once planned at 3 s: the legs between participants are not in the model of costs."""
     said = str(plan(replace(JOB, trust="secure", secure=vfl.Secure()), 20_000))
     (cost,) = [line for line in said.splitlines() if line.startswith("  cost ")]
-    assert "MB between participants; the time is not predicted, since every step on shares waits" in cost
-    assert " s of rounds on an idle machine, after " in str(plan(JOB, 20_000))
+    assert "the time is not predicted" in cost
+    assert "on an idle machine" in str(plan(JOB, 20_000))
 
 
 def test_the_outline_names_model_sizes_and_penalty() -> None:
     said = str(plan(JOB, 20_000)).splitlines()
-    assert said[0] == "plan of job 'credit': logistic regression, 3 features of 2 parties, 20,000 records"
+    assert said[0].startswith("plan of job 'credit'")
     assert "  penalty    L2, strength 0.0001" in said
     assert said[1].startswith("  privacy    ε = 1 at δ = 2.5e-09 for every record (replace one)")
     assert "advice" not in str(plan(JOB, 20_000))  # the job's solver is the one that is expected to win
@@ -53,12 +54,12 @@ def test_the_outline_names_model_sizes_and_penalty() -> None:
 
 def test_another_solver_is_advised_in_words() -> None:
     said = str(plan(replace(JOB, solver=vfl.OutputPerturbation()), 20_000))
-    assert "  advice     SkGD is expected to do better on this job: solver = SkGD (vfl.recommend compares)" in said
+    assert re.search("advice .*solver = SkGD", said)
 
 
 def test_without_privacy_nothing_is_released() -> None:
     said = str(plan(replace(JOB, privacy=None), 20_000))
-    assert "  privacy    NONE: the model is not differentially private" in said
+    assert "  privacy    NONE" in said
     assert "releases" not in said
 
 

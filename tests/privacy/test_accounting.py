@@ -154,16 +154,16 @@ def test_published_table_of_noise_multipliers(releases, z):
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_bad_epsilon_is_refused_with_a_remedy(epsilon):
-    with pytest.raises(PrivacyError, match=r"epsilon must be positive and finite.*usual values"):
+    with pytest.raises(PrivacyError, match=r"epsilon must be positive.*usual values"):
         mu_of(epsilon, 1e-6)
-    with pytest.raises(PrivacyError, match=r"epsilon must be positive and finite.*usual values"):
+    with pytest.raises(PrivacyError, match=r"epsilon must be positive.*usual values"):
         rho_of(epsilon, 1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 2.0, -0.1, math.nan])
 def test_bad_delta_is_refused_with_a_remedy(delta):
     for function in (mu_of, epsilon_of, rho_of, epsilon_of_rho):
-        with pytest.raises(PrivacyError, match=r"delta must lie strictly between 0 and 1.*1/n"):
+        with pytest.raises(PrivacyError, match=r"delta must.*1/n"):
             function(1.0, delta)
 
 
@@ -256,7 +256,7 @@ def test_filter_admits_the_cap_and_no_more(make, event):
         assert book.admits(event)
         book.spend(event)
     assert not book.admits(event)
-    with pytest.raises(BudgetExceeded, match=r"exceed the budget left.*more noise or fewer releases"):
+    with pytest.raises(BudgetExceeded, match=r"budget left.*more noise"):
         book.spend(event)
     assert book.admits(event, 0)
     assert (book.epsilon(1e-6), book.delta(1.0)) == before  # the guarantee is the cap, however much was spent

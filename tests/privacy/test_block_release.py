@@ -217,10 +217,10 @@ class TestSensitivity:
         records = Records(weights=np.ones(N))
         plain = Backward(WEIGHTINGS[0], (block,), (np.zeros(1),), (np.ones(1),), Clip(math.inf, 1), None)
         assert party_of(np.ones((N, 1))).answer(plain, records, KEY).released[0] == [N]
-        with pytest.raises(PrivacyError, match="only exact integer sums can be released under an event"):
+        with pytest.raises(PrivacyError, match="exact integer sums"):
             party_of(np.ones((N, 1))).answer(replace(plain, event=event), records, KEY)
         exact = Moments({"a": 1}, None, means=True, event=event)
-        with pytest.raises(PrivacyError, match="only exact integer sums can be released under an event"):
+        with pytest.raises(PrivacyError, match="exact integer sums"):
             party_of(np.ones((N, 1))).answer(exact, Records(), KEY)
 
 
@@ -398,14 +398,14 @@ class TestPartyRefuses:
 
     @pytest.mark.parametrize("asked", ASKED)
     def test_too_little_noise_for_its_sum(self, asked: str) -> None:
-        with pytest.raises(PrivacyError, match=r"does not cover sums of sensitivity|only exact integer sums"):
+        with pytest.raises(PrivacyError, match=r"does not cover|exact integer sums"):
             party_of(np.ones((4, 3))).answer(self.ASKED[asked], Records(weights=np.ones(4)), KEY)
 
     @pytest.mark.parametrize("asked", ASKED)
     def test_a_release_without_noise(self, asked: str) -> None:
         columns = Columns(np.asfortranarray(np.ones((4, 3))), ("x0", "x1", "x2"))
         query = replace(self.ASKED[asked], event=None)
-        with pytest.raises(PrivacyError, match="party 'a' was asked to release without noise"):
+        with pytest.raises(PrivacyError, match=r"'a' was asked.*without noise"):
             Party("a", columns, SeededNoise(0)).answer(query, Records(weights=np.ones(4)), KEY)
 
 
@@ -417,7 +417,7 @@ class TestExecutorRefuses:
                 return ()
 
         spy = Spy(job())
-        with pytest.raises(PrivacyError, match="Slip would release what nothing is charged for"):
+        with pytest.raises(PrivacyError, match=r"Slip.*nothing is charged"):
             spy.executor()(Slip({"a": 3}, {"a": np.ones(3)}, True, None))
         assert spy.log == []
 
@@ -425,7 +425,7 @@ class TestExecutorRefuses:
         """An error in a solver must not become a leak: with privacy, no party answers an event of None."""
         spy = Spy(job())
         schedule = spy.plan.solver.schedule(spy.plan.problem)
-        with pytest.raises(PrivacyError, match="Moments would release without noise, which the job does not declare"):
+        with pytest.raises(PrivacyError, match=r"Moments.*without noise.*not declare"):
             spy.executor()(replace(next(schedule), event=None))
         assert spy.log == []
 
@@ -447,7 +447,7 @@ class TestExecutorRefuses:
     def test_a_charge_without_a_reservation(self) -> None:
         spy = Spy(job())
         schedule = spy.plan.solver.schedule(spy.plan.problem)
-        with pytest.raises(PrivacyError, match="Moments is to be charged, and nothing was reserved for this run"):
+        with pytest.raises(PrivacyError, match=r"Moments.*nothing was reserved"):
             spy.executor(reserved=False)(next(schedule))
         assert spy.log == []
 

@@ -256,7 +256,7 @@ def test_other_files_are_left_alone(tmp_path):
     with pytest.raises(LedgerError, match="vfl ledger cap"):
         SqliteLedger(tmp_path / "typo.sqlite").show()
     assert not (tmp_path / "typo.sqlite").exists()
-    with pytest.raises(LedgerError, match="is a folder, but a ledger is a file"):
+    with pytest.raises(LedgerError, match="is a folder"):
         SqliteLedger(tmp_path).show()
     with pytest.raises(LedgerError, match="cannot be opened"):
         SqliteLedger(text / "below" / "a-file.sqlite").set_cap("credit", epsilon=1.0, delta=1e-9)
@@ -266,7 +266,7 @@ def test_opened_for_reading_it_refuses_writes(ledger):
     auditor = SqliteLedger(ledger.path, readonly=True)
     auditor.verify()
     assert len(auditor.show()[0].runs) == 3
-    with pytest.raises(LedgerError, match="nothing was charged or released: it is not writable"):
+    with pytest.raises(LedgerError, match=r"nothing was charged.*not writable"):
         DatasetBook(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
     with pytest.raises(LedgerError, match="is not writable"):
         auditor.set_cap("credit", epsilon=9.0, delta=1e-9)
@@ -314,11 +314,11 @@ def test_a_full_database_charges_nothing(ledger):
     with store.reading():
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(LedgerError, match="nothing was charged or released: the disk is full"):
+    with pytest.raises(LedgerError, match=r"nothing was charged.*disk is full"):
         reservation.charge([(ReleaseKey(9, i), EVENT) for i in range(17)])
     done = 3
     assert len(reservation.charged()) == done
-    with pytest.raises(LedgerError, match="nothing was charged or released: the disk is full"):  # noqa: PT012
+    with pytest.raises(LedgerError, match=r"nothing was charged.*disk is full"):  # noqa: PT012
         while True:
             reservation.charge([(ReleaseKey(done), EVENT)])
             done += 1
@@ -338,7 +338,7 @@ def test_a_write_that_fails_below_charges_nothing(ledger):
         size = ledger.path.with_name(ledger.path.name + "-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20_000, size + 20_000))
         done = 4
-        with pytest.raises(LedgerError, match="nothing was charged or released: the disk"):  # noqa: PT012
+        with pytest.raises(LedgerError, match=r"nothing was charged.*the disk"):  # noqa: PT012
             while True:
                 reservation.charge([(ReleaseKey(done), EVENT)])
                 done += 1

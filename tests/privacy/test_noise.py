@@ -268,7 +268,7 @@ def test_twenty_million_draws_pin_sigma_to_a_thousandth():
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, LARGEST_SCALE * 1.01])
 def test_an_impossible_scale_is_refused(scale):
-    with pytest.raises(PrivacyError, match=r"scale must be positive and at most 2\^48"):
+    with pytest.raises(PrivacyError, match=r"scale must be .*2\^48"):
         rounded_gaussian(SeededNoise(0).stream(KEY), scale, 3)
 
 

@@ -253,7 +253,7 @@ class TestSplit:
     def test_a_part_without_records_is_refused(self) -> None:
         from vfl.errors import SpecificationError
 
-        with pytest.raises(SpecificationError, match=r"holdout=0\.001 of 5 records leaves a part without any"):
+        with pytest.raises(SpecificationError, match=r"holdout=0\.001 of 5 records"):
             Split("x", 0.001).sizes(5)
 
 

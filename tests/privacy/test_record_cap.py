@@ -165,7 +165,7 @@ class TestLogistic:
     def test_the_kernel_refuses_squared_loss_and_unknown_codes(self) -> None:
         X, one = np.ones((1, 1), order="F"), np.ones(1)
         for code in (SQUARED, 7):
-            with pytest.raises(SpecificationError, match="no capped kernel for loss code"):
+            with pytest.raises(SpecificationError, match="no capped kernel"):
                 dense.capped_step(X, one, 0.0, one.copy(), code, X, Geometry(one, one, 1.0, 2.0**-20), one)
 
     @pytest.mark.parametrize("loss", [LOGISTIC, SQUARED])
@@ -255,9 +255,9 @@ def test_a_party_refuses_a_cap_over_some_of_its_columns_only() -> None:
     X, at = np.array([[3.0, 0.0, 4.0, 0.0]] * 2), (shown(2, np.full(2, 1e9)), ReleaseKey(0))
     party, whole = party_of(X, CryptographicNoise()), cap_of(1.0)
     for row in (Block(0, "a", 1, 2, 0), Block(0, "a", 1, 5, 0), Block(0, "a", 0, 1, 0)):
-        with pytest.raises(PrivacyError, match="not over all of its columns"):
+        with pytest.raises(PrivacyError, match="not over all"):
             party.answer(visit(whole, [0], rows={"a": (row, np.zeros(P), np.ones(P))}), *at)
-    with pytest.raises(PrivacyError, match="not over all of its columns"):
+    with pytest.raises(PrivacyError, match="not over all"):
         party.answer(visit(whole, [0], rows={"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones(1))}), *at)
 
 
@@ -290,9 +290,9 @@ def test_a_party_refuses_what_a_charge_does_not_pay_for() -> None:
     with pytest.raises(PrivacyError, match="a coordinate twice in one pass"):
         party.answer(visit(cap_of(1.0), [2, 1]), *at)
     party.answer(visit(cap_of(1.0, number=9), [2, 1]), *at)
-    with pytest.raises(PrivacyError, match="less noise than the charge that pays for it allows"):
+    with pytest.raises(PrivacyError, match="less noise than the charge"):
         party.answer(visit(cap_of(1.0, number=10), [0], z=0.99), *at)
-    with pytest.raises(PrivacyError, match="in another scale than its pass has"):
+    with pytest.raises(PrivacyError, match="another scale"):
         party.answer(visit(cap_of(1.0, number=11, scale=np.full(P, 2.0)), [0]), *at)
     with pytest.raises(PrivacyError, match="nothing was charged for"):
         party.answer(visit(cap_of(1.0, number=12), [0], paid=None), *at)
@@ -336,7 +336,7 @@ def test_another_cap_or_scale_is_another_charge() -> None:
     event = smaller.event(1.0)
     query = visit(cap_of(1.0), [1], cap=C / 2)
     steps = {"a": tuple(replace(step, clip=smaller, event=event) for step in query.steps["a"])}
-    with pytest.raises(PrivacyError, match="change the cap or the scale within a pass"):
+    with pytest.raises(PrivacyError, match="within a pass"):
         party.answer(replace(query, steps=steps), *at)
 
 
@@ -594,9 +594,9 @@ def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
 
 def test_sampling_with_replacement_is_refused() -> None:
     for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
-        with pytest.raises(SpecificationError, match="clip='record' charges each pass as one release"):
+        with pytest.raises(SpecificationError, match="clip='record' charges each pass"):
             vfl.SkGD(clip="record", **options)
-    with pytest.raises(SpecificationError, match="spares is for clip='record' alone"):
+    with pytest.raises(SpecificationError, match=r"spares.*clip='record'"):
         vfl.SkGD(clip=1.0, spares=2)
 
 

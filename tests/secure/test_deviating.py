@@ -73,7 +73,7 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_sum_that_no_data_and_noise_explain_ends_the_run(deviation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = Watched(*deviation(monkeypatch))
     seen: list[Any] = []
-    with pytest.raises(PrivacyError, match=r"out of range.* any party, or the dealer"):
+    with pytest.raises(PrivacyError, match=r"out of range.*any party.*dealer"):
         seen.extend(Coordinator(transport).stream(transport.spec))
     assert not [e for e in seen if isinstance(e, Round) and e.kind == "Backward"]
 
@@ -93,7 +93,7 @@ class Last(Watched):
 @pytest.mark.parametrize("made", [(job, DATA), (squared, REGRESSION)])
 def test_words_are_those_that_were_committed_to(made: Any) -> None:
     spec, data = made
-    with pytest.raises(PrivacyError, match="'q1' disclosed words different from those that it had committed to"):
+    with pytest.raises(PrivacyError, match=r"'q1' disclosed.*committed"):
         outcome(Last(spec(), data))
 
 

@@ -95,7 +95,7 @@ class LyingAboutOne(Lying):
 @pytest.mark.parametrize(("m", "k"), [(2, 1), (3, 1), (3, 2)])
 def test_a_lying_dealer_is_caught(dealer: type[Dealer], m: int, k: int) -> None:
     run = session(m, k, n=500, dealer=dealer)
-    with pytest.raises(PrivacyError, match="the dealer sent wrong sine and cosine shares"):
+    with pytest.raises(PrivacyError, match="the dealer sent wrong"):
         run.share(model(run))
 
 
@@ -118,13 +118,13 @@ def test_the_label_party_contributes_to_nothing_unchecked(monkeypatch: pytest.Mo
     run.set_up(owner, 0, 3)
     version = run.share(model(run))
     run.residuals(version, owner)
-    with pytest.raises(PrivacyError, match="before the dealer's shares were checked"):
+    with pytest.raises(PrivacyError, match=r"before.*shares were checked"):
         run.open(version, owner, 0, 3, 1)
 
 
 def test_a_run_with_a_lying_dealer_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parties.dealing.Dealer", Lying)
     transport = Watched(job(3), table())
-    with pytest.raises(PrivacyError, match="the dealer sent wrong sine and cosine shares"):
+    with pytest.raises(PrivacyError, match="the dealer sent wrong"):
         outcome(transport)
     assert not [reply for reply in transport.replies if isinstance(reply, Commitment | Contribution)]

@@ -57,7 +57,7 @@ def test_disjoint_sets_have_no_common_point(small: None) -> None:
 
 def test_a_point_twice_in_a_set_is_refused(small: None) -> None:
     points = random_points(100, 3)
-    with pytest.raises(FederationError, match="the set of 'b' holds a point twice"):
+    with pytest.raises(FederationError, match="'b' holds a point twice"):
         psi.intersect({"a": points, "b": np.concatenate([points, points[7:8]])})
 
 
@@ -111,7 +111,7 @@ def test_a_disk_without_room_is_an_error_in_words(tmp_path: Path, small: None, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OutputError, match=r"needs 0 MB of disk in .*No space left on device; make room, or .*TMPDIR"):
+    with pytest.raises(OutputError, match=r"0 MB of disk.*No space left.*TMPDIR"):
         buckets.scratch((9, 2), np.int64, tmp_path)
 
 

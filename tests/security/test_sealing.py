@@ -99,7 +99,7 @@ def test_keys_are_signed_by_the_identity_for_this_run(identities) -> None:
         (made["telco"].key[:-1], made["telco"].signature, "telco"),
         (bytes(32), made["telco"].signature, "telco"),
     ):
-        with pytest.raises(FederationError, match="is not signed by the identity"):
+        with pytest.raises(FederationError, match="not signed by"):
             bank.meet(name, key, signature, identities[name].certificate_pem)
     other = Sealer("telco", identities["telco"].key_pem, ("federation", "another run", "align"))
     with pytest.raises(FederationError, match="is not signed"):
@@ -122,14 +122,14 @@ def test_keys_that_come_again_use_no_nonce_again(identities) -> None:
 def test_a_second_key_of_a_party_is_refused(identities) -> None:
     bank = sealers(identities)["bank"]
     again = Sealer("telco", identities["telco"].key_pem, CONTEXT)
-    with pytest.raises(FederationError, match="two keys for sealed texts of 'telco'"):
+    with pytest.raises(FederationError, match=r"two keys.*'telco'"):
         bank.meet("telco", again.key, again.signature, identities["telco"].certificate_pem)
 
 
 def test_secrets_stay(identities) -> None:
     with pytest.raises(TypeError, match="holds secrets"):
         pickle.dumps(Sealer("bank", identities["bank"].key_pem, CONTEXT))
-    with pytest.raises(FederationError, match="have no key for sealed texts"):
+    with pytest.raises(FederationError, match="have no key"):
         Sealer("bank", identities["bank"].key_pem, CONTEXT).seal("telco", "set", b"x")
 
 

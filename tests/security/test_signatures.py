@@ -95,7 +95,7 @@ class TestOwnKey:
     def test_a_place_that_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("VFL_KEY", str(tmp_path / "file" / "key.pem"))
-        with pytest.raises(OutputError, match=r"cannot make a signing key at .*; name a file .* in \$VFL_KEY"):
+        with pytest.raises(OutputError, match=r"cannot make a signing key .*\$VFL_KEY"):
             signing_key()
 
 
@@ -103,7 +103,7 @@ class TestGivenKey:
     @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644, 0o777])
     def test_a_key_that_others_can_use_is_refused(self, tmp_path: Path, mode: int) -> None:
         path = written(tmp_path / "key.pem", private_pem(Ed25519PrivateKey.generate()), mode)
-        with pytest.raises(SpecificationError, match=rf"can be used by others \(mode {mode:04o}\).*chmod 600 "):
+        with pytest.raises(SpecificationError, match=rf"mode {mode:04o}.*chmod 600 "):
             signing_key(path)
         path.chmod(0o600)
         signing_key(path)
@@ -120,7 +120,7 @@ class TestGivenKey:
             signing_key()
 
     def test_a_missing_key_is_not_created(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecificationError, match=r"there is no signing key at .*gone.pem"):
+        with pytest.raises(SpecificationError, match=r"no signing key at .*gone.pem"):
             signing_key(tmp_path / "gone.pem")
         assert not (tmp_path / "gone.pem").exists()
 
@@ -136,7 +136,7 @@ class TestGivenKey:
         ids=["empty", "text", "another algorithm", "public", "too large"],
     )
     def test_invalid_keys_are_refused(self, tmp_path: Path, content: bytes) -> None:
-        with pytest.raises(SpecificationError, match=r"holds no signing key that vfl can use: .*openssl genpkey"):
+        with pytest.raises(SpecificationError, match=r"no signing key .*openssl genpkey"):
             signing_key(written(tmp_path / "key.pem", content))
 
     def test_a_key_under_a_passphrase(self, tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ class TestPublicKey:
 
     def test_a_private_key_in_place_of_a_public_one_is_refused(self, tmp_path: Path) -> None:
         path = written(tmp_path / "key.pem", private_pem(Ed25519PrivateKey.generate()))
-        with pytest.raises(SpecificationError, match=r"holds a private key, .*name the public one \(key.pem.pub\)"):
+        with pytest.raises(SpecificationError, match=r"private key, .*\(key.pem.pub\)"):
             public_key(path)
 
     def test_invalid_public_keys_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecificationError, match="there is no public key at 'ab12'"):
+        with pytest.raises(SpecificationError, match="no public key at 'ab12'"):
             public_key("ab12")
         for content in (b"", b"text", public_pem(X25519PrivateKey.generate())):
-            with pytest.raises(SpecificationError, match="holds no public key that vfl can use"):
+            with pytest.raises(SpecificationError, match="no public key"):
                 public_key(written(tmp_path / "x.pub", content))
 
 

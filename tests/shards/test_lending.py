@@ -50,7 +50,7 @@ def test_a_vector_of_float32_takes_half_the_memory() -> None:
     again = lent_by(lender, np.array([2.0, 3.0]))
     assert again.token == lent.token  # 16 bytes fit in 20
     assert borrower.borrow(again).tolist() == [2.0, 3.0]
-    with pytest.raises(TypeError, match="vectors of int64 are not lent"):
+    with pytest.raises(TypeError, match="int64"):
         lender.lend(np.arange(3))
 
 

@@ -114,7 +114,7 @@ def test_candidates_between_which_no_choice_makes_sense_are_refused(base, candid
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(SpecificationError, match="score 'mae' does not fit logistic loss: give 'loss' or 'accuracy'"):
+    with pytest.raises(SpecificationError, match=r"'mae'.*'loss' or 'accuracy'"):
         tuning_of(job(), CANDIDATES, score="mae")
     for inclusion in (0, 65, 2.5, True):
         with pytest.raises(SpecificationError, match="inclusion is a whole number"):
@@ -125,10 +125,10 @@ def test_bad_options_are_refused():
 
 def test_a_plan_that_is_not_gaussian_is_refused_by_its_number():
     candidates = [{}, {"solver": {"kind": "GCD"}}]
-    with pytest.raises(SpecificationError, match="candidate 2 plans a release of type BoundedRange"):
+    with pytest.raises(SpecificationError, match=r"candidate 2.*BoundedRange"):
         tuning_of(job(), candidates).plans(400)
     sampled = [{}, {"solver": {"kind": "SGD", "sampling": "poisson"}}]
-    with pytest.raises(SpecificationError, match="candidate 2 plans a release of type PoissonSubsampledGaussian"):
+    with pytest.raises(SpecificationError, match=r"candidate 2.*PoissonSubsampledGaussian"):
         tuning_of(job(), sampled).plans(4000)
 
 
@@ -151,10 +151,7 @@ def test_regression_is_scored_by_its_clamped_squared_error():
 def test_deviances_compare_models_of_one_loss_only():
     counts = job(loss="poisson", bounds={"*": (-1.0, 1.0), "y": (0.0, 9.0)})
     assert tuning_of(counts, CANDIDATES, score="deviance").trials[1].evaluation.score == "deviance"
-    with pytest.raises(
-        SpecificationError,
-        match="candidate 2 has another loss than the first, and deviances of different losses do not",
-    ):
+    with pytest.raises(SpecificationError, match="candidate 2 has another loss"):
         tuning_of(counts, [{}, {"loss": "gamma"}], score="deviance")
-    with pytest.raises(SpecificationError, match="does not fit logistic loss: give 'loss' or 'accuracy'"):
+    with pytest.raises(SpecificationError, match="logistic loss: give 'loss' or 'accuracy'"):
         tuning_of(job(), CANDIDATES, score="deviance")

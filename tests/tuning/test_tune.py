@@ -332,7 +332,7 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
         tuned(output=tmp_path / "run")
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
     monkeypatch.undo()
-    with pytest.raises(OutputError, match="holds a tune: continue it with vfl resume"):
+    with pytest.raises(OutputError, match=r"holds a tune.*vfl resume"):
         vfl.resume(tmp_path / "run", table(), at="inprocess")
     done = []
     found = resume(tmp_path / "run", table(), at="inprocess", watch=done.append)
@@ -365,7 +365,7 @@ def test_a_resumed_tune_refuses_another_number_of_records(tmp_path, monkeypatch)
     with pytest.raises(OutputError):
         tuned(output=tmp_path / "run")
     monkeypatch.undo()
-    with pytest.raises(DataError, match="a different number of records from the first trial"):
+    with pytest.raises(DataError, match="different number of records"):
         resume(tmp_path / "run", table(396), at="inprocess", watch=quiet)
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
 
@@ -434,7 +434,7 @@ def test_a_smaller_mu_in_the_charge_is_found(tmp_path):
     smaller = epsilon_of(max(bare(event).mu for event, _ in events), 1e-6, 3, 4)
     altered = dataclasses.replace(found.certificate, events=events, reserved=events, epsilon=smaller)
     result = dataclasses.replace(found.result, certificate=altered)
-    with pytest.raises(OutputError, match="spends more on the training records than a trial may"):
+    with pytest.raises(OutputError, match="spends more"):
         result.verify()
 
 

@@ -178,7 +178,7 @@ def test_the_page_of_a_job_shows_its_plan_and_no_place_of_data(root: Path, tmp_p
         assert str(text(vfl.plan(spec, 5000).explain())) in said
         assert "cannot be planned" in page(server, "job/split.toml?n=1").text
         unread = unescape(page(server, "job/plain.toml?n=abc&positives=-1").text)
-        assert "This cannot be read: n = 'abc' and positives = '-1': give a number above 0" in unread
+        assert re.search("n = 'abc' and positives = '-1'.*above 0", unread)
         assert "plan of job" not in unread
         hidden = page(server, "job/job.toml?n=5000").text
         assert "epsilon = 2.0" in hidden
@@ -280,7 +280,7 @@ def test_a_ledger_that_a_log_names_is_not_opened_elsewhere(root: Path, tmp_path:
     (tmp_path / "half/ledger.db").unlink()
     progress = Watched(tmp_path / "half").progress()
     assert progress.epsilon is None
-    assert progress.why == "its ledger is not in this folder: name it with --ledger"
+    assert "--ledger" in progress.why
 
 
 def test_headers_shut_the_page_in(server: Server) -> None:
@@ -342,7 +342,7 @@ def test_wrong_folders_ledgers_and_ports_are_refused(tmp_path: Path, server: Ser
         Server(tmp_path / "none")
     with pytest.raises(OutputError, match="there is no ledger"):
         Server(tmp_path, 0, [tmp_path / "none.db"])
-    with pytest.raises(OutputError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*; give another --port"):
+    with pytest.raises(OutputError, match=r"127\.0\.0\.1:\d+.*another --port"):
         Server(tmp_path, server.server_port)
 
 
