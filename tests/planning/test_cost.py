@@ -1,4 +1,4 @@
-"""Predicted memory, bytes and time: against what runs take, and the paper calculation of docs/cluster.md."""
+"""Predicted memory, bytes and time: against what runs take, and the paper calculation of docs/studies/cluster.md."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_the_number_of_machines_advised_is_enough() -> None:
 
 
 def test_a_billion_records_on_a_hundred_machines() -> None:
-    """Ten parties of 100 columns, each over ten machines: the calculation of docs/cluster.md."""
+    """Ten parties of 100 columns, each over ten machines: the calculation of docs/studies/cluster.md."""
     widths = {f"party{k}": 100 for k in range(10)}
     sizes = Sizes(n_records=10**9, widths=widths, updates=100 * 1000, releases=100 * 1000, visits=100 * 10, itemsize=4)
     cost = cost_of(sizes, Machine(), CLUSTER, shards=10, threads=16)
