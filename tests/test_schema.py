@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
+from vfl.columns import Boolean, Categorical, Dropped, Numeric
 from vfl.errors import SpecificationError
-from vfl.schema import BinaryLabel, Boolean, Categorical, Dropped, Numeric, RealLabel, Scaling, Schema
+from vfl.schema import BinaryLabel, RealLabel, Scaling, Schema
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 

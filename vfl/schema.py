@@ -14,47 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from vfl.columns import (
-    INDICATOR as INDICATOR,
-)
-from vfl.columns import (
-    TRUTHS as TRUTHS,
-)
-from vfl.columns import (
-    UNBOUNDED as UNBOUNDED,
-)
-from vfl.columns import (
-    Boolean as Boolean,
-)
-from vfl.columns import (
-    Bounds as Bounds,
-)
-from vfl.columns import (
-    Categorical as Categorical,
-)
-from vfl.columns import (
-    Category as Category,
-)
-from vfl.columns import (
-    Dropped as Dropped,
-)
-from vfl.columns import (
-    Numeric as Numeric,
-)
-from vfl.columns import (
-    canonical_category as canonical_category,
-)
-from vfl.columns import (
-    categories_of as categories_of,
-)
-from vfl.columns import (
-    checked_bounds as checked_bounds,
-)
-from vfl.columns import (
+    UNBOUNDED,
+    Boolean,
+    Bounds,
+    Categorical,
+    Category,
+    Dropped,
+    Numeric,
+    canonical_category,
+    checked_bounds,
     indicators,
     repeated,
-)
-from vfl.columns import (
-    nearest_double as nearest_double,
 )
 from vfl.errors import SpecificationError, entry, nearest
 from vfl.features import FEATURES, Crossed, Feature, FeatureKind, Interaction, contents_of, ranges_of

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.sources.base import NO_DATE
-from vfl.schema import canonical_category, nearest_double
+from vfl.columns import canonical_category, nearest_double
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from vfl.columns import canonical_category
 from vfl.errors import entry
-from vfl.schema import BinaryLabel, ClassLabel, canonical_category
+from vfl.schema import BinaryLabel, ClassLabel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Content, Origin
-    from vfl.schema import Category, Factor, Label, Schema
+    from vfl.columns import Category
+    from vfl.schema import Factor, Label, Schema
     from vfl.types import Integers, Vector
 
 MISSING = -1

@@ -25,10 +25,10 @@ from parties.storage.cells import (
 )
 from parties.storage.labels import TargetReader
 from parties.storage.made import reader_of
+from vfl.columns import Boolean, Categorical, Numeric
 from vfl.features import Feature
 from vfl.kernels import dense as kernels
 from vfl.problem import INTERCEPT
-from vfl.schema import Boolean, Categorical, Numeric, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Origin, Source
     from parties.storage.groups import GroupReader
-    from vfl.schema import Factor, Label, Scaling
+    from vfl.schema import Factor, Label, Scaling, Schema
     from vfl.types import Matrix, Vector
 
 

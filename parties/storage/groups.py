@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, codes, lookup, missing, truths
-from vfl.schema import Boolean, Categorical
+from vfl.columns import Boolean, Categorical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

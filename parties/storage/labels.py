@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers, text_of
-from vfl.schema import BinaryLabel, ClassLabel, RealLabel, canonical_category
+from vfl.columns import canonical_category
+from vfl.schema import BinaryLabel, ClassLabel, RealLabel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

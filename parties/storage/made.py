@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, codes, dates, filled, lookup, missing, numbers, text_of, truths
+from vfl.columns import Boolean, Categorical, Numeric
 from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
-from vfl.schema import Boolean, Categorical, Numeric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from parties.storage.cells import infinite, missing, toward_zero
 from parties.storage.labels import TargetReader
+from vfl.columns import Boolean, Categorical
 from vfl.features import Feature
 from vfl.kernels import sparse as kernels
 from vfl.kernels.sparse import SparseBlock
 from vfl.problem import INTERCEPT
-from vfl.schema import Boolean, Categorical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -574,7 +574,7 @@ def test_bounds_per_party_and_for_all() -> None:
     assert spec.schema[spec.partition.label_column].limits == vfl.schema.UNBOUNDED  # the label is named
     again = jobfile.decode(tomllib.loads(spec.to_toml()))
     assert (again, again.digest, again.schema) == (spec, spec.digest, spec.schema)
-    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.schema.Boolean()})
+    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.columns.Boolean()})
     assert flags.schema[own[0]].limits == (0.0, 1.0)
     star = vfl.FeaturePartition({"bank": ["*", "income"]}, label=("bank", "default"))
     assert vfl.Job(partition=star, privacy=None, bounds={"*": (0, 1), "bank.*": (0, 2)}).schema["*"].limits == (

@@ -24,11 +24,11 @@ from parties.prediction import ModelPart, NewRows
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
 from vfl.alignment import Keeping
+from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
 from vfl.evaluation.statistics import Outcomes
 from vfl.losses import Logistic
 from vfl.messages.joining import AddUp, Applied, Apply, Measure, TakeMargins
-from vfl.schema import Boolean, Categorical, Numeric
 from vfl.shards import Here
 
 if TYPE_CHECKING:

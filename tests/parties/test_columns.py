@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from parties.sources.opening import open_source
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
+from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import DataError
-from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
+from vfl.schema import BinaryLabel, RealLabel, Scaling, Schema
 
 NAN, INF = np.nan, np.inf
 

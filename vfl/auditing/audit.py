@@ -16,11 +16,11 @@ from vfl.auditing.canaries import Canary, candidates, group_size, meeting, table
 from vfl.auditing.likelihood import log_ratio, moved
 from vfl.auditing.rehearsal import Rehearsal, Transcript, world_of
 from vfl.auditing.residuals import Check, checks_of
+from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.holdout import Side
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import OnPart, bare
-from vfl.schema import Boolean, Categorical, Numeric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

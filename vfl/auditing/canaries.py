@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.columns import Boolean, Categorical
 from vfl.job.task import label_of
-from vfl.schema import BinaryLabel, Boolean, Categorical, ClassLabel
+from vfl.schema import BinaryLabel, ClassLabel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -200,9 +200,7 @@ class Certificate:
 
 def _plain(certificate: Certificate) -> dict[str, Any]:
     plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
-    for name in OPTIONAL:
-        if not plain[name]:
-            del plain[name]
+    plain = {name: value for name, value in plain.items() if value or name not in OPTIONAL}
     signature = certificate.signature
     return plain | {
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
@@ -267,6 +265,10 @@ def _is_option(value: Any) -> bool:
     return value is None or isinstance(value, str | bool | int | float)
 
 
+def _is_events(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(event, dict) for event in value)
+
+
 def _is_positive(value: Any) -> bool:
     return type(value) is float and 0 < value < math.inf
 
@@ -300,10 +302,13 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "scope": _is_text,
     "flags": lambda v: isinstance(v, list) and all(map(_is_text, v)),
     "releases": _is_count,
-    "events": lambda v: isinstance(v, list) and all(isinstance(event, dict) for event in v),
-    "reserved": lambda v: isinstance(v, list) and all(isinstance(event, dict) for event in v),
+    "events": _is_events,
+    "reserved": _is_events,
     "noise": _is_text,
-    "solver": lambda v: _is_table(v, None, _is_option) and _is_text(v.get("name")),
+    "solver": lambda v: (
+        _is_table(v, None, lambda option: option is None or isinstance(option, str | bool | int | float))
+        and _is_text(v.get("name"))
+    ),
     "clip": lambda v: v is None or _is_text(v) or _is_positive(v),
     "geometry": _is_text,
     "smoothness": lambda v: v in ("private", "bounds", "declared", "data"),

@@ -87,8 +87,7 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(f"{MARKS[check.holds]:<4}  {check.name:<10} {check.finding}" for check in self.checks)
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return markup.table((), [(MARKS[check.holds], check.name, check.finding) for check in self.checks])
@@ -273,16 +272,12 @@ def _federation(certificate: Certificate, expected: Mapping[str, str] | None) ->
             f"the run was made in federation {stated['name']!r}, digest {stated['digest']}, and {expected['name']!r}, digest "
             f"{expected['digest']}, is expected: its members or their certificates differ"
         )
-    dealt, deals = stated.get("dealer"), expected.get("dealer")
-    if dealt != deals:
-        raise _Mismatch(
-            f"the certificate names {_or_none(dealt)} as the dealer, and the federation file {_or_none(deals)}"
+    if stated.get("dealer") != expected.get("dealer"):
+        dealt, deals = (
+            "nobody" if who is None else repr(who) for who in (stated.get("dealer"), expected.get("dealer"))
         )
+        raise _Mismatch(f"the certificate names {dealt} as the dealer, and the federation file {deals}")
     return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
-
-
-def _or_none(name: str | None) -> str:
-    return "nobody" if name is None else repr(name)
 
 
 def _ask_for_federation(certificate: Certificate) -> str:
@@ -313,8 +308,11 @@ def _job(certificate: Certificate, plan: Plan | None, filed: str | None) -> str 
         return None
     if (filed or plan.job.digest) != certificate.job_digest:
         raise _Mismatch("the job file is not that of the run: it was changed")
-    for name, value in (("name", plan.job.name), ("dataset", plan.job.dataset or "")):
-        stated = certificate.job if name == "name" else certificate.dataset
+    job = plan.job
+    for name, value, stated in (
+        ("name", job.name, certificate.job),
+        ("dataset", job.dataset or "", certificate.dataset),
+    ):
         if stated != value:
             raise _Mismatch(f"the job's {name} is {value!r}, but the certificate states {stated!r}")
     return f"{certificate.job!r}, the job of the run, SHA-256 {certificate.job_digest[:16]}…"
@@ -360,10 +358,9 @@ def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logg
             "vfl that made it"
         )
     made = certificate.code_version
-    elsewhere = (
-        "" if made == __version__ else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
-    )
-    raise _Mismatch(f"the field {differing[0]!r} is not the one that follows from the job and n{elsewhere}")
+    own = made == __version__
+    where = "" if own else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
+    raise _Mismatch(f"the field {differing[0]!r} is not the one that follows from the job and n{where}")
 
 
 def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) -> list[str]:
@@ -374,9 +371,8 @@ def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) 
     if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
         del expected["reserved"]
         expected["who_sees_what"] = seen(expected["who_sees_what"])
-    return [
-        name for name, value in expected.items() if name != "flags" and not alike(getattr(certificate, name), value)
-    ]
+    del expected["flags"]  # the run may have added some; `_plan` looks for those that the job requires
+    return [name for name, value in expected.items() if not alike(getattr(certificate, name), value)]
 
 
 def _follows(certificate: Certificate, plan: Plan, chosen: Mapping[str, Any], added: Sequence[str]) -> bool:
@@ -433,7 +429,9 @@ def _why_no_moments(certificate: Certificate) -> str:
     if certificate.selection:
         return "not checked: withheld with the other releases of the trials"
     return (
-        "not checked: there is no log of the run" if certificate.moments_digest else "of the columns: none were bought"
+        "not checked: there is no log of the run"
+        if certificate.moments_digest
+        else "of the columns: none were released"
     )
 
 
@@ -450,9 +448,7 @@ def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counte
 
     before : count only rounds with a lower number.
     """
-    entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
-    own = (entry for entry in _of(entries, "charge") if entry["run"] == run and entry["round"] < before)
-    return _counts([entry["body"], 1] for entry in own)
+    return Counter(event for key, event in events_of(ledger, run).items() if key.round < before)
 
 
 def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
@@ -511,10 +507,8 @@ def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]
     try:
         balances = SqliteLedger(ledger, readonly=True).show()
-    except LedgerError:
-        raise _Unsettled(
-            "not checked: the ledger cannot be read"
-        ) from None  # the check of the ledger fails and states the reason
+    except LedgerError:  # the check of the ledger fails and states the reason
+        raise _Unsettled("not checked: the ledger cannot be read") from None
     balance = next((b for b in balances if b.dataset == account), None)
     if balance is None:
         raise _Mismatch(f"this ledger has no data set {account!r}")

@@ -13,12 +13,12 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
+from vfl.columns import canonical_category
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import Given, VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning
 from vfl.losses import ClassWeighted
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
-from vfl.schema import canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,7 +246,7 @@ def _plain(label: Any) -> str | int | float | bool:
 def _codes(y: Any, classes: Any) -> Any:
     """Return the position among the classes of each label of y, (n,). No label changes how another one is read.
 
-    Labels are compared as those of a job are: as text (vfl.schema.canonical_category). DataError for any other label.
+    Labels are compared as those of a job are: as text (vfl.columns.canonical_category). DataError for any other label.
     """
     code_of = {canonical_category(label): code for code, label in enumerate(classes)}
     labels, position = (y, None) if y.dtype == object else np.unique(y, return_inverse=True)

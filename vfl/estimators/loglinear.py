@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.metrics import d2_tweedie_score
 
+from vfl.columns import checked_bounds
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import Given, VerticalRegressor, per_record
 from vfl.losses import Gamma, Poisson, Tweedie, loss_of
 from vfl.penalties import L2
-from vfl.schema import checked_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

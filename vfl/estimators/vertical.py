@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from coordinator.rounds import Round
 from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
+from vfl.columns import checked_bounds
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.estimators import columns
 from vfl.estimators.convergence import warn_unless_converged
@@ -29,7 +30,6 @@ from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import checked_bounds
 from vfl.solvers import SOLVERS, SkGD
 from vfl.solvers.iterates.standstill import STILL
 

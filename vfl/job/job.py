@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl import markup
 from vfl.arguments import provides, require, require_number
+from vfl.columns import Dropped, canonical_category, categories_of
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.holdout import Split
@@ -25,7 +26,7 @@ from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT, coordinates_of
-from vfl.schema import BinaryLabel, ClassLabel, Dropped, Scaling, Schema, canonical_category, categories_of
+from vfl.schema import BinaryLabel, ClassLabel, Scaling, Schema
 from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from vfl.columns import Category
     from vfl.job.environment import Environment
     from vfl.penalties import Penalty
     from vfl.privacy.noise import NoiseSource
-    from vfl.schema import Category, Declaration
+    from vfl.schema import Declaration
     from vfl.solvers.protocol import Solver
 
 MOST_GROUPS = 16

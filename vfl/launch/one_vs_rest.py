@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl import markup
+from vfl.columns import canonical_category
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.job.environment import Ledger
 from vfl.job.job import require_job
@@ -21,20 +22,19 @@ from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
-from vfl.schema import canonical_category
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from vfl.columns import Category
     from vfl.job import Job
     from vfl.launch.engines.arrangement import Arrangement
     from vfl.launch.engines.place import At
     from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
     from vfl.privacy.events import Event
-    from vfl.schema import Category
     from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))

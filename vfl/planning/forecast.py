@@ -107,8 +107,7 @@ class Forecast:
     def __str__(self) -> str:
         return "\n".join((f"forecast for {self._records} {self._budget}", *(f"  {line}" for line in self.lines)))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         title = f"Forecast for {self._records} {self._budget}"

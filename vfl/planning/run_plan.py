@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from vfl.columns import categories_of
 from vfl.errors import PartyLost, PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.evaluation.classes import HeldOutClasses
@@ -26,7 +27,6 @@ from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, bare, on_part
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.zcdp import rho_of
-from vfl.schema import categories_of
 from vfl.security import psi
 from vfl.solvers import on_shares
 from vfl.solvers.output_perturbation import bounding
@@ -266,8 +266,7 @@ class Plan:
     def __str__(self) -> str:
         return words.text(words.title(self), words.outline(self))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return words.html(words.title(self), words.outline(self))

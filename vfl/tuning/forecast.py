@@ -109,8 +109,7 @@ class TunePlan:
     def __str__(self) -> str:
         return "\n".join((self._title(), *(f"  {key:<10} {said}" for key, said in self._lines())))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return markup.whole(markup.line(self._title(), strong=True), markup.table((), self._lines()))

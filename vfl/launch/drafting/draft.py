@@ -28,6 +28,7 @@ from parties.sources.base import NO_DATE
 from parties.sources.csv import dates_of, numbers_of
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
+from vfl.columns import canonical_category
 from vfl.csv import Csv
 from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.drafted import MARK
@@ -36,7 +37,6 @@ from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
 from vfl.launch.drafting.overlap import by_overlap, distinct_cells, overlap
 from vfl.launch.drafting.recognition import is_recognised, recognise
-from vfl.schema import canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

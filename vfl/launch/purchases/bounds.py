@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
 from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
-from vfl.schema import Numeric
 from vfl.solvers.releases.ranges import ColumnRanges
 
 if TYPE_CHECKING:

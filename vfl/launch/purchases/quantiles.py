@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
 from vfl.features import GRID, GridCell
 from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.privacy import magnitudes
-from vfl.schema import Numeric
 from vfl.solvers.releases.ranges import ColumnCounts
 
 if TYPE_CHECKING:

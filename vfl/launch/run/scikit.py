@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.columns import Categorical
 from vfl.errors import SpecificationError
 from vfl.features import Feature
 from vfl.launch.run.scikit_columns import function_step, plain_steps
 from vfl.launch.run.scikit_features import example_of, feature_steps
 from vfl.losses import loss_of
-from vfl.schema import Categorical
 
 if TYPE_CHECKING:
     from vfl.job import Job

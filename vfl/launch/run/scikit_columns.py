@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.schema import Boolean, Categorical, Numeric, canonical_category
+from vfl.columns import Boolean, Categorical, Numeric, canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from vfl.schema import Category
+    from vfl.columns import Category
 
 
 def function_step(function: Any, **arguments: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl.columns import Boolean, Categorical
 from vfl.errors import SpecificationError
 from vfl.features import (
     PARTS,
@@ -30,7 +31,6 @@ from vfl.features import (
     own_of,
 )
 from vfl.launch.run.scikit_columns import cells_step, function_step, plain_steps, spellings
-from vfl.schema import Boolean, Categorical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

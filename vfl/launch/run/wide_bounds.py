@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.certificate.issue import moments_digest
+from vfl.columns import Numeric
 from vfl.launch.run.importance import LEVEL
 from vfl.launch.run.label_counts import counts_among
 from vfl.losses.base import MEAN
 from vfl.planning import plan as make_plan
-from vfl.schema import Numeric
 from vfl.solvers.releases.labels import MOST, narrow
 from vfl.solvers.releases.smoothness import places, spreads
 
