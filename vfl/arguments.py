@@ -45,6 +45,12 @@ def require_whole(argument: str, value: Any) -> None:
     require(argument, value, f"a whole number{spelt}", fits=whole)
 
 
+def require_count(argument: str, value: Any) -> None:
+    """Refuse a value that is not a whole number of at least 1."""
+    require_whole(argument, value)
+    require(argument, value, "at least 1", fits=value >= 1)
+
+
 def provides(value: Any, names: Iterable[str]) -> bool:
     """Return True if an instance has all the attributes that a protocol requires."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)

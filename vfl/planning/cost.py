@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.arguments import require_count
 from vfl.errors import SpecificationError
 from vfl.privacy.events import bare
 
@@ -146,8 +147,7 @@ def cost_of(
     if transport not in TRANSPORTS:
         raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
     for name, value in (("shards", shards), ("threads", threads), ("processes", processes or 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise SpecificationError(f"{name} must be a whole number of at least 1, not {value!r}")
+        require_count(name, value)
     if shards > 1 and transport not in (RAY, CLUSTER):
         raise SpecificationError("only Ray has shards: give transport='ray' or 'cluster'")
     n, parties = sizes.n_records / shards, len(sizes.widths)
@@ -232,25 +232,23 @@ def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
     here = cost_of(sizes, machine).memory
     if here <= room:
         return ()
-    said = [f"the job needs {size(here)} in one process, this machine has {size(machine.memory)}"]
+    said = f"the job needs {size(here)} in one process, this machine has {size(machine.memory)}"
     largest = cost_of(sizes, machine, CLUSTER).memory
     if largest <= room:
         count = len(sizes.widths) + 1
-        said.append(
+        remedy = (
             f"run it on a Ray cluster of {count} such machines, one per party and one for the coordinator (--address); the "
             f"largest needs {size(largest)}"
         )
-        return tuple(said)
-    single = Sizes(**{name: getattr(sizes, name) for name in Sizes.__dataclass_fields__} | {"itemsize": 4})
-    if sizes.itemsize > 4 and (halved := cost_of(single, machine, CLUSTER).memory) <= room:
-        said.append(f"""with storage = "float32" and a machine per party the largest needs {size(halved)}""")
-        return tuple(said)
+        return said, remedy
+    if sizes.itemsize > 4 and (halved := cost_of(replace(sizes, itemsize=4), machine, CLUSTER).memory) <= room:
+        return said, f"""with storage = "float32" and a machine per party the largest needs {size(halved)}"""
     shards = math.ceil((largest - machine.worker_bytes) / max(room - machine.worker_bytes, 1.0))
-    said.append(
+    remedy = (
         f"the largest party alone needs {size(largest)}: give it a machine with that memory, or spread the rows of every "
         f"party over {shards} such machines, [ray] shards = {shards}"
     )
-    return tuple(said)
+    return said, remedy
 
 
 def table(cost: Cost) -> str:

@@ -65,9 +65,8 @@ class Forecast:
         """The forecast in words."""
         words = []
         if self.noise:
-            words.append(
-                f"NOISE: {self._records} are too few {self._budget}{self._of}: the model would tell next to nothing"
-            )
+            of = "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
+            words.append(f"NOISE: {self._records} are too few {self._budget}{of}: the model would tell next to nothing")
         elif self.missed[1] > NOISE:
             words.append(f"a weak signal would be lost in noise with {self._records} {self._budget}")
         for signal, measures in self.by_signal.items():
@@ -92,10 +91,6 @@ class Forecast:
         return said("r2" if self.positives is None else "auc")
 
     @property
-    def _of(self) -> str:
-        return "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
-
-    @property
     def _needs(self) -> str:
         strong, weak = (None if n is None else _rounded(n) for n in self.needed)
         if strong is None:
@@ -105,7 +100,7 @@ class Forecast:
         return f"about {strong:,} records learn nine tenths of a strong signal {self._budget}, {weak:,} of a weak one"
 
     def __str__(self) -> str:
-        return "\n".join((f"forecast for {self._records} {self._budget}", *(f"  {line}" for line in self.lines)))
+        return "\n  ".join((f"forecast for {self._records} {self._budget}", *self.lines))
 
     __repr__ = __str__
 
@@ -125,9 +120,7 @@ class Forecast:
             "positives": self.positives,
             "signal": None if self.signal is None else list(self.signal),
             "guessed": list(self.guessed),
-            "by_signal": [
-                {"signal": signal, "measures": _plain(measures)} for signal, measures in self.by_signal.items()
-            ],
+            "by_signal": [{"signal": signal, "measures": _plain(found)} for signal, found in self.by_signal.items()],
         }
 
 
@@ -153,9 +146,9 @@ def forecast(
     Raises SpecificationError.
     """
     problem = problem_of(job, n_records)
-    name = problem.loss.name
     share = _share(positives) if problem.loss.classification else None
     if positives is not None and share is None:
+        name = problem.loss.name
         raise SpecificationError(
             f"positives is the share of positive labels, and {name} loss has no classes: leave it out"
         )
@@ -174,9 +167,8 @@ def forecast(
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)
 
-    by_signal: dict[float, dict[str, Range]] = {}
-    for value in reversed(signals or ()):
-        by_signal[value] = ranges(Facts.of(problem, job.solver.name), value, share)
+    facts = Facts.of(problem, job.solver.name)
+    by_signal = {value: ranges(facts, value, share) for value in reversed(signals or ())}
     return Forecast(
         n_records=problem.n_records,
         epsilon=None if job.privacy is None else job.privacy.epsilon,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,25 +57,19 @@ class Machine:
     measured: str = ""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name == "measured":
-                continue
-            if not isinstance(value, int | float) or isinstance(value, bool) or not (0 < value < math.inf):
-                raise SpecificationError(f"machine: {f.name} must be a positive number, not {value!r}")
+        for name, value in asdict(self).items():
+            if name != "measured" and (type(value) not in (int, float) or not 0 < value < math.inf):
+                raise SpecificationError(f"machine: {name} must be a positive number, not {value!r}")
 
     @classmethod
     def here(cls) -> Self:
         """Return the constants that were measured on this machine, or the presets with its cores and memory."""
-        found = cls(cores=os.cpu_count() or 1, memory=memory_here())
-        path = stored_at()
-        if not path.is_file():
-            return found
         try:
-            kept: Any = read_json(path)
+            kept: Any = read_json(stored_at())
             return cls(**kept)
         except (OSError, ValueError, TypeError, SpecificationError):
-            return found  # the file is damaged or from another version: `vfl doctor --measure` rewrites it
+            # There is no file, or it is damaged or from another version: `vfl doctor --measure` writes it.
+            return cls(cores=os.cpu_count() or 1, memory=memory_here())
 
     def store(self) -> Path:
         """Store the constants for later plans on this machine, and return the path of the file."""

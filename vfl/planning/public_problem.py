@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.arguments import require_whole
+from vfl.arguments import require_count
 from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
@@ -39,16 +39,18 @@ def layout_of(job: Job) -> Layout:
 def problem_of(job: Job, n_records: int) -> Problem:
     """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
     require_job(job)
-    require_whole("n_records", n_records)
-    if n_records < 1:
-        raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")
+    require_count("n_records", n_records)
     split = job.split
     layout = layout_of(job)
     if layout.n_coordinates == 0:
         raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
     if twice := repeated(layout.names):
         raise SpecificationError(f"two coordinates of the model would be named {twice!r}: rename a column")
-    _require_multinomial(job)
+    if job.multinomial and not job.solver.multinomial:
+        raise SpecificationError(
+            f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
+            "or train one class against the rest with vfl.train_one_vs_rest"
+        )
     loss = loss_of(job.loss)
     scaling = job.scaling_of(job.partition.features)
     reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
@@ -59,13 +61,10 @@ def problem_of(job: Job, n_records: int) -> Problem:
     label_range = 2.0 if loss.classification else high - low
     centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
     privacy = job.privacy
-    smoothness: str | np.ndarray = "data"
-    if privacy is not None:
-        declared = privacy.smoothness
-        if isinstance(declared, str):
-            smoothness = declared
-        else:
-            smoothness = layout.of_columns([loss.curvature if c == INTERCEPT else declared[c] for c in columns])
+    smoothness: Any = "data" if privacy is None else privacy.smoothness
+    if not isinstance(smoothness, str):
+        declared = {**smoothness, INTERCEPT: loss.curvature}
+        smoothness = layout.of_columns([declared[c] for c in columns])
     delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
     problem = Problem(
         n_records=n_records if split is None else split.sizes(n_records)[0],
@@ -92,7 +91,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if privacy is None or delta is None:
         return problem
     budgets = budgets_of(job, problem)
-    if budgets.others:  # solvers that divide ε themselves get the ε of their share
+    if budgets != Budgets(budgets.solver):  # solvers that divide ε themselves get the ε of their share
         return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
     return problem
 
@@ -111,29 +110,13 @@ def _start(job: Job, layout: Layout) -> Vector | None:
     return np.array([by_name[name] for name in layout.names])
 
 
-def _require_multinomial(job: Job) -> None:
-    """Raise SpecificationError for multinomial loss with a solver or a penalty that moves single coordinates."""
-    if not job.multinomial:
-        return
-    if not job.solver.multinomial:
-        raise SpecificationError(
-            f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
-            "or train one class against the rest with vfl.train_one_vs_rest"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """μ of the training part's releases: the solver's, and those bought beside it; None for what is not bought."""
+    """μ of the training part's releases: the solver's, and those paid for beside it; None for a release that is not made."""
 
     solver: float
     class_balance: float | None = None
     distance: float | None = None
-
-    @property
-    def others(self) -> bool:
-        """True if anything is bought beside the solver's releases."""
-        return self.class_balance is not None or self.distance is not None
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:
@@ -141,11 +124,10 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")
-    left, bought = mu_of(privacy.epsilon, problem.delta), Budgets(0.0)
+    left, balance, distance = mu_of(privacy.epsilon, problem.delta), None, None
     share = privacy.class_balance
     if share is not None:
         balance, left = split_mu(left, share)
-        bought = replace(bought, class_balance=balance)
     if job.fairness is not None and bounds_fairness(job, problem) and not hasattr(job.solver, "radius"):
         of_distance = job.fairness.distance_share
         if of_distance + (share or 0.0) >= 1.0:
@@ -153,8 +135,7 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
                 "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
             )
         distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
-        bought = replace(bought, distance=distance)
-    return replace(bought, solver=left)
+    return Budgets(left, balance, distance)
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:

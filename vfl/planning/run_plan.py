@@ -69,10 +69,10 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
     and plans with secret samples by their privacy loss distribution, which loses less than a thousandth.
     """
     kinds = {type(event) for event, _ in trained}
-    if kinds <= {Gaussian}:
-        return mu_of(epsilon, delta)
     if PoissonSubsampledGaussian in kinds:
         return 0.999 * mu_of(epsilon, delta)
+    if kinds <= {Gaussian}:
+        return mu_of(epsilon, delta)
     return math.sqrt(2.0 * rho_of(epsilon, delta)) * (1.0 - 1e-12)
 
 
@@ -112,8 +112,7 @@ def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu:
     if bounds_fairness(job, problem):
         public = getattr(solver, "radius", None)
         radius = None if public is None else public(problem, distances.OF_DISTANCE)
-        bought = budgets_of(job, problem).distance if problem.private else None
-        asked.append(Distance(problem, bought, radius))
+        asked.append(Distance(problem, budgets_of(job, problem).distance if problem.private else None, radius))
     columns = tuple(GroupColumn(c, partition.owner(c), categories_of(job.schema[c])) for c in spec.columns)
     why = distances.why_none(problem) if spec.bound else ""
     return [*asked, GroupFairness(problem, spec, columns, n_records, mu, why)]
@@ -298,13 +297,14 @@ def plan(job: Job, n_records: int) -> Plan:
     planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
-        bought = budgets_of(job, problem)
-        if bought.others:
-            option = "class_balance is" if bought.class_balance is not None else "the bound of fairness is"
-            remedy = "leave it out" if bought.class_balance is not None else "set its bound to false"
+        budgets, unfit = budgets_of(job, problem), ""
+        if budgets.class_balance is not None:
+            unfit, remedy = "class_balance", "leave it out"
+        elif budgets.distance is not None:
+            unfit, remedy = "the bound of fairness", "set its bound to false"
+        if unfit:
             raise PrivacyError(
-                f"{option} bought with a share of μ², which the accounting of {solver.name} does not divide: {remedy}, or "
-                "use SkGD"
+                f"{unfit} takes a share of μ², which the accounting of {solver.name} does not divide: {remedy}, or use SkGD"
             )
     return planned
 

@@ -78,7 +78,9 @@ def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
     lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan), *_start(plan)]
     if plan.job.privacy is not None:
-        lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in plan.releases]
+        for event, count in plan.releases:
+            where = f", of the {event.part} records" if isinstance(event, OnPart) else ""
+            lines.append(("releases", f"{count} × {described(event)}{where}"))
         if plan.split is not None:
             lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
         lines += _flags(plan)
@@ -92,10 +94,6 @@ def described(event: Event) -> str:
     event = bare(event)
     numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
-
-
-def _where(event: Event) -> str:
-    return f", of the {event.part} records" if isinstance(event, OnPart) else ""
 
 
 def _privacy(plan: Plan) -> Lines:
@@ -126,9 +124,8 @@ def _penalty(plan: Plan) -> str:
 
 def _training(plan: Plan) -> str:
     solver = plan.solver
-    passes = getattr(solver, "passes", None)
     said = [solver.name]
-    if passes:
+    if passes := getattr(solver, "passes", None):
         said.append(f"{passes} passes over all columns")
     releases = sum(count for _, count in solver.releases(plan.problem)) if plan.job.privacy is not None else 0
     if releases:
