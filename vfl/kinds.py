@@ -181,9 +181,7 @@ register(
     reach=optional(mapping(VECTOR)),
     event=EVENT,
     uncentred=Parameter(
-        "sequence: text",
-        lambda names: tuple(sorted(names)),
-        lambda plain: frozenset(sequence(TEXT).decode(plain)),
+        "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
     ),
 )
 register("message", "ranges", messages.Ranges, columns=mapping(sequence(WHOLE)), event=EVENT)

@@ -70,10 +70,7 @@ WHOLE_ISOTROPIC = (
     "Euclidean norm of a record's contribution to a whole pass over all columns of all parties, in scaled features; "
     "cap record_clip·√(Σ M_j)"
 )
-OF_WEIGHTS = {
-    "party": "; in sweeps also the weight of every record",
-    "coordinator": "; the weight of every record",
-}
+OF_WEIGHTS = {"party": "; in sweeps also the weight of every record", "coordinator": "; the weight of every record"}
 NORMS = {
     "party": "; with a record cap also what the cap leaves to each residual, from which it can compute the norm of the other "
     "parties' columns of every record",

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl import markup
-from vfl.certificate.issue import (
-    findings_digest,
-    is_exact,
-    model_digest,
-    moments_digest,
-    planned,
-)
+from vfl.certificate.issue import findings_digest, is_exact, model_digest, moments_digest, planned
 from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
 from vfl.certificate.trust import fault_of as fault_of_trust
 from vfl.certificate.trust import said_of

@@ -129,11 +129,7 @@ def _plain(measures: Mapping[str, Range]) -> dict[str, dict[str, float]]:
 
 
 def forecast(
-    job: Job,
-    n_records: int,
-    *,
-    positives: float | None = None,
-    signal: float | tuple[float, float] | None = None,
+    job: Job, n_records: int, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
 ) -> Forecast:
     """Return the expected quality of a job's model at n records. Reads no data and spends no budget.
 

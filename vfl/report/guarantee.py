@@ -99,9 +99,7 @@ def checks(report: Report) -> Markup:
         for check in report.checks
     ]
     return section(
-        "Checks",
-        element("p", "Findings of vfl verify when this page was made."),
-        table(("", "", "finding"), rows),
+        "Checks", element("p", "Findings of vfl verify when this page was made."), table(("", "", "finding"), rows)
     )
 
 

@@ -222,11 +222,4 @@ def findings(facts: Facts) -> Markup | None:
     whence = None
     if facts.told is None:
         whence = element("p", "Read from findings.json.", class_="note")
-    return section(
-        "Measures",
-        table(HEAD, rows, numbers=(2, 3, 4)) if rows else None,
-        baseline,
-        cost,
-        *notes,
-        whence,
-    )
+    return section("Measures", table(HEAD, rows, numbers=(2, 3, 4)) if rows else None, baseline, cost, *notes, whence)

@@ -114,11 +114,7 @@ def unit(plan: Plan) -> str:
 
 
 def write_plan(
-    plan: Plan,
-    path: str | Path,
-    *,
-    positives: float | None = None,
-    signal: float | tuple[float, float] | None = None,
+    plan: Plan, path: str | Path, *, positives: float | None = None, signal: float | tuple[float, float] | None = None
 ) -> Path:
     """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are touched.
 

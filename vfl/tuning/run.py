@@ -190,12 +190,7 @@ def tune(
 
 
 def resume(
-    folder: str | Path,
-    data: Any = None,
-    *,
-    at: At = None,
-    key: str | Path | None = None,
-    watch: Watch | None = None,
+    folder: str | Path, data: Any = None, *, at: At = None, key: str | Path | None = None, watch: Watch | None = None
 ) -> Tuned:
     """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
 

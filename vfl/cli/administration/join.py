@@ -44,16 +44,10 @@ HEARTBEAT = 60.0
 )
 @CSV
 @click.option(
-    "--policy",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Your policy, asked before your data are opened.",
+    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Your policy, asked before your data are opened."
 )
 @click.option(
-    "--identity",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Your key (default: NAME.key beside FILE).",
+    "--identity", type=click.Path(path_type=Path), metavar="FILE", help="Your key (default: NAME.key beside FILE)."
 )
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores to use (default: all).")
 @click.option(

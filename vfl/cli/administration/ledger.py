@@ -380,9 +380,6 @@ def _table(balance: Balance) -> Table:
     for column in ("ε reserved", "ε spent", "releases"):
         table.add_column(column, justify="right", no_wrap=True)
     for run in balance.runs:
-        cells = (
-            *(run.run, run.job[:12], run.status),
-            *(f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases)),
-        )
+        cells = (*(run.run, run.job[:12], run.status), *(f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases)))
         table.add_row(*map(Text, cells))
     return table

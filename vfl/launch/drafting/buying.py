@@ -116,13 +116,7 @@ def buy_bounds(
         )
         delta = 1.0 / (max(table.num_rows, 2) ** 2 * len(named))
         bought = private_bounds(
-            job,
-            table,
-            epsilon=epsilon / len(named),
-            delta=delta,
-            ledger=ledger,
-            noise=noise,
-            at="inprocess",
+            job, table, epsilon=epsilon / len(named), delta=delta, ledger=ledger, noise=noise, at="inprocess"
         )
         bounds |= {columns[column]: found for column, found in bought.bounds.items()}
         unknown += [columns[column] for column in bought.unknown]

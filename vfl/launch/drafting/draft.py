@@ -168,11 +168,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
 
 
 def _again(
-    names: Any,
-    textual: set[str],
-    batches: Iterator[pa.RecordBatch],
-    found: dict[str, Found],
-    spec: Csv | None,
+    names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found], spec: Csv | None
 ) -> dict[str, Found]:
     """Read columns again that turned out to hold text after their first values were taken for numbers."""
     texts = {name: Found("text") for name in textual}
@@ -288,11 +284,7 @@ def draft(
 
 
 def _decided(
-    sources: Mapping[str, str | Path | Csv],
-    class_lines: Sequence[str],
-    label: Found | None,
-    *,
-    by_cells: bool,
+    sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: Found | None, *, by_cells: bool
 ) -> str:
     """Return the declarations of a draft that its records decided, in words. by_cells : whether shared cells chose the ids.
 

@@ -38,11 +38,7 @@ class PrivateBounds:
 
 
 def private_bounds(
-    job: Job,
-    data: Any,
-    *,
-    columns: Sequence[str] | None = None,
-    **terms: Unpack[Terms],
+    job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]
 ) -> PrivateBounds:
     """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 

@@ -82,13 +82,7 @@ class WeightOfEvidence:
         return "\n".join(f"{column}: {evidence}" for column, evidence in self.columns.items())
 
 
-def woe(
-    job: Job,
-    data: Any,
-    *,
-    columns: Sequence[str] | None = None,
-    **terms: Unpack[Terms],
-) -> WeightOfEvidence:
+def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:
     """Learn weight of evidence and information value of binned columns; the releases together are (ε, δ)-DP for every record.
 
     The guarantee is under replace-one.
@@ -160,11 +154,7 @@ def woe(
             counts[:, index],
             float(sigma[index[0]]),
         )
-    return WeightOfEvidence(
-        columns=found,
-        noise=float(sigma.max()),
-        **cost_of(outcome),
-    )
+    return WeightOfEvidence(columns=found, noise=float(sigma.max()), **cost_of(outcome))
 
 
 def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> Evidence:

@@ -219,10 +219,7 @@ def _part(declared: DateParts, part: str, pd: Any, function: Any) -> Any:
         steps.append(_series_step(series.fillna, value=pd.Timestamp(declared.fill)))
     steps.append(_series_step(series.clip, lower=first, upper=last))
     if part == "days":
-        steps += [
-            _series_step(series.sub, other=first),
-            _series_step(series.div, other=pd.Timedelta(days=1)),
-        ]
+        steps += [_series_step(series.sub, other=first), _series_step(series.div, other=pd.Timedelta(days=1))]
     else:
         steps.append(_series_step(attrgetter(_NUMBER_OF_DAY.get(part, f"dt.{part}"))))
     steps += [_series_step(series.to_frame), _series_step(pd.DataFrame.astype, dtype=float)]
