@@ -48,7 +48,7 @@ def require_whole(argument: str, value: Any) -> None:
 def require_count(argument: str, value: Any) -> None:
     """Refuse a value that is not a whole number of at least 1."""
     require_whole(argument, value)
-    require(argument, value, "at least 1", fits=value >= 1)
+    require(argument, value, "a whole number of at least 1", fits=value >= 1)
 
 
 def provides(value: Any, names: Iterable[str]) -> bool:

@@ -325,7 +325,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no records": (
         lambda: make_plan(job(), 0),
         SpecificationError,
-        "n_records must be at least 1, not 0",
+        "n_records must be a whole number of at least 1, not 0",
     ),
     "half a record": (
         lambda: make_plan(job(), 3e4),

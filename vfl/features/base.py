@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,24 +20,18 @@ if TYPE_CHECKING:
 
 
 class Feature(ABC):
-    """Base of all kinds.
-
-    of : the column that it is made of; None is the column of its own name.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. The other coordinates are then 0,
-        or the number within their range that is nearest to 0.
-    """
+    """Base of all kinds."""
 
     __slots__ = ()
     kind: ClassVar[str]
     content: ClassVar[str] = "number"
     """Form in which the cells are read: 'number', 'text' or 'date'."""
-    of: str | None
-    missing: str | None
-    fill: Any
+    missing: str | None = None
+    fill: Any = None
 
     def sources(self, column: str) -> tuple[str, ...]:
         """Return the columns of the party's data that it is made of."""
-        return (self.of or column,)
+        return (column,)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return the names of its coordinates without the indicator of missing cells."""
@@ -57,16 +52,29 @@ class Feature(ABC):
         lows, highs = zip(*self.ranges, strict=True)
         return min(lows), max(highs)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfCells(Feature, ABC):
+    """Features made of the cells of one column.
+
+    of : the column that it is made of; None is the column of its own name.
+    fill : value for missing cells, before the feature is made.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. The other coordinates are then 0,
+        or the number within their range that is nearest to 0.
+    """
+
+    of: str | None = None
+    fill: Any = None
+    missing: str | None = None
+
+    def sources(self, column: str) -> tuple[str, ...]:
+        """Return the column of the party's data that it is made of."""
+        return (self.of or column,)
+
     def _check(self) -> None:
         check_missing(self.missing)
         if self.of is not None and (not isinstance(self.of, str) or not self.of):
             raise SpecificationError(f"of is the name of a column, not {self.of!r}")
-
-
-class OfCells(Feature, ABC):
-    """Features made of the cells of one column."""
-
-    __slots__ = ()
 
     def made(self, values: Any) -> Iterator[Vector]:
         """Yield each coordinate, (m,) float64 within its range. values : (m,) as read, missing ones marked."""
@@ -80,7 +88,7 @@ class OfCells(Feature, ABC):
 
 
 class OfNumbers(OfCells, ABC):
-    """Features of a column of numbers. fill : number for missing cells, before the feature is made."""
+    """Features of a column of numbers; so is `fill`."""
 
     __slots__ = ()
 

@@ -31,9 +31,6 @@ class Binned(OfNumbers):
 
     kind: ClassVar[str] = "binned"
     edges: tuple[float, ...]
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", ascending("edges", self.edges, 1))
@@ -69,9 +66,6 @@ class Spline(OfNumbers):
     kind: ClassVar[str] = "spline"
     knots: tuple[float, ...]
     degree: int = 3
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knots", ascending("knots", self.knots, 2))
@@ -127,9 +121,6 @@ class Cyclic(OfNumbers):
     kind: ClassVar[str] = "cyclic"
     period: float
     start: float = 0.0
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("period", "start"):

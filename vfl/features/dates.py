@@ -55,9 +55,6 @@ class DateParts(OfCells):
     bounds: tuple[str, str] = ("1900-01-01", "2100-01-01")
     cyclic: bool = False
     unknown: str = "refuse"
-    of: str | None = None
-    fill: str | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple | list) or not self.parts:

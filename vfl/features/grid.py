@@ -30,9 +30,6 @@ class GridCell(OfNumbers):
 
     kind: ClassVar[str] = "grid_cell"
     bounds: Bounds
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bounds", checked_bounds(self.bounds))

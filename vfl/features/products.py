@@ -27,9 +27,6 @@ class Interaction(Feature):
     """
 
     kind: ClassVar[str] = "interaction"
-    of: ClassVar[None] = None  # type: ignore[misc]
-    fill: ClassVar[None] = None  # type: ignore[misc]
-    missing: ClassVar[None] = None  # type: ignore[misc]
     a: str
     b: str
 
@@ -52,9 +49,6 @@ class Crossed(Feature):
     """
 
     kind: ClassVar[str] = "interaction"
-    of: ClassVar[None] = None  # type: ignore[misc]
-    fill: ClassVar[None] = None  # type: ignore[misc]
-    missing: ClassVar[None] = None  # type: ignore[misc]
     a: tuple[str, Any, tuple[str, ...]]
     b: tuple[str, Any, tuple[str, ...]]
 

@@ -26,9 +26,6 @@ class Log(OfBounded):
     kind: ClassVar[str] = "log"
     offset: float = 0.0
     bounds: Bounds | None = None
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offset", finite("offset", self.offset))
@@ -58,9 +55,6 @@ class Power(OfBounded):
     kind: ClassVar[str] = "power"
     exponent: float
     bounds: Bounds | None = None
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exponent", finite("exponent", self.exponent))
@@ -99,9 +93,6 @@ class Scaled(OfBounded):
     spread: float
     reach: float = 3.0
     bounds: Bounds | None = None
-    of: str | None = None
-    fill: float | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("center", "spread", "reach"):

@@ -32,9 +32,6 @@ class Ordinal(OfCells):
     content: ClassVar[str] = "text"
     categories: tuple[Category, ...]
     unknown: str = "refuse"
-    of: str | None = None
-    fill: Category | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         Categorical(self.categories, fill=self.fill)
@@ -68,9 +65,6 @@ class Hashed(OfCells):
     content: ClassVar[str] = "text"
     buckets: int
     signed: bool = False
-    of: str | None = None
-    fill: Category | None = None
-    missing: str | None = None
 
     def __post_init__(self) -> None:
         whole = isinstance(self.buckets, int) and not isinstance(self.buckets, bool)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "card.md"
 TOP = 10
 """Number of coefficients on a card."""
+UNFOUNDED = "Nothing: the certificate does not hold. Do not rely on the certificate or the model."
 TO_FILL = "To be completed by the owner of the model: purpose, users, and uses that are out of scope."
 
 
@@ -74,11 +75,14 @@ def write_card(
 
 def card(facts: Facts) -> Card:
     """Return the content of the card."""
+    promised: tuple[Block, ...] = (UNFOUNDED,)
+    if facts.report.ok:
+        promised = (*facts.report.guarantee, f"Scope: {facts.certificate.scope}.")
     return (
         ("Model", (_model(facts),)),
         ("Intended use", (TO_FILL,)),
         ("How good it is", _quality(facts)),
-        ("What is promised", _promise(facts)),
+        ("What is promised", promised),
         ("Data", _data(facts)),
         ("Coefficients", (_coefficients(facts),)),
         *((("Importance", found),) if (found := _importance(facts)) else ()),
@@ -127,12 +131,6 @@ def _quality(facts: Facts) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _promise(facts: Facts) -> tuple[Block, ...]:
-    if not facts.report.ok:
-        return ("Nothing: the certificate does not hold. Do not rely on the certificate or the model.",)
-    return (*facts.report.guarantee, f"Scope: {facts.certificate.scope}.")
-
-
 def _data(facts: Facts) -> tuple[Block, ...]:
     job = facts.result.job
     rows = tuple((party, f"{len(job.partition.columns(party)):,}") for party in facts.parties)
@@ -146,11 +144,10 @@ def _data(facts: Facts) -> tuple[Block, ...]:
 
 def _coefficients(facts: Facts) -> Table:
     result = facts.result
-    by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))
     original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
-    owner = dict(zip(result.coordinates, facts.owners, strict=True))
-    names = sorted((name for name in by_name if name not in intercepts), key=lambda name: -abs(by_name[name]))[:TOP]
-    rows = tuple((name, owner[name], f"{by_name[name]:.3g}", f"{original[name]:.4g}") for name in names)
+    found = zip(result.coordinates, facts.owners, map(float, result.w), strict=True)
+    largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]
+    rows = tuple((name, owner, f"{w:.3g}", f"{original[name]:.4g}") for name, owner, w in largest)
     return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
 
 
@@ -160,27 +157,18 @@ def _importance(facts: Facts) -> tuple[Block, ...]:
         found = facts.result.importance()[:TOP]
     except VflError:
         return ()
-    rows = tuple(
-        (
-            one.feature,
-            one.party,
-            f"{one.value:.3g}",
-            f"{one.low:.3g} to {one.high:.3g}",
-            "too noisy to tell" * one.too_noisy,
-        )
-        for one in found
-    )
     head = ("largest", "party", "margin per standard deviation", "95 % interval", "")
+    rows = tuple(
+        (i.feature, i.party, f"{i.value:.3g}", f"{i.low:.3g} to {i.high:.3g}", "too noisy to tell" * i.too_noisy)
+        for i in found
+    )
     return (Table(head, rows), IMPORTANCE_NOTE)
 
 
 def _limits(facts: Facts) -> tuple[Block, ...]:
     said = [f"The certificate warns: {flag}." for flag in facts.certificate.flags]
-    said.append(
-        "The model is linear in its features. Its coefficients contain noise and are not causal effects."
-        if facts.certificate.basis != "none"
-        else "The model is linear in its features. Its coefficients are not causal effects."
-    )
+    noisy = "contain noise and " * (facts.certificate.basis != "none")
+    said.append(f"The model is linear in its features. Its coefficients {noisy}are not causal effects.")
     if facts.result.job.split is None:
         said.append("No records were held out, so its quality on new records is not known.")
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import unicodedata
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from vfl.report.markup import Child, Markup, element, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 WIDE, NARROW = 760, 350
 COLOURS = 8
@@ -46,12 +46,10 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the position of a value between the ends, from 0 to 1."""
-        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, self._least)))
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low))
         return 0.5 if high == low else (value - low) / (high - low)
-
-    @property
-    def _least(self) -> float:
-        return self.low if self.log else -math.inf
 
     def ticks(self, most: int) -> list[float]:
         """Return at most about `most` round values between the ends."""
@@ -126,18 +124,9 @@ def _columns_of(character: str) -> float:
     return WIDER.get(character, 1.35 if character.isupper() else 1.0)
 
 
-def _widest(names: Iterable[str]) -> float:
-    return DIGIT * max(map(_columns, names))
-
-
 def _taken(name: str, room: float) -> str:
-    kept = ""
-    for character in name:
-        room -= _columns_of(character)
-        if room < 0:
-            break
-        kept += character
-    return kept
+    ends = accumulate(map(_columns_of, name))
+    return "".join(character for character, end in zip(name, ends, strict=True) if end <= room)
 
 
 def both(draw: Callable[[int], Markup]) -> Markup:
@@ -223,7 +212,7 @@ class Strip:
 
 def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
     """Return a heat map with one strip per row; darker cells are higher."""
-    names = min(0.32 * width, 16 + _widest(row.name for row in rows))
+    names = min(0.32 * width, 16 + DIGIT * max(_columns(row.name) for row in rows))
     left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
     drawn: list[Child] = []
     shown = told_apart([row.name for row in rows], names - 16)
@@ -238,17 +227,8 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
         drawn.append(label(10, top + 13, shown[k], class_=None))
         for j, shade in enumerate(row.shades):
             if shade is not None and shade > 0.005:
-                drawn.append(
-                    element(
-                        "rect",
-                        x=left + j * cell,
-                        y=top + 1,
-                        width=max(cell - 0.6, 0.6),
-                        height=line - 3,
-                        class_="cell",
-                        fill_opacity=min(shade, 1.0),
-                    )
-                )
+                place = {"x": left + j * cell, "y": top + 1, "width": max(cell - 0.6, 0.6), "height": line - 3}
+                drawn.append(element("rect", **place, class_="cell", fill_opacity=min(shade, 1.0)))
         drawn.append(label(width, top + 13, row.said, anchor="end"))
     height = len(rows) * line + 24
     drawn += [label(left, height - 8, "first"), label(right, height - 8, "last", anchor="end")]
@@ -277,7 +257,7 @@ class Bar:
 
 def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
     """Return horizontal bars from a common zero; negative ones point left."""
-    names = min(0.34 * width, 10 + _widest(row.name for row in rows))
+    names = min(0.34 * width, 10 + DIGIT * max(_columns(row.name) for row in rows))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
     reach = [*(row.value for row in rows), *(s * row.noise for row in rows if row.noise is not None for s in (-1, 1))]
     axis = Axis(x, min(0.0, *reach), max(0.0, *reach) or (0.0 if min(reach) < 0 else 1.0))
@@ -319,7 +299,7 @@ class Span:
 
 def spans(width: int, rows: Sequence[Span], x: str) -> Markup:
     """Return values as points with lines over their intervals, row by row, around a common zero."""
-    names = min(0.42 * width, 10 + _widest(row.name for row in rows))
+    names = min(0.42 * width, 10 + DIGIT * max(_columns(row.name) for row in rows))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
     reach = [end for row in rows for end in row.interval]
     reach += [end for row in rows if row.band is not None for end in row.band]

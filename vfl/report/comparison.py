@@ -92,10 +92,11 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Return the table: a row per measure, then per setting; the first cell names it, then one cell per run."""
     names = list(dict.fromkeys(name for run in runs for name in run.measures))
     rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
-    rows += [(name, *(_shown(run.measures.get(name)) for run in runs)) for name in names]
+    rows += [(name, *(str(run.measures.get(name, "")) for run in runs)) for name in names]
     for fact in runs[0].facts:
-        cells = [_cell(fact, run.facts[fact]) for run in runs]
-        rows.append((fact.replace("_", " "), *cells))
+        cells = [_plain(run.facts[fact]) for run in runs]
+        shown = [f"{digest[:16]}…" for digest in cells] if fact == "model" else cells  # JSON has all digits
+        rows.append((fact.replace("_", " "), *shown))
     return rows
 
 
@@ -149,20 +150,11 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
     return path
 
 
-def _shown(measure: Estimate | None) -> str:
-    return "" if measure is None else str(measure)
-
-
 def _changed(solver: Any) -> str:
     """Return the options of a solver that differ from its defaults."""
     default = type(solver)()
     changed = [f.name for f in fields(solver) if getattr(solver, f.name) != getattr(default, f.name)]
     return ", ".join(f"{name} = {getattr(solver, name)}" for name in changed) or "defaults"
-
-
-def _cell(fact: str, value: Any) -> str:
-    """Return the value of a fact; of a digest its first 16 digits. JSON has all of them."""
-    return f"{value[:16]}…" if fact == "model" else _plain(value)
 
 
 def _plain(value: Any) -> str:

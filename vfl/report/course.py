@@ -52,14 +52,7 @@ def _timing(lines: Sequence[timing.Line]) -> Markup:
     for line in lines:
         groups.setdefault((line.kind, line.parties), []).append(line.seconds)
     rows: list[tuple[Child, ...]] = [
-        (
-            kind,
-            who or "coordinator",
-            f"{len(s):,}",
-            f"{sum(s):.3g}",
-            f"{1e3 * float(np.median(s)):.3g}",
-            f"{1e3 * max(s):.3g}",
-        )
+        (kind, who or "coordinator", f"{len(s):,}", *(f"{x:.3g}" for x in (sum(s), 1e3 * np.median(s), 1e3 * max(s))))
         for (kind, who), s in groups.items()
     ]
     total = sum(line.seconds for line in lines)

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
 
 
+SAME_COUNTS = (
+    "From the same released counts as the area under the curve, so neither costs budget. Positives are spread evenly "
+    "within a bin."
+)
+
+
 def curves(facts: Facts) -> Markup | None:
     """Return the section; None if the run measured no scores on held-out records."""
-    found = facts.result.findings if facts.told is None else facts.told.findings
+    found = facts.findings
     histogram = found["held out"].histogram if "held out" in found else None
     if histogram is None:
         return None
@@ -50,7 +56,7 @@ def _calibration(histogram: Histogram) -> Markup | None:
             f"{b.share:.3g}",
             f"± {b.error:.2g}",
             f"{b.records:,.0f}",
-            _mark(agrees=b.agrees),
+            "off" * (not b.agrees),
         )
         for b in bins
     ]
@@ -60,10 +66,6 @@ def _calibration(histogram: Histogram) -> Markup | None:
         charts.key(("f0", "share found"), ("f1", "± two standard errors"), ("dashed", "perfect calibration")),
         table(("stated", "found", "std. error", "records, noisy", ""), rows, numbers=(1, 2, 3)),
     )
-
-
-def _mark(*, agrees: bool) -> str:
-    return "" if agrees else "off"
 
 
 def _lift(histogram: Histogram) -> Markup | None:
@@ -80,10 +82,5 @@ def _lift(histogram: Histogram) -> Markup | None:
         element("h3", "Lift"),
         charts.both(lambda width: charts.curves(width, x, y, [chance, line])),
         table(("top", "holds of the positives", "std. error", "lift"), rows, numbers=(0, 1, 2, 3)),
-        element(
-            "p",
-            "From the same released counts as the area under the curve, so neither costs budget. Positives are spread evenly "
-            "within a bin.",
-            class_="note",
-        ),
+        element("p", SAME_COUNTS, class_="note"),
     )

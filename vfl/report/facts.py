@@ -12,15 +12,15 @@ from vfl.launch.run import checkpoint, timing
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.planning import plan as make_plan
-from vfl.problem import coordinates_of
 from vfl.report.history import history
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from coordinator.charging.budget import Budget
     from vfl.certificate import Certificate, Report
+    from vfl.evaluation import Findings
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.report.history import History
@@ -49,12 +49,14 @@ class Facts:
         return self.result.job.partition.parties
 
     @property
+    def findings(self) -> Mapping[str, Findings]:
+        """Measures of the run, from its log if it can be read."""
+        return self.result.findings if self.told is None else self.told.findings
+
+    @property
     def owners(self) -> list[str]:
         """The party of each coordinate of w, in the order of the model."""
-        job = self.result.job
-        held = {q: job.schema.features(job.partition.canonical_columns(q)) for q in self.parties}
-        own = {name: q for q, names in held.items() for f in names for name in coordinates_of(f, job.class_names)}
-        return [own.get(name, job.partition.label_party) for name in self.result.coordinates]
+        return list(self.result.owners.values())
 
 
 def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:

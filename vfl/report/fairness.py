@@ -10,8 +10,6 @@ from vfl.report import charts
 from vfl.report.markup import Child, Markup, element, section, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.evaluation import Findings
     from vfl.report.facts import Facts
 
@@ -21,7 +19,7 @@ NAMES = (Distance.name, GroupFairness.name)
 
 def fairness(facts: Facts) -> Markup | None:
     """Return the section; None for a run that checked no fairness."""
-    found: Mapping[str, Findings] = facts.result.findings if facts.told is None else facts.told.findings
+    found = facts.findings
     told = found.get(GroupFairness.name)
     if told is None:
         return None
@@ -41,6 +39,7 @@ def fairness(facts: Facts) -> Markup | None:
         )
         for name, e in told.measures.items()
     ]
+    thresholds: list[tuple[Child, ...]] = [(group, f"{at:.4g}") for group, at in (told.thresholds or {}).items()]
     head = ("measure", "value", "95 % interval", *(("model without noise", "its difference") if bounded else ()))
     key = [("f0", "gap of this model, with an interval of 95 %")]
     if bounded:
@@ -56,7 +55,7 @@ def fairness(facts: Facts) -> Markup | None:
         charts.key(*key) if spans else None,
         element("p", f"{told.n_records:,} held-out records, {told.note}", class_="note"),
         _distance(found.get(Distance.name)),
-        _thresholds(told),
+        table(("group", "threshold on the margin"), thresholds, numbers=(1,)) if thresholds else None,
         element("details", element("summary", "All numbers"), table(head, rows, numbers=(1, 2, 3, 4)))
         if rows
         else None,
@@ -91,10 +90,3 @@ def _distance(told: Findings | None) -> Markup | None:
         f"The coefficients are at most {d:.3g} from those of the model without noise, in Euclidean norm: {told.note}."
     )
     return element("p", said, class_="note")
-
-
-def _thresholds(told: Findings) -> Markup | None:
-    if told.thresholds is None:
-        return None
-    rows: list[tuple[Child, ...]] = [(group, f"{value:.4g}") for group, value in told.thresholds.items()]
-    return table(("group", "threshold on the margin"), rows, numbers=(1,))

@@ -38,11 +38,12 @@ def verdict(facts: Facts) -> Markup:
 def tiles(facts: Facts) -> Markup:
     """Return the key numbers."""
     certificate, result = facts.certificate, facts.result
-    claimed = "" if facts.report.ok else " claimed"
+    claimed, split = "" if facts.report.ok else " claimed", result.job.split
+    records = "records" if split is None else f"records, {split.sizes(certificate.n_records)[1]:,} of them held out"
     shown = (
         (f"ε{claimed}", f"{certificate.epsilon:.4g}" if certificate.private else "none"),
         (f"δ{claimed}", f"{certificate.delta:.3g}" if certificate.private else "none"),
-        (_records(facts), f"{certificate.n_records:,}"),
+        (records, f"{certificate.n_records:,}"),
         ("parties", str(len(facts.parties))),
         ("coordinates", f"{len(result.coordinates):,}"),
         ("releases", f"{certificate.releases:,}"),
@@ -50,12 +51,6 @@ def tiles(facts: Facts) -> Markup:
     return element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in shown), class_="tiles"
     )
-
-
-def _records(facts: Facts) -> str:
-    """Return the caption of the number of records."""
-    split = facts.result.job.split
-    return "records" if split is None else f"records, {split.sizes(facts.certificate.n_records)[1]:,} of them held out"
 
 
 def promise(facts: Facts) -> Markup:
@@ -116,16 +111,14 @@ def particulars(facts: Facts) -> Markup:
         ("solver", f"{certificate.solver['name']} ({options})"),
         (
             "clip",
-            f"{_short(certificate.clip)}: {certificate.geometry}"
-            if certificate.clip is not None
-            else certificate.geometry,
+            certificate.geometry if certificate.clip is None else f"{_short(certificate.clip)}: {certificate.geometry}",
         ),
         ("smoothness", certificate.smoothness),
         ("noise source", certificate.noise),
         ("adjacency", certificate.adjacency),
         (
             "accounting",
-            "none" if certificate.basis == "none" else f"{certificate.accounting}, of what was {certificate.basis}",
+            certificate.accounting + ("" if certificate.basis == "none" else f", of what was {certificate.basis}"),
         ),
         ("data set", certificate.dataset or "none named: covers this one fit only"),
         ("model", element("code", certificate.model_digest)),

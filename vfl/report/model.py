@@ -18,13 +18,19 @@ from vfl.report.measures import BASELINE, HEAD, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.launch.run.importance import Importance
     from vfl.report.facts import Facts
 
 
 IMPORTANCE_NOTE = (
     "The spread is released with noise and charged to the training. The interval is about the spread alone: it leaves out the "
     "noise in the coefficients. Features that rise and fall together share their importance arbitrarily."
+)
+LENGTH = (
+    "‖w_k‖, the length of a party's coefficients on the scaled features, and its share in ‖w‖²; without the intercept."
+)
+NOISE_IN_LENGTH = " Noise adds to it, so a party of many columns has some even where none of them helps."
+MISSING_FROM_TRAINING = (
+    "The held-out records are missing from the training. A model of all records would be slightly better."
 )
 ROWS, LISTED = 40, 1000
 """Largest number of bars in a chart, and of rows in the table of all coefficients."""
@@ -136,17 +142,10 @@ def importance(facts: Facts) -> Markup | None:
         found = facts.result.importance()
     except VflError:
         return None
-    rows = [
-        charts.Span(
-            one.feature,
-            one.value,
-            (one.value, one.value),
-            _said(one),
-            (one.low, one.high),
-            facts.parties.index(one.party),
-        )
-        for one in found[:ROWS]
-    ]
+    rows = []
+    for one in found[:ROWS]:
+        said, colour = "too noisy" if one.too_noisy else f"{one.value:.3g}", facts.parties.index(one.party)
+        rows.append(charts.Span(one.feature, one.value, (one.value, one.value), said, (one.low, one.high), colour))
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
     return section(
         "Importance",
@@ -171,10 +170,6 @@ def bounds(facts: Facts) -> Markup | None:
     )
 
 
-def _said(one: Importance) -> str:
-    return "too noisy" if one.too_noisy else f"{one.value:.3g}"
-
-
 def contribution(facts: Facts) -> Markup:
     """Return the length of each party's part of the model."""
     owners, names = np.array(facts.owners), np.array(facts.result.coordinates)
@@ -188,23 +183,14 @@ def contribution(facts: Facts) -> Markup:
     ]
     return section(
         "Contribution by party",
-        element(
-            "p",
-            "‖w_k‖, the length of a party's coefficients on the scaled features, and its share in ‖w‖²; without the intercept."
-            + (
-                ""
-                if facts.certificate.basis == "none"
-                else " Noise adds to it, so a party of many columns has some even where none of them helps."
-            ),
-        ),
+        element("p", LENGTH, "" if facts.certificate.basis == "none" else NOISE_IN_LENGTH),
         charts.both(lambda width: charts.bars(width, rows, "length of the party's coefficients")),
     )
 
 
 def findings(facts: Facts) -> Markup | None:
     """Return the section of measures, from the log if there is one; None if the run measured nothing."""
-    found = facts.result.findings if facts.told is None else facts.told.findings
-    found = {name: what for name, what in found.items() if name not in OWN_SECTION}
+    found = {name: what for name, what in facts.findings.items() if name not in OWN_SECTION}
     if not found:
         return None
     rows: list[tuple[Child, ...]] = list(rows_of(found))
@@ -212,14 +198,12 @@ def findings(facts: Facts) -> Markup | None:
         element("p", f"{name}: of {what.n_records:,} records, {what.note}", class_="note")
         for name, what in found.items()
     )
-    baseline = None
-    if any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values()):
-        baseline = element("p", BASELINE, class_="note")
-    cost = None
-    if "held out" in found:
-        said = "The held-out records are missing from the training. A model of all records would be slightly better."
-        cost = element("p", said, class_="note")
-    whence = None
-    if facts.told is None:
-        whence = element("p", "Read from findings.json.", class_="note")
-    return section("Measures", table(HEAD, rows, numbers=(2, 3, 4)) if rows else None, baseline, cost, *notes, whence)
+    with_baseline = any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values())
+    return section(
+        "Measures",
+        table(HEAD, rows, numbers=(2, 3, 4)) if rows else None,
+        element("p", BASELINE, class_="note") if with_baseline else None,
+        element("p", MISSING_FROM_TRAINING, class_="note") if "held out" in found else None,
+        *notes,
+        element("p", "Read from findings.json.", class_="note") if facts.told is None else None,
+    )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.planning import Plan
-    from vfl.privacy.events import Event
 
 KINDS = (".html", ".svg", ".png")
 DECADE = 8
@@ -78,18 +77,14 @@ def points(plan: Plan) -> list[Point]:
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
-    event = _main(plan)
-    sigma, sensitivity = (float(getattr(event, name)) for name in ("sigma", "sensitivity"))
-    return sigma / sensitivity, sigma if plan.solver.sealed else sigma / plan.problem.n_records
-
-
-def _main(plan: Plan) -> Event:
-    """Return the most frequent noised release of the training; the later one of a tie."""
+    """Return σ/Δ and σ/n of the most frequent noised release of the training, the later one of a tie; σ if sealed."""
     releases = plan.solver.releases(plan.problem)
-    noised = [(count, k, event) for k, (event, count) in enumerate(releases) if hasattr(event, "sigma")]
+    noised = [(count, event) for event, count in reversed(releases) if hasattr(event, "sigma")]
     if not noised:
         raise SpecificationError(f"{plan.solver.name} adds no Gaussian noise to plot")
-    return max(noised, key=lambda entry: entry[:2])[2]
+    event: Any = max(noised, key=lambda entry: entry[0])[1]
+    sigma = float(event.sigma)
+    return sigma / float(event.sensitivity), sigma if plan.solver.sealed else sigma / plan.problem.n_records
 
 
 def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
@@ -97,11 +92,8 @@ def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
     cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
-    return noise + tuple(panel for panel in cost if _moves([getattr(point, panel.field) for point in drawn]))
-
-
-def _moves(values: Sequence[float]) -> bool:
-    return max(values) > FLAT * min(values)
+    values = {panel: [getattr(point, panel.field) for point in drawn] for panel in cost}
+    return noise + tuple(panel for panel in cost if max(values[panel]) > FLAT * min(values[panel]))
 
 
 def unit(plan: Plan) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 NAME = "report.html"
+TIMED = element("span", "This page shows how long rounds took, which depends slightly on the data.")
 
 
 def write_run(
@@ -60,7 +61,9 @@ def html(facts: Facts) -> str:
         f"{certificate.job}: report of a vfl run",
         element("h1", certificate.job),
         element("p", f"Report of a training run by vfl {certificate.code_version}{signed}", class_="soft"),
-        _release_ban() if facts.timing is not None else None,
+        element("div", element("b", "Not for release"), TIMED, class_="verdict warn")
+        if facts.timing is not None
+        else None,
         verdict(facts),
         findings(facts),
         curves(facts),
@@ -80,12 +83,6 @@ def html(facts: Facts) -> str:
         particulars(facts),
         _footer(facts),
     )
-
-
-def _release_ban() -> Markup:
-    said = element("b", "Not for release")
-    why = element("span", "This page shows how long rounds took, which depends slightly on the data.")
-    return element("div", said, why, class_="verdict warn")
 
 
 def _footer(facts: Facts) -> Markup:

@@ -70,8 +70,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     if moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
         raise OutputError("the released moments of the columns are not those that the certificate names")
     variance, error = spreads(plan.problem, result.moments)
-    held = {q: job.schema.features(job.partition.canonical_columns(q)) for q in job.partition.parties}
-    owner = {own: q for q, named in held.items() for f in named for own in coordinates_of(f, job.class_names)}
+    owner = result.owners
     intercepts, found = coordinates_of(INTERCEPT, job.class_names), []
     for name, w, reach, v, s in zip(names, result.w, plan.problem.reach, variance, error, strict=True):
         if name in intercepts:

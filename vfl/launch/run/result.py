@@ -188,6 +188,14 @@ class Result:
             found |= {names[k]: value for names, value in zip(own, values, strict=False)}
         return {name: found[name] for names in own for name in names if name in found}
 
+    @property
+    def owners(self) -> dict[str, str]:
+        """{coordinate of w: the party that owns it}; the intercept is the label party's."""
+        job = self.job
+        held = {q: job.schema.features(job.partition.columns(q)) for q in job.partition.parties}
+        own = {name: q for q, names in held.items() for f in names for name in coordinates_of(f, job.class_names)}
+        return {name: own.get(name, job.partition.label_party) for name in self.coordinates}
+
     def _unscaled(self) -> list[tuple[Vector, float]]:
         """Return (coefficients, intercept) in original units, for each class or for the one margin."""
         scaling = self.job.scaling_of(self.job.partition.features)
@@ -211,16 +219,8 @@ class Result:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows, partition = self._coefficients(), self.job.partition
-        owners = {
-            own: q
-            for q in partition.parties
-            for name in self.job.schema.features(partition.columns(q))
-            for own in coordinates_of(name, self.job.class_names)
-        }
-        cells = [
-            (name, owners.get(name, ""), markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]
-        ]
+        rows, owners = self._coefficients(), self.owners
+        cells = [(name, owners[name], markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]]
         more = [markup.line(f"… and {len(rows) - _SHOWN} smaller ones (coef_ has all)")] if len(rows) > _SHOWN else []
         return markup.whole(
             markup.line(self._title(), strong=True),
