@@ -96,6 +96,7 @@ from vfl.solvers import (
     SCD as SCD,
     SGD as SGD,
     SVRG as SVRG,
+    Shares as Shares,
     NoisyGram as NoisyGram,
     OutputPerturbation as OutputPerturbation,
     SkGD as SkGD,

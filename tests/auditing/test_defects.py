@@ -23,12 +23,15 @@ from vfl.privacy import sensitivity
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
-from vfl.solvers.blocks.shares import Shares
+from vfl.solvers.blocks import shares
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.releases import smoothness
+from vfl.solvers.releases.smoothness import moments_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from vfl.solvers.releases.once import OneTime
 
 Patch = pytest.MonkeyPatch
 
@@ -154,9 +157,16 @@ def selections_with_little_noise(patch: Patch) -> None:
 
 def uncharged_moments(patch: Patch) -> None:
     """Leave the moments out of the plan and of the charges, and spend their share on the passes."""
-    charge, releases = Executor._charge, Shares.releases
-    patch.setattr(Shares, "_left", property(lambda shares: shares.problem.mu))
-    patch.setattr(Shares, "releases", lambda shares: releases(shares)[1:])
+    charge, table = Executor._charge, shares.table
+
+    def free(row: OneTime) -> OneTime:
+        return replace(row, share=0.0, make=lambda run, _: row.make(run, (moments_event(run.problem),)))
+
+    def first_free(solver: Any, problem: Any) -> tuple[OneTime, ...]:
+        moments, *rows = table(solver, problem)
+        return (free(moments), *rows)
+
+    patch.setattr(shares, "table", first_free)
     patch.setattr(
         Executor,
         "_charge",
@@ -164,7 +174,7 @@ def uncharged_moments(patch: Patch) -> None:
     )
 
 
-BLOCKS = vfl.SkGD(clip=0.01, passes=3, sweep="block", label_share=0.0)
+BLOCKS = vfl.SkGD(clip=0.01, passes=3, sweep="block", shares=vfl.Shares(label_share=0.0))
 DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     "σ/√2": (weaker_noise, job(), {"noise", "attack"}),
     "a reused key": (repeated_key, job(), {"repeats"}),

@@ -36,9 +36,9 @@ def oracle(case, cap):
     """The options with the least mean error that coordinate search finds, and how many of them it tried."""
     default = plan(case.job, case.n).solver
     passes = tuple(t for t in PASSES if t <= cap)
-    clip = "record_clip" if default.by_pass else "clip"
+    clip, cap = ("record_clip", default.decided.record_clip) if default.by_pass else ("clip", default.clip)
     grids = {
-        clip: tuple(c * getattr(default, clip) for c in CLIPS), "passes": passes, "block_size": SIZES, "step_size": STEPS,
+        clip: tuple(c * cap for c in CLIPS), "passes": passes, "block_size": SIZES, "step_size": STEPS,
         "iterate": ITERATES,
     }  # fmt: skip
     untuned = {

@@ -16,6 +16,15 @@ from parties.loading import load
 from vfl.launch.sources import sources_of
 from vfl.planning import problem_of
 
+SHARES = {f.name for f in fields(vfl.Shares)}
+
+
+def built(solver, **options):
+    """The solver; shares of SkGD are named as its own options are."""
+    shares = SHARES & options.keys() if issubclass(solver, vfl.SkGD) else ()
+    given = {"shares": vfl.Shares(**{name: options.pop(name) for name in shares})} if shares else {}
+    return solver(**options, **given)
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -91,7 +100,9 @@ class Case:
         privacy = replace(self.job.privacy, noise=vfl.SeededNoise(seed), **declared)
         if "seed" in {f.name for f in fields(solver)}:
             options["seed"] = seed
-        return vfl.train(replace(self.job, privacy=privacy, solver=solver(**options)), self.table, at="inprocess")
+        return vfl.train(
+            replace(self.job, privacy=privacy, solver=built(solver, **options)), self.table, at="inprocess"
+        )
 
     def error(self, seed, solver=vfl.SkGD, smoothness=None, **options):
         """(F(w) − F*)/F* of one run."""

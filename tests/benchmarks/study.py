@@ -213,7 +213,7 @@ class Bench:
             options["rounds"] = next(k for k in range(trips, 0, -1) if 1 + 2 * k + (k - 1) // period <= trips)
         if arm.solver is not vfl.GCD:
             options["seed"] = seed
-        return arm.solver(**options)
+        return problems.built(arm.solver, **options)
 
     def transport(self, job: vfl.Job) -> InProcessTransport:
         """The parties of a run, with columns that are there already and the run's own noise."""

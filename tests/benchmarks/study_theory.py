@@ -83,7 +83,7 @@ class Constants:
         if solver.by_pass:
             isotropic = solver.noise_geometry == "isotropic"
             z = self.Z if isotropic else self.Z / np.sqrt(self.M)
-            C = float(solver.record_clip) * np.sqrt(self.total if isotropic else self.p)
+            C = float(solver.decided.record_clip) * np.sqrt(self.total if isotropic else self.p)
             kept = capped(self.r, record_limits((z**2).sum(axis=1), C), self.problem.loss.name)
             return float((abs(kept) < abs(self.r) * (1.0 - 1e-12)).mean())
         shares = []

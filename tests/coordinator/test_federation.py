@@ -62,7 +62,7 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             bounds=job().bounds,
             penalty=vfl.L2(1e-2),
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
-            solver=vfl.SkGD(passes=3, clip="record", excess_share=0.2),
+            solver=vfl.SkGD(passes=3, clip="record", shares=vfl.Shares(excess_share=0.2)),
             holdout=0.25,
             evaluation=vfl.Evaluation(epsilon=1.0),
         ),

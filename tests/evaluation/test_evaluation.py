@@ -582,7 +582,11 @@ class TestBoth:
 
         with pytest.raises(KeyboardInterrupt):
             # No share for the labels: the tally of the measures is the only one.
-            train(job(seed=None, solver=vfl.SkGD(passes=2, label_share=0.0)), output=tmp_path / "run", watch=watch)
+            train(
+                job(seed=None, solver=vfl.SkGD(passes=2, shares=vfl.Shares(label_share=0.0))),
+                output=tmp_path / "run",
+                watch=watch,
+            )
         log = tmp_path / "run" / "rounds.log"
         log.write_bytes(
             b"".join(log.read_bytes().splitlines(keepends=True)[:-1])

@@ -154,8 +154,10 @@ def test_models_of_other_columns_are_refused_in_one_sentence(first: Result) -> N
             starting_from(job_of(partition=partition, bounds=bounds), first)
     with pytest.raises(SpecificationError, match="SGD starts at 0: use SkGD, CD or GD"):
         starting_from(job_of(solver=vfl.SGD()), first)
-    with pytest.raises(SpecificationError, match=r"label_share.* leave label_share out"):
-        make_plan(starting_from(job_of(privacy=private(), solver=vfl.SkGD(label_share=0.1)), first), N)
+    with pytest.raises(SpecificationError, match=r"label_share.* leave it out"):
+        make_plan(
+            starting_from(job_of(privacy=private(), solver=vfl.SkGD(shares=vfl.Shares(label_share=0.1))), first), N
+        )
     with pytest.raises(SpecificationError, match="start holds one model"):
         vfl.train_one_vs_rest(starting_from(job_of(), first), table(), classes=(0, 1, 2), n_records=N, at="ray")
 

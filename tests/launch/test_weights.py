@@ -146,7 +146,7 @@ def test_a_record_of_weight_0_changes_nothing(table: dict[str, np.ndarray]) -> N
     other = {name: column.copy() for name, column in table.items()}
     other["y"][none] = -4.0
     privacy = vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2), smoothness="bounds")
-    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, label_share=0.0))
+    spec = job(privacy=privacy, solver=vfl.SkGD(passes=3, shares=vfl.Shares(label_share=0.0)))
     assert np.array_equal(fitted(spec, other).coef_, fitted(spec, table).coef_)
 
 

@@ -455,7 +455,7 @@ def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: An
 
 
 def test_a_plan_counts_passes_and_spares() -> None:
-    spec = job(vfl.SkGD(clip="record", passes=10, spares=2, early_share=0.15))
+    spec = job(vfl.SkGD(clip="record", passes=10, spares=2, shares=vfl.Shares(early_share=0.15)))
     moments, balance, early, rest = make_plan(spec, 400).releases
     assert (moments[1], balance[1], early[1], rest[1]) == (1, 1, 3, 9)
     assert early[0].sigma > rest[0].sigma
@@ -466,7 +466,14 @@ def test_a_plan_counts_passes_and_spares() -> None:
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("sweep", ["party", "visit", "block"])
 def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
-    solver = vfl.SkGD(clip="record", outer_rounds=2, inner_rounds=19, sweep=sweep, parallel=parallel, early_share=0.0)
+    solver = vfl.SkGD(
+        clip="record",
+        outer_rounds=2,
+        inner_rounds=19,
+        sweep=sweep,
+        parallel=parallel,
+        shares=vfl.Shares(early_share=0.0),
+    )
     transport = Lossy(job(solver), times=0)
     events, outcome = drive(transport, WAIT)
     assert charged(events) == outcome.statement.releases == 2 + 5  # 38 draws of 8 coordinates
@@ -488,7 +495,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
-    spec = job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise)
+    spec = job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15)), noise=noise)
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
     if noise == "seeded":
@@ -514,7 +521,7 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
     """Norms are asked anew without the party, in the first process and in the one that goes on."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=8, spares=2, early_share=0.15), noise=noise),
+        job(vfl.SkGD(clip="record", passes=8, spares=2, shares=vfl.Shares(early_share=0.15)), noise=noise),
     )
     found = {}
     for name, stop in (("whole", 10**9), ("cut", 14)):
@@ -537,7 +544,7 @@ def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int
     """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise),
+        job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15)), noise=noise),
     )
     (tmp_path / "run").mkdir()
     assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
@@ -575,7 +582,10 @@ class Cut(Lossy):
 @pytest.mark.parametrize(("at", "passes_lost"), [(2, 0), (3, 1), (5, 1), (8, 1)])
 def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, passes_lost: int) -> None:
     """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15))
+    ledgered, spec = (
+        faults.TestLedger(),
+        job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15))),
+    )
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyboardInterrupt):
         ledgered.begin(tmp_path / "run", Cut(spec, at=at, moment="after", times=0), WAIT)
@@ -603,7 +613,7 @@ def test_sampling_with_replacement_is_refused() -> None:
 def test_without_privacy_a_wide_cap_changes_nothing() -> None:
     free, wide = (
         drive(Lossy(job(solver, noise="none"), times=0), WAIT)[1].w
-        for solver in (vfl.SkGD(passes=60), vfl.SkGD(clip="record", record_clip=3.0, passes=60))
+        for solver in (vfl.SkGD(passes=60), vfl.SkGD(clip="record", passes=60, shares=vfl.Shares(record_clip=3.0)))
     )
     np.testing.assert_allclose(free, wide, atol=1e-5)
 

@@ -104,7 +104,9 @@ def cases() -> dict[str, Callable[[], Vector]]:
         "defaults, squared": run(SkGD(), "squared"),
         "coordinate clip, logistic": run(SkGD(clip="coordinate")),
         "coordinate clip, squared": run(SkGD(clip="coordinate"), "squared"),
-        "record cap, blocks": run(SkGD(clip="record", record_clip=0.5, passes=6, block_size=2, sweep="block")),
+        "record cap, blocks": run(
+            SkGD(clip="record", passes=6, block_size=2, sweep="block", shares=vfl.Shares(record_clip=0.5))
+        ),
         "record cap, isotropic": run(SkGD(clip="record", passes=6, noise_geometry="isotropic")),
         "CD": run(CD()),
         "CD, uniform": run(CD(sampling="uniform", passes=5)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -87,12 +88,7 @@ def test_a_job_file_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"block_size": 4}, "CD moves one coordinate at a time and has no block_size"),
-        ({"block_size": None}, "CD moves one coordinate at a time and has no block_size"),
-        ({"parallel": 2}, "CD has no option parallel"),
-        ({"tau": 2}, "CD has no option tau"),
-        ({"noise_geometry": "isotropic"}, "CD has no option noise_geometry"),
-        ({"sampling": "nice", "tau": None}, "CD: sampling='nice' moves several coordinates"),
+        ({"sampling": "nice"}, "CD: sampling='nice' moves several coordinates"),
         ({"sampling": "full"}, "CD: sampling='full' moves several coordinates"),
         ({"clip": -1.0}, "CD: clip must be positive"),
         ({"passes": 0}, "CD: passes must be a whole number"),
@@ -101,6 +97,14 @@ def test_a_job_file_keeps_it() -> None:
 def test_unsupported_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         vfl.CD(**options)
+
+
+def test_it_has_no_options_of_blocks() -> None:
+    own = {f.name for f in fields(vfl.CD)}
+    assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "tau", "parallel", "noise_geometry"}
+    with pytest.raises(TypeError, match="block_size"):
+        vfl.CD(block_size=4)
+    assert (replace(vfl.CD(), passes=3).block_size, vfl.CD().parallel) == (1, 1)
 
 
 def test_blocks_of_the_partition_are_refused() -> None:

@@ -146,27 +146,32 @@ def test_its_rule_is_for_loss_and_signal_alone() -> None:
     for epsilon, loss in itertools.product((0.1, 1.0, 10.0), ("logistic", "squared")):
         given = problem(loss=loss, epsilon=epsilon)
         clear = record_defaults.signal_to_noise(given) >= record_defaults.WIDENS
-        share = plan(job(loss, epsilon=epsilon, solver=vfl.SkGD()), 30_000).solver.excess_share
+        share = plan(job(loss, epsilon=epsilon, solver=vfl.SkGD()), 30_000).solver.decided.excess_share
         assert bool(share) == clear
-    for solver in (vfl.CD(), vfl.SkGD(record_clip=1.0), vfl.SkGD(iterate="last"), vfl.SkGD(passes=2)):
-        assert plan(job(epsilon=10.0, solver=solver), 30_000).solver.excess_share == 0.0
+    for solver in (
+        vfl.CD(),
+        vfl.SkGD(shares=vfl.Shares(record_clip=1.0)),
+        vfl.SkGD(iterate="last"),
+        vfl.SkGD(passes=2),
+    ):
+        assert plan(job(epsilon=10.0, solver=solver), 30_000).solver.decided.excess_share == 0.0
     for spec in (job("smoothed_hinge", epsilon=10.0), job(epsilon=10.0, intercept=False)):
-        assert plan(spec, 30_000).solver.excess_share == 0.0
+        assert plan(spec, 30_000).solver.decided.excess_share == 0.0
 
 
 def test_losses_and_runs_that_it_does_not_fit_are_refused() -> None:
     for spec in (
-        job("smoothed_hinge", solver=vfl.SkGD(excess_share=0.1)),
-        job(solver=vfl.SkGD(excess_share=0.1, passes=2)),
-        job(solver=vfl.SkGD(excess_share=0.1, clip="record", record_clip=1.0), epsilon=None),
+        job("smoothed_hinge", solver=vfl.SkGD(shares=vfl.Shares(excess_share=0.1))),
+        job(solver=vfl.SkGD(passes=2, shares=vfl.Shares(excess_share=0.1))),
+        job(solver=vfl.SkGD(clip="record", shares=vfl.Shares(excess_share=0.1, record_clip=1.0)), epsilon=None),
     ):
-        with pytest.raises(SpecificationError, match="leave excess_share out"):
+        with pytest.raises(SpecificationError, match="excess_share"):
             plan(spec, 30_000)
     for wrong in (1.0, -0.1):
         with pytest.raises(SpecificationError, match="between 0 and 1"):
-            vfl.SkGD(excess_share=wrong)
+            vfl.SkGD(shares=vfl.Shares(excess_share=wrong))
     with pytest.raises(SpecificationError, match="clip='record' alone"):
-        vfl.SkGD(excess_share=0.1, clip="coordinate")
+        vfl.SkGD(clip="coordinate", shares=vfl.Shares(excess_share=0.1))
 
 
 def heavy(n: int = 8_000) -> dict[str, np.ndarray]:
@@ -177,21 +182,21 @@ def heavy(n: int = 8_000) -> dict[str, np.ndarray]:
     return dict(zip("abc", X.T, strict=True)) | {"y": y}
 
 
-def heavy_job(**options: Any) -> vfl.Job:
+def heavy_job(share: float | None) -> vfl.Job:
     return vfl.Job(
         partition=vfl.FeaturePartition({"p": ["a", "b"], "q": ["c"]}, label=("q", "y")),
         loss="squared",
         penalty=vfl.L2(1e-6),
         bounds=dict.fromkeys("abc", (0.0, 60.0)) | {"y": (-5.0, 5.0)},
         privacy=vfl.Privacy(epsilon=10.0, noise=vfl.SeededNoise(1)),
-        solver=vfl.SkGD(passes=60, **options),
+        solver=vfl.SkGD(passes=60, shares=vfl.Shares(excess_share=share)),
     )
 
 
 def test_a_run_buys_the_sums_once_and_between_passes_and_errs_less() -> None:
     data, errors = pa.table(heavy()), {}
     for share in (None, 0.0):
-        spec = heavy_job(excess_share=share)
+        spec = heavy_job(share)
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
         *events, outcome = Coordinator(InProcessTransport(parties)).stream(spec)
         kinds = [event.kind for event in events if isinstance(event, Round)]
@@ -221,7 +226,7 @@ class LosesSums(Lossy):
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
     """Seeded noise repeats it; other noise is another release, which the budget of the last pass pays for."""
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, excess_share=0.2, spares=1), noise=noise)
+    spec = lossy_job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(excess_share=0.2)), noise=noise)
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     for moment in ("before", "after"):
         lost = LosesSums(spec, at=NEVER, moment=moment)
@@ -236,7 +241,7 @@ def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
 
 @pytest.mark.parametrize("sum_lost", [True, False], ids=["at a sum", "before"])
 def test_nothing_is_bought_once_a_party_is_left_out(sum_lost: bool) -> None:
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, excess_share=0.2))
+    spec = lossy_job(vfl.SkGD(clip="record", passes=6, shares=vfl.Shares(excess_share=0.2)))
     kind, at = (LosesSums, NEVER) if sum_lost else (Lossy, 2)
     rounds, outcome = drive(kind(spec, at=at, returns=False), SKIP)
     assert outcome.left == ("shop",)
@@ -245,7 +250,7 @@ def test_nothing_is_bought_once_a_party_is_left_out(sum_lost: bool) -> None:
 
 
 def test_a_run_that_is_cut_off_between_the_sums_goes_on(tmp_path: Any) -> None:
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, excess_share=0.2, spares=1), noise="seeded")
+    spec = lossy_job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(excess_share=0.2)), noise="seeded")
     found, whole = drive(Lossy(spec, times=0), WAIT)
     made = [event for event in found if isinstance(event, Round)]
     stop = 1 + [event.kind for event in made].index("Backward")
@@ -259,7 +264,7 @@ def test_a_run_that_is_cut_off_between_the_sums_goes_on(tmp_path: Any) -> None:
 
 def test_trust_secure_buys_none_and_refuses_a_share() -> None:
     given = on_shares(p=4, solver=vfl.SkGD(passes=4))
-    assert vfl.plan(given, 100_000).solver.excess_share == 0.0
-    assert vfl.plan(replace(given, trust="trusted", secure=None), 100_000).solver.excess_share > 0
-    with pytest.raises(SpecificationError, match="leave excess_share out"):
-        vfl.plan(replace(given, solver=vfl.SkGD(passes=4, excess_share=0.1)), 100_000)
+    assert vfl.plan(given, 100_000).solver.decided.excess_share == 0.0
+    assert vfl.plan(replace(given, trust="trusted", secure=None), 100_000).solver.decided.excess_share > 0
+    with pytest.raises(SpecificationError, match="excess_share"):
+        vfl.plan(replace(given, solver=vfl.SkGD(passes=4, shares=vfl.Shares(excess_share=0.1))), 100_000)

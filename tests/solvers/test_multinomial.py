@@ -407,8 +407,8 @@ def test_the_intercept_starts_at_the_shares_of_the_classes() -> None:
 @pytest.mark.parametrize(
     "solver",
     [
-        vfl.SkGD(passes=3, step_size=1e-9, label_share=0.5),
-        vfl.SkGD(passes=3, step_size=1e-9, label_share=0.5, sweep="block"),
+        vfl.SkGD(passes=3, step_size=1e-9, shares=vfl.Shares(label_share=0.5)),
+        vfl.SkGD(passes=3, step_size=1e-9, sweep="block", shares=vfl.Shares(label_share=0.5)),
         vfl.GD(passes=1, step_size=1e-9, label_share=0.5),
     ],
     ids=["SkGD", "SkGD by block", "GD"],

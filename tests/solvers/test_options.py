@@ -12,9 +12,9 @@ import vfl
 from tests.solvers import setting
 from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
-from vfl.solvers import SOLVERS
+from vfl.solvers import SOLVERS, Shares
 
-KINDS = {**SOLVERS, **LOSSES, **PENALTIES}
+KINDS = {**SOLVERS, **LOSSES, **PENALTIES, "Shares": Shares}
 REQUIRED = {"strength": 1.0}
 NEVER_WHOLE = {"selection_share", "power"}
 """Options that no whole number satisfies."""

@@ -64,7 +64,7 @@ def test_steps_fit_columns_whose_centres_are_noisy(spread: float) -> None:
     for _ in range(40):
         m = spread * rng.uniform(-1.0, 1.0, 60)
         sums = n * np.concatenate([m / 2.0, variance + m**2]).reshape(2, 2, 30).swapaxes(0, 1).reshape(2, 60)
-        asking = curvature(problem)
+        asking = curvature(problem, moments_event(problem))
         next(asking)
         with pytest.raises(StopIteration) as end:
             asking.send(tuple(sums + event.sigma * rng.standard_normal((2, 60))))

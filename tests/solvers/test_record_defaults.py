@@ -77,7 +77,7 @@ def test_without_an_intercept_less_noise_means_a_cap_and_a_time_no_smaller(bound
 def test_every_choice_is_usable_at_the_edges(loss, epsilon, n):
     for p in (1, 1_000):
         made = plan(job(loss, p=p, epsilon=epsilon, solver=RECORD), n)
-        assert 0 < made.solver.record_clip < math.inf
+        assert 0 < made.solver.decided.record_clip < math.inf
         assert 0 < made.solver.step_size <= 1
         assert made.epsilon <= epsilon
 

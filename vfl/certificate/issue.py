@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import numbers
@@ -18,6 +17,7 @@ from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
 from vfl.privacy.noise import CryptographicNoise
+from vfl.solvers.options import options_of
 from vfl.solvers.releases import alone
 
 if TYPE_CHECKING:
@@ -271,8 +271,7 @@ def _counted(events: Sequence[tuple[Event, int]]) -> Events:
 
 def _options(solver: Any) -> dict[str, Any]:
     """Return a solver's options as values that JSON can represent."""
-    options = {f.name: getattr(solver, f.name) for f in dataclasses.fields(solver)}
-    return {name: value if _is_plain(value) else str(value) for name, value in options.items()}
+    return {name: value if _is_plain(value) else str(value) for name, value in options_of(solver).items()}
 
 
 def _is_plain(value: Any) -> bool:

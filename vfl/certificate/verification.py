@@ -29,6 +29,7 @@ from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.security import signatures
+from vfl.solvers.options import options_of, with_options
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -331,12 +332,12 @@ def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logg
     differing = _differing(certificate, plan)
     if not differing:
         return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
-    stated, now = certificate.solver, planned(plan)["solver"]
+    stated, now, given = certificate.solver, planned(plan)["solver"], options_of(plan.job.solver)
     same_n = n_logged == certificate.n_records
     chosen = {
         name: value
         for name, value in stated.items()
-        if same_n and name in now and getattr(plan.job.solver, name, None) is None and not alike(now[name], value)
+        if same_n and name in now and given.get(name) is None and not alike(now[name], value)
     }
     added = sorted(now.keys() - stated.keys()) if same_n and filed not in (None, plan.job.digest) else []
     if _follows(certificate, plan, chosen, added):
@@ -374,7 +375,7 @@ def _follows(certificate: Certificate, plan: Plan, chosen: Mapping[str, Any], ad
     if not (chosen or added):
         return False
     try:
-        solver = dataclasses.replace(plan.job.solver, **chosen)  # type: ignore[type-var]  # solvers are dataclasses
+        solver = with_options(plan.job.solver, chosen)
         again = make_plan(dataclasses.replace(plan.job, solver=solver), plan.n_records)
     except (VflError, TypeError, ValueError):  # an altered certificate may state anything
         return False

@@ -58,7 +58,7 @@ from vfl.privacy.specification import Privacy
 from vfl.schema import declarations
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import Secure
-from vfl.solvers import SOLVERS, SkGD
+from vfl.solvers import SOLVERS, Shares, SkGD
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _homes() -> dict[str, list[str]]:
     """Return {key: tables that it belongs to}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
+    kinds += [("[solver.shares]", (Shares,))]
     kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,)), ("[start]", (Start,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Ray,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
@@ -182,7 +183,10 @@ def decode(plain: Mapping[str, Any]) -> Job:
     if "penalty" in plain:
         plain["penalty"] = _of_kind(_table(plain, "penalty"), PENALTIES, "[penalty]")
     if "solver" in plain:
-        plain["solver"] = _of_kind({"kind": SkGD.name} | _table(plain, "solver"), SOLVERS, "[solver]")
+        solver = {"kind": SkGD.name} | _table(plain, "solver")
+        if isinstance(solver.get("shares"), Mapping):
+            solver["shares"] = _built(Shares, solver["shares"], "[solver.shares]")
+        plain["solver"] = _of_kind(solver, SOLVERS, "[solver]")
     if plain["privacy"] == "none":
         plain["privacy"] = None
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vfl.certificate.words import WHOLE
 from vfl.report.markup import Child, Markup, element, join, section, table
+from vfl.solvers.options import options_of
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
@@ -101,10 +102,13 @@ def checks(report: Report) -> Markup:
 def particulars(facts: Facts) -> Markup:
     """Return the section of settings and digests."""
     certificate = facts.certificate
+    given = (
+        {} if facts.plan is None else options_of(facts.plan.job.solver)
+    )  # what rules share out, vfl plan --explain says
     options = ", ".join(
         f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()
-        if name != "name" and value is not None
+        if name != "name" and value is not None and (given.get(name) is not None or not name.endswith("_share"))
     )
     rows: list[tuple[Child, ...]] = [
         ("objective", facts.plan.problem.describe()) if facts.plan is not None else ("objective", "not known"),

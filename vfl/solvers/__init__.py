@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vfl.solvers.blocks.shares import Shares as Shares
 from vfl.solvers.cd import CD as CD
 from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD

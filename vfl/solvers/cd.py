@@ -28,20 +28,16 @@ class CD(SkGD):
     replacement, so 'shuffled' stays the default. Options as in SkGD, without those of blocks.
     """
 
-    block_size: int | None = 1
     step_size: float | None = 1.0
     iterate: str | None = "last"
 
     name: ClassVar[str] = "CD"
+    block_size: ClassVar[int] = 1  # type: ignore[misc]  # no options, since a block is one coordinate
+    tau: ClassVar[None] = None  # type: ignore[misc]
+    parallel: ClassVar[int] = 1  # type: ignore[misc]
+    noise_geometry: ClassVar[str] = "scaled"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        if self.block_size != 1:
-            raise SpecificationError(
-                "CD moves one coordinate at a time and has no block_size: leave it out, or use SkGD"
-            )
-        for option, preset in (("tau", None), ("parallel", 1), ("noise_geometry", "scaled")):
-            if getattr(self, option) != preset:
-                raise SpecificationError(f"CD has no option {option}, it has no blocks: leave it out, or use SkGD")
         if self.sampling in ("nice", "full"):
             raise SpecificationError(
                 f"CD: sampling={self.sampling!r} moves several coordinates at once: use SkGD, or one of shuffled, cyclic, "

@@ -208,7 +208,7 @@ class GCD(Solver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """For k < rounds: select the best coordinate, release its partial derivative, take its prox step."""
-        known = yield from curvature(problem)
+        known = yield from curvature(problem, moments_event(problem))
         ε, z = self._noise(problem) if problem.private else (None, None)
         whole, weighting = problem.layout.whole(), Derivative(problem.loss)
         singles = _singles(whole)

@@ -69,7 +69,7 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:
             found = replace(solver, block_size=BLOCK).resolve(problem)
-        return found if solver.excess_share else replace(found, excess_share=0.0)
+        return found if solver.decided.excess_share else replace(found, shares=replace(found.decided, excess_share=0.0))
     if (
         isinstance(solver, NoisyGram)
         and isinstance(found, NoisyGram)
@@ -102,13 +102,13 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
                 f"trust='secure' caps whole rows, so that {solver.name} charges whole passes: leave clip out or set it to "
                 "'record', with sampling 'shuffled', 'cyclic' or 'full'"
             )
-        if solver.excess_share:
+        if solver.decided.excess_share:
             raise SpecificationError(
-                f"trust='secure' opens no sums of what a record cap cuts: leave excess_share out, not {solver.excess_share!r}"
+                "trust='secure' opens no sums of what a record cap cuts: leave shares.excess_share out"
             )
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.
-        size = 2.0 / (float(solver.record_clip or 1.0) * math.sqrt(problem.layout.n_coordinates))
+        size = 2.0 / (float(solver.decided.record_clip or 1.0) * math.sqrt(problem.layout.n_coordinates))
         return Rows({party: float(block.size) for party, block in whole.items()}, size, _models(walk))
     if isinstance(solver, GD):
         B = {party: problem.reach[block.coordinates] for party, block in whole.items()}

@@ -1,15 +1,16 @@
-"""Checks of solver options, each with an error message in one sentence."""
+"""Options of solvers by name, and checks of them, each with an error message in one sentence."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from vfl.arguments import require_number
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.problem import Problem
 
@@ -41,3 +42,20 @@ def require_clip(solver: str, problem: Problem, clip: float | None) -> None:
     """Raise PrivacyError for a private run without a finite clip."""
     if problem.private and clip == math.inf:
         raise PrivacyError(f"{solver}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
+
+
+def options_of(solver: Any) -> dict[str, Any]:
+    """Return {name: value} of all options; those of a nested object are named as 'shares.early_share'."""
+    found: dict[str, Any] = {}
+    for f in fields(solver):
+        value = getattr(solver, f.name)
+        nested = is_dataclass(value) and not isinstance(value, type)
+        found |= {f"{f.name}.{name}": one for name, one in options_of(value).items()} if nested else {f.name: value}
+    return found
+
+
+def with_options(solver: Any, given: Mapping[str, Any]) -> Any:
+    """Return a solver with these options, named as in `options_of`."""
+    shares = {name.removeprefix("shares."): value for name, value in given.items() if name.startswith("shares.")}
+    options = {name: value for name, value in given.items() if not name.startswith("shares.")}
+    return replace(solver, **options, **({"shares": replace(solver.decided, **shares)} if shares else {}))

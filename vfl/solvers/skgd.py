@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -11,38 +11,25 @@ import numpy as np
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
-from vfl.solvers.blocks.cap_choice import choose_cap
 from vfl.solvers.blocks.presence import Presence
-from vfl.solvers.blocks.shares import Shares
+from vfl.solvers.blocks.shares import Budget, Shares, table
 from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
-from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
+from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
-from vfl.solvers.releases import counts
-from vfl.solvers.releases.excess import FACTORS
-from vfl.solvers.releases.labels import constant, mean, spread
-from vfl.solvers.releases.smoothness import Curvature, asks_moments, curvature
+from vfl.solvers.releases.once import Phase, Run
+from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Released, Schedule
-    from vfl.types import Vector
+    from vfl.solvers.protocol import Schedule
 
-SWEEPS = ("party", "visit", "block")
-ITERATES = ("last", "average", "tail")
-GEOMETRIES = ("scaled", "isotropic")
-CLIPS = (RECORD, COORDINATE, BOUNDS)
-ONCE_A_PASS = ("shuffled", "cyclic", "full")
 COUNTED = 1 << 17
 """Draws after which a plan counts messages by proportion."""
 
@@ -64,19 +51,9 @@ class SkGD(Solver):
         'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a
         block's cap is κ√|S|. 'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that
         nothing is clipped. inf: no clipping.
-    record_clip : C/√p of clip='record', in units of √M_j.
-    early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
-        tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
-    excess_share : of clip='record' and logistic or squared loss: share of the passes' μ² that pays for
-        two sums of what C cuts off the gradient. If they show a bias above the noise of a wider cap, C is made 1.6 or
-        2.6 times as wide (vfl.solvers.releases.excess). 0 releases nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
-    label_share : share of μ² after the moments that pays for mean and spread of the labels (vfl.solvers.releases.labels): the
-        intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.rules.defaults). For classification with clip='record' it pays for the share of positive labels, or of each
-        class, and the intercept starts at the best constant model. 0 releases nothing, and neither does a given clip: then κ is
-        the cap as it stands.
+    shares : record cap and shares of μ², for studies (`Shares`). Public rules decide them.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
@@ -98,11 +75,8 @@ class SkGD(Solver):
     outer_rounds: int | None = None
     inner_rounds: int | None = None
     clip: float | str | None = None
-    record_clip: float | None = None
-    early_share: float | None = None
-    excess_share: float | None = None
     spares: int = 0
-    label_share: float | None = None
+    shares: Shares | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
     tol: float | None = None
@@ -127,8 +101,9 @@ class SkGD(Solver):
 
     def __post_init__(self) -> None:
         require_options(self)
-        shares = ("early_share", "excess_share", "label_share")
-        as_floats(self, "clip", "record_clip", *shares, "step_size", "tol")
+        as_floats(self, "clip", "step_size", "tol")
+        if self.shares == Shares():  # one form for one meaning, and so one digest
+            object.__setattr__(self, "shares", None)
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
@@ -140,12 +115,14 @@ class SkGD(Solver):
 
     def schedule(self, problem: Problem) -> Schedule:
         """Run Algorithm 1: for t < T, rebuild Xθ; for K draws, release the block's gradient and take its prox step."""
-        known, start, loss = yield from self._begin(problem)
-        walk, weighting = Shares(self, problem).walk(known), Derivative(loss)
-        present, trail = Presence(problem, known), self._trail(problem, known)
+        budget, run = Budget(self, problem), Run(problem, Curvature.flat(problem), problem.label_centre, problem.loss)
+        yield from budget.made(Phase.START, run)
+        known, weighting = run.known, Derivative(run.loss)
+        run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
+        trail = self._trail(problem, known)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         if problem.start is None:
-            w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
+            w = θ = problem.intercept * run.start  # the intercept starts where the labels lie, or are declared to
         else:
             w = θ = known.centred(problem.start, problem.intercept)
         shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
@@ -156,7 +133,7 @@ class SkGD(Solver):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for number, drawn in draws:
-                    yield from choose_cap(self, walk, number, present, θ)
+                    yield from budget.between(number, run, θ)
                     if (yield from faster.before(number, θ)):
                         trail.restart()
                     if not (visit := present.of(walk.visit(number, drawn))):
@@ -178,30 +155,30 @@ class SkGD(Solver):
                 w = trail.outer(θ)
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
             w = trail.outer(θ)
+        yield from budget.made(Phase.END, run)
         return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return private moments and labels, if any, and the passes; or T·K draws, where each block is charged by itself."""
-        return Shares(self, problem).releases()
+        """Return the one-time releases, and the passes; or T·K draws, where each block is charged by itself."""
+        return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: visits, rebuilds, and one for smoothness where it is asked for.
+        """Return the number of messages that a run waits for: visits, rebuilds, norms, and those of one-time releases.
 
         Importance sampling draws by the M that is yet to be released; its visits are counted for equal M. For a run
         without privacy the number is an upper bound. Long runs are counted in part, and the rest by proportion.
         """
-        before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
-        before += (len(FACTORS) + 1) * bool(self.excess_share)
+        before = self.by_pass + self._begins(problem) + sum(row.messages for row in table(self, problem))
         before += MESSAGES * self._extrapolations(problem)
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
         """Return the vectors of a run: two per visited party, one of each party for a rebuild, and in sweeps the constants."""
-        parties = len(problem.layout.whole())
+        parties, once = len(problem.layout.whole()), table(self, problem)
         visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
-        rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + 2 * bool(self.excess_share)
+        rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
         return Vectors(
-            out=visited + parties * (len(FACTORS) - 1) * bool(self.excess_share),
+            out=visited + parties * sum(row.out for row in once),
             back=visited + parties * (rebuilds + self._extrapolations(problem)),
             swept=visited * sweeps,
             labels=parties * sweeps,
@@ -235,7 +212,7 @@ class SkGD(Solver):
         still = (record_defaults.standing_still(problem), record_defaults.shrinking(problem)) if self.by_pass else ()
         return (
             *filter(None, still),
-            *defaults.explain(problem, self, counted=counts.has_counts(problem)),
+            *defaults.explain(problem, self, [row.said for row in table(self, problem) if row.said]),
             *describe(self.tol),
         )
 
@@ -250,29 +227,19 @@ class SkGD(Solver):
         return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
 
     @property
+    def decided(self) -> Shares:
+        """The shares; all of them once the solver is resolved."""
+        return self.shares or Shares()
+
+    @property
+    def label_share(self) -> float:
+        """Share of μ² for the start of the intercept; 0 while no rule has decided it."""
+        return self.decided.label_share or 0.0
+
+    @property
     def by_pass(self) -> bool:
         """True if a pass is charged as one release."""
         return self.clip == RECORD
-
-    def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
-        """Return centres, M and unit, the start of the intercept, and the loss that is descended.
-
-        The start is one value, or (p,) with several classes.
-        """
-        shares = Shares(self, problem)
-        known, event = (yield from curvature(problem)), shares.labels_event
-        if event is None:
-            return known, problem.label_centre, problem.loss
-        if counts.has_counts(problem):
-            c = counts.typical_cap(record_defaults.signal_to_noise(problem))
-            return (yield from counts.near_the_mean(problem, known, event, c))
-        if problem.loss.classification:
-            return known, (yield from constant(problem, event)), problem.loss
-        if shares.releases_mean:
-            return known, (yield from mean(problem, event)), problem.loss
-        found = yield from spread(problem, event)
-        known = replace(known, unit=found.deviation / defaults.typical_spread(problem))
-        return known, found.mean, problem.loss
 
     def _begins(self, problem: Problem) -> bool:
         """Return True if the run does not start at 0; a public fact, so that all runs of a plan send the same queries."""

@@ -1,43 +1,126 @@
-"""Division of a run's μ² among the releases of SkGD: moments, labels, what a cap cuts, and passes."""
+"""Division of a run's μ² among the one-time releases of SkGD and its passes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from vfl.arguments import as_floats, require_number
+from vfl.errors import SpecificationError
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases import counts
-from vfl.solvers.releases.excess import excess_events
-from vfl.solvers.releases.labels import balance_event, labels_event, mean_event
-from vfl.solvers.releases.smoothness import Curvature, moments_event, releases_moments, require_bearable
+from vfl.solvers.releases import excess, smoothness, start
+from vfl.solvers.releases.once import Phase
+from vfl.solvers.releases.smoothness import Curvature, require_bearable
 from vfl.solvers.rules import record_defaults
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.once import OneTime, Run
     from vfl.solvers.skgd import SkGD
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Record cap and shares of μ², for studies. Public rules decide those left at None (vfl.solvers.rules.record_defaults).
+
+    record_clip : C/√p of clip='record', in units of √M_j.
+    early_share : of the passes' μ² under clip='record', for the first 30 % of the passes, which the average of the tail leaves
+        out. 0 spends evenly.
+    excess_share : of the μ² left by moments and labels under clip='record', for two sums of what C cuts off the gradient of
+        logistic or squared loss. If they show a bias above the noise of a wider cap, C is made 1.6 or 2.6 times as wide
+        (vfl.solvers.releases.excess). 0 releases nothing.
+    label_share : of the μ² left by the moments, for the start of the intercept (vfl.solvers.releases.start). For squared loss
+        the cap is then κ times the spread of the labels over that of typical ones. 0 releases nothing.
+    """
+
+    record_clip: float | None = None
+    early_share: float | None = None
+    excess_share: float | None = None
+    label_share: float | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is None:
+                continue
+            require_number(f"Shares: {f.name}", value)
+            if f.name == "record_clip":
+                if not 1e-90 <= value <= 1e90:
+                    raise SpecificationError(f"Shares: record_clip must be positive and finite, not {value!r}")
+            elif not 0.0 <= value < 1.0:
+                raise SpecificationError(f"Shares: {f.name} must lie between 0 and 1, without 1, not {value!r}")
+        as_floats(self, *(f.name for f in fields(self)))
+
+
+def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
+    """Return the one-time releases of a resolved SkGD. Each takes its share of the μ² that those before it leave."""
+    shares = solver.decided
+    rows = [smoothness.row(problem)]
+    if shares.label_share:
+        rows.append(start.row(problem, shares.label_share, by_pass=solver.by_pass))
+    if shares.excess_share:
+        rows.append(excess.row(problem, shares.excess_share))
+    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class Budget:
     """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, μ the problem's.
 
-    The moments take their share of μ² first, then the labels, and what the cap cuts. The passes share the rest.
+    The one-time releases take their shares of μ² in the order of `table`. The passes share the rest.
     """
 
     solver: SkGD
     problem: Problem
 
+    @property
+    def once(self) -> tuple[tuple[OneTime, tuple[Gaussian, ...]], ...]:
+        """Return the one-time releases with their events."""
+        return self._divided()[0]
+
+    def _divided(self) -> tuple[tuple[tuple[OneTime, tuple[Gaussian, ...]], ...], float]:
+        """Return the one-time releases with their events, and the μ that they leave."""
+        left, rows = self.problem.mu or math.inf, []
+        for row in table(self.solver, self.problem):
+            events: tuple[Gaussian, ...] = ()
+            if row.share:
+                part, left = split(left, row.share)
+                events = row.events(part)
+            rows.append((row, events))
+        return tuple(rows), left
+
+    def made(self, phase: Phase, run: Run) -> Generator[Query, Released, None]:
+        """Make the one-time releases of a phase."""
+        for row, events in self.once:
+            if row.phase is phase:
+                yield from row.make(run, events)
+
+    def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
+        """Make the releases between the early passes and the others, before the pass of that number, which begins at w."""
+        if run.passed or not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
+            return
+        early = record_defaults.early_passes(run.walk.n_passes)
+        if number >= early:
+            run.passed, run.w = True, w
+            yield from self.made(Phase.BETWEEN, run)
+        elif 2 * number >= early and number not in run.settled:
+            run.settled[number] = w.copy()
+
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return private moments and labels, if any, and the passes; or T·K draws, where each block is charged by itself."""
+        """Return the one-time releases and the passes; or T·K draws, where each block is charged by itself."""
         if not self.problem.private:
             return ()
-        begin = (moments_event(self.problem), self.labels_event)
         walk = self.walk(Curvature.flat(self.problem))
         if (cap := walk.cap()) is not None:
             passes = cap.prices
@@ -51,17 +134,14 @@ class Shares:
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)
-        once = (*begin, *self.excess_events)
-        return (*((event, 1) for event in once if event), *passes)
+        return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the walk, with z such that its releases share evenly the μ² left by moments and labels."""
+        """Return the walk, with z such that its releases share evenly the μ² that the one-time releases leave."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk
-        left = self._left_for_passes
-        if self.solver.excess_share:
-            left = split(left, self.solver.excess_share)[1]
+        left = self._divided()[1]
         if self.solver.by_pass:
             return replace(walk, multipliers=self._passes(left, walk.n_passes))
         z = noise_multiplier(left, walk.n_releases)
@@ -72,49 +152,13 @@ class Shares:
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
         """Return ((z, passes), ...) of the early passes and of the others, spares among these; together they are μ-GDP."""
-        early = record_defaults.early_passes(passes) if self.solver.early_share else 0
+        share = self.solver.decided.early_share or 0.0
+        early = record_defaults.early_passes(passes) if share else 0
         budgets = [(mu, passes + self.solver.spares)]
         if early:
-            cheap, rest = split(mu, min(self.solver.early_share or 0.0, early / (passes + self.solver.spares)))
+            cheap, rest = split(mu, min(share, early / (passes + self.solver.spares)))
             budgets = [(cheap, early), (rest, passes - early + self.solver.spares)]
-        found = [(math.nextafter(noise_multiplier(share, count), math.inf), count) for share, count in budgets]
+        found = [(math.nextafter(noise_multiplier(part, count), math.inf), count) for part, count in budgets]
         require_bearable(2.0 * found[0][0])
         # A charge may also pay for a block of an earlier pass, which must not have less noise than it.
         return tuple((max(z, found[-1][0]), count) for z, count in found)
-
-    @property
-    def excess_events(self) -> tuple[Gaussian, ...]:
-        """Return the events of the sums of what the cap cuts, none if there are no such releases."""
-        if not self.solver.excess_share:
-            return ()
-        mu = split(self._left_for_passes, self.solver.excess_share)[0]
-        return excess_events(mu, self.problem.layout.n_coordinates)
-
-    @property
-    def _left_for_passes(self) -> float:
-        """Return the μ that remains after the moments and the labels."""
-        left = self._left
-        return split(left, self.solver.label_share)[1] if self.solver.label_share else left
-
-    @property
-    def _left(self) -> float:
-        """Return the part of μ that the moments leave."""
-        mu = self.problem.mu or math.inf
-        return split(mu, self.problem.smoothness_share)[1] if releases_moments(self.problem) else mu
-
-    @property
-    def labels_event(self) -> Gaussian | None:
-        """Return the event of the labels' spread or balance, None if there is no such release."""
-        if not self.solver.label_share:
-            return None
-        mu = split(self._left, self.solver.label_share)[0]
-        if counts.has_counts(self.problem):
-            return counts.counts_event(self.problem, mu)
-        if self.problem.loss.classification:
-            return balance_event(self.problem, mu)
-        return mean_event(mu) if self.releases_mean else labels_event(self.problem, mu)
-
-    @property
-    def releases_mean(self) -> bool:
-        """True if the labels' mean is released without their spread."""
-        return bool(self.solver.label_share) and self.solver.by_pass and record_defaults.releases_mean(self.problem)

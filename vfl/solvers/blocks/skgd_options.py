@@ -11,6 +11,7 @@ import numpy as np
 from vfl.arguments import require_number
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
 from vfl.samplers import sampler_of
+from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.standstill import require_tolerance, tolerance
 from vfl.solvers.releases import counts
@@ -28,6 +29,8 @@ ITERATES = ("last", "average", "tail")
 GEOMETRIES = ("scaled", "isotropic")
 CLIPS = (RECORD, COORDINATE, BOUNDS)
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
+OF_RECORD = ("record_clip", "early_share", "excess_share")
+"""Shares that only a record cap has."""
 
 
 def require_options(solver: SkGD) -> None:
@@ -36,7 +39,7 @@ def require_options(solver: SkGD) -> None:
         value = getattr(solver, option)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise SpecificationError(f"{solver.name}: {option} must be a whole number of at least 1, not {value!r}")
-    for option in ("clip", "step_size", "label_share", "record_clip", "early_share", "excess_share"):
+    for option in ("clip", "step_size"):
         value = getattr(solver, option)
         if value is not None and not (option == "clip" and isinstance(value, str)):
             require_number(f"{solver.name}: {option}", value)
@@ -52,10 +55,8 @@ def require_options(solver: SkGD) -> None:
             f"{solver.name}: clip={solver.clip!r} is beyond what exact sums can hold: rescale the columns"
         )
     require_tolerance(solver.name, solver.tol)
-    if solver.label_share is not None and not 0.0 <= solver.label_share < 1.0:
-        raise SpecificationError(
-            f"{solver.name}: label_share must lie between 0 and 1, without 1, not {solver.label_share!r}"
-        )
+    if solver.shares is not None and not isinstance(solver.shares, Shares):
+        raise SpecificationError(f"{solver.name}: shares must be vfl.Shares(...), not {solver.shares!r}")
     if solver.step_size is not None and not (math.isfinite(solver.step_size) and solver.step_size > 0):
         raise SpecificationError(f"{solver.name}: step_size must be positive and finite, not {solver.step_size!r}")
     for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
@@ -79,23 +80,18 @@ def _require_record_options(solver: SkGD) -> None:
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
             f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
         )
-    if solver.record_clip is not None and not 1e-90 <= solver.record_clip <= 1e90:
-        raise SpecificationError(f"{solver.name}: record_clip must be positive, not {solver.record_clip!r}")
-    for option in ("early_share", "excess_share"):
-        share = getattr(solver, option)
-        if share is not None and not 0.0 <= share < 1.0:
-            raise SpecificationError(f"{solver.name}: {option} must lie between 0 and 1, without 1, not {share!r}")
     if not isinstance(solver.spares, int) or isinstance(solver.spares, bool) or solver.spares < 0:
         raise SpecificationError(f"{solver.name}: spares must be a whole number of at least 0, not {solver.spares!r}")
-    shares = (("early_share", None), ("excess_share", None))
-    for option, preset in (("record_clip", None), *shares, ("spares", 0)):
-        if solver.clip not in (None, RECORD) and getattr(solver, option) != preset:
-            raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
+    asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
+    if solver.clip not in (None, RECORD) and (asked or solver.spares):
+        option = (asked or ["spares"])[0]
+        raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
 
 
 def resolved(given: Solver, problem: Problem) -> Solver:
     """Return the same solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
-    solver = replace(given, clip=_clip(given, problem), label_share=_label_share(given, problem))
+    shares = replace(given.decided, label_share=_label_share(given, problem))
+    solver = replace(given, clip=_clip(given, problem), shares=shares)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
     if given.inner_rounds is None:
@@ -115,24 +111,24 @@ def resolved(given: Solver, problem: Problem) -> Solver:
             solver, step_size=given.step_size if given.step_size is not None else defaults.step_size(problem)
         )
     passes = Walk(solver, problem, Curvature.flat(problem)).n_passes
-    return replace(
-        solver,
-        record_clip=given.record_clip or record_defaults.record_clip(problem),
-        early_share=given.early_share if given.early_share is not None else record_defaults.early_share(problem),
+    shares = replace(
+        shares,
+        record_clip=shares.record_clip or record_defaults.record_clip(problem),
+        early_share=record_defaults.early_share(problem) if shares.early_share is None else shares.early_share,
         excess_share=_excess_share(solver, problem, passes),
-        step_size=given.step_size if given.step_size is not None else record_defaults.step_size(problem, passes),
     )
+    size = record_defaults.step_size(problem, passes) if given.step_size is None else given.step_size
+    return replace(solver, shares=shares, step_size=size)
 
 
 def _clip(solver: SkGD, problem: Problem) -> float | str:
     """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
-    shares = (solver.early_share, solver.excess_share)
-    asked = any((solver.record_clip, *(share is not None for share in shares), solver.spares))
+    asked = solver.spares or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
     clip = solver.clip
     if clip is None and problem.private:
         serves = record_defaults.serves(problem) or counts.has_counts(problem)
         clip = RECORD if asked or (serves and solver.sampling in ONCE_A_PASS) else COORDINATE
-    if clip is None or (clip == RECORD and not problem.private and solver.record_clip is None):
+    if clip is None or (clip == RECORD and not problem.private and solver.decided.record_clip is None):
         return math.inf
     return defaults.clip(problem) if clip == COORDINATE else clip
 
@@ -147,44 +143,45 @@ def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
         and (problem.loss.log_odds or problem.loss.quadratic)
         and record_defaults.early_passes(passes) > 0
     )
-    if solver.excess_share is None:
+    given = solver.decided.excess_share
+    if given is None:
         # The noise of a last iterate is not averaged, so the rule would underestimate it.
-        chosen_here = fits and solver.record_clip is None and solver.iterate == "tail"
+        chosen_here = fits and solver.decided.record_clip is None and solver.iterate == "tail"
         return record_defaults.excess_share(problem) if chosen_here else 0.0
-    if solver.excess_share and not fits:
+    if given and not fits:
         raise SpecificationError(
-            f"{solver.name}: excess_share={solver.excess_share!r} spends budget on sums of what the record cap cuts, which "
-            "needs logistic or squared loss, privacy and at least 3 passes: leave excess_share out"
+            f"{solver.name}: shares.excess_share={given!r} spends budget on sums of what the record cap cuts, which "
+            "needs logistic or squared loss, privacy and at least 3 passes: leave it out"
         )
-    return solver.excess_share
+    return given
 
 
 def _label_share(solver: SkGD, problem: Problem) -> float:
-    record = _clip(solver, problem) == RECORD
+    record, given = _clip(solver, problem) == RECORD, solver.decided.label_share
     starts = problem.start is not None and (
         record_defaults.has_balance(problem) or record_defaults.releases_mean(problem)
     )
-    if starts and solver.label_share:
+    if starts and given:
         raise SpecificationError(
-            f"{solver.name}: label_share={solver.label_share!r} pays for the start of the intercept, and the job starts from a "
-            "model: leave label_share out"
+            f"{solver.name}: shares.label_share={given!r} pays for the start of the intercept, and the job starts from a "
+            "model: leave it out"
         )
     if starts:
         return 0.0
-    if solver.label_share is None:
+    if given is None:
         if record:
-            return record_defaults.label_share(problem) if solver.record_clip is None else 0.0
+            return record_defaults.label_share(problem) if solver.decided.record_clip is None else 0.0
         return defaults.label_share(problem) if solver.clip in (None, COORDINATE) else 0.0
     starts = (
         record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.releases_mean(problem)
     )
     fits = defaults.has_spread(problem) or (record and starts)
-    if solver.label_share and not (problem.private and fits):
+    if given and not (problem.private and fits):
         raise SpecificationError(
-            f"{solver.name}: label_share={solver.label_share!r} spends budget on the spread of labels, which needs "
-            "squared loss, an intercept, declared bounds for the label, and privacy: leave label_share out"
+            f"{solver.name}: shares.label_share={given!r} spends budget on the spread of labels, which needs "
+            "squared loss, an intercept, declared bounds for the label, and privacy: leave it out"
         )
-    return solver.label_share
+    return given
 
 
 def require_fit(solver: SkGD, problem: Problem) -> None:

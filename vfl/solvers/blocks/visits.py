@@ -41,8 +41,6 @@ class Walk:
     """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
 
     factor : of the record cap, from released values; it changes only between passes.
-    measured : True once all releases that decide `factor` are made.
-    settled : {pass: the model before it} of the last early passes, if their average is needed.
     multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
         releases without noise.
     """
@@ -52,8 +50,6 @@ class Walk:
     known: Curvature
     multipliers: tuple[tuple[float, int], ...] = ()
     factor: float = 1.0
-    measured: bool = False
-    settled: dict[int, Vector] = field(default_factory=dict)
     _made: dict[tuple[float | None, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
     _caps: dict[float, RecordCap] = field(default_factory=dict)
 
@@ -106,7 +102,7 @@ class Walk:
         if solver.clip == RECORD:
             layout = self.problem.layout
             size = math.sqrt(float(known.smoothness.sum()) / layout.width if isotropic else layout.n_columns)
-            cap = float(solver.record_clip or math.inf) * size * known.unit * self.factor
+            cap = float(solver.decided.record_clip or math.inf) * size * known.unit * self.factor
             return scale, Clip(cap, layout.n_coordinates)
         scale /= known.unit
         if solver.clip == BOUNDS:

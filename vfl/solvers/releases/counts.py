@@ -29,8 +29,7 @@ import numpy as np
 from vfl.evaluation.statistics import GRID, steps_of
 from vfl.losses.base import COUNTS
 from vfl.messages import Tally
-from vfl.privacy.calibration import noise_multiplier
-from vfl.solvers.releases.labels import Spread, noised
+from vfl.solvers.releases.labels import Spread
 from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
@@ -132,11 +131,6 @@ def histogram(problem: Problem) -> CountHistogram:
     if problem.loss.power == 1.0:
         return CountHistogram(high, most)
     return CountHistogram(STEPS, most, high / STEPS)
-
-
-def counts_event(problem: Problem, mu: float) -> Gaussian:
-    """Return the event of the histogram, one μ-GDP vector."""
-    return noised(histogram(problem), noise_multiplier(mu, 1))
 
 
 def near_the_mean(

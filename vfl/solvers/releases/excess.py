@@ -22,14 +22,18 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
+from vfl.solvers.releases.once import OneTime, Phase
 from vfl.solvers.releases.smoothness import require_bearable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from vfl.losses import Loss
-    from vfl.messages import Block
+    from vfl.messages import Block, Query
     from vfl.privacy.events import Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.once import Run
     from vfl.types import Vector
 
 FACTORS = (1.0, 1.6, 2.6)
@@ -105,6 +109,38 @@ def sums_of(
         Backward(Excess(loss, cap * low, cap * high), blocks, centres, scales, clip_of(dimension), event)
         for (low, high), event in zip(pairwise(FACTORS), events, strict=True)
     )
+
+
+def row(problem: Problem, share: float) -> OneTime:
+    """Return the sums as a one-time release between two passes, each of which is charged for its own cap."""
+    p, sums = problem.layout.n_coordinates, len(FACTORS) - 1
+    said = f"sums of what C cuts for {share:.2g} of the μ² left: C is widened if their bias exceeds the noise."
+    return OneTime(
+        Phase.BETWEEN, share, lambda mu: excess_events(mu, p), widen, said, messages=sums + 2, out=sums, back=2
+    )
+
+
+def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+    """Widen the cap if sums of what it cuts show a bias above the noise of a wider cap. Keep it after the loss of a party.
+
+    The sums are taken at the average of the last early passes, because they would follow the noise of a single iterate.
+    """
+    walk, present, w, cap = run.walk, run.present, run.w, run.walk.cap()
+    if cap is None or not present.mask.all():
+        return
+    sums = []
+    yield from present.rebuilt(np.mean([*run.settled.values(), w], axis=0))
+    if not present.mask.all():
+        w[:] = yield from present.rebuilt(w)
+        return
+    for query in sums_of(run.problem.loss, cap.cap, cap.rows, events, run.problem.layout.n_coordinates):
+        released = yield from present.put(query, w)
+        if released is None:
+            return
+        sums.append(np.concatenate(released))
+    w[:] = yield from present.rebuilt(w)
+    z, count = walk.multipliers[-1]
+    walk.factor *= chosen(sums, [event.sigma for event in events], 2.0 * z / math.sqrt(count))
 
 
 def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) -> float:

@@ -15,7 +15,6 @@ import numpy as np
 from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import GRID, LabelMean, Positives
 from vfl.messages import Tally
-from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
 from vfl.schema import MOST_CLASSES
 from vfl.solvers.releases.smoothness import require_bearable
@@ -116,12 +115,7 @@ def noised(statistic: Statistic, z: float) -> Gaussian:
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
 
 
-def labels_event(problem: Problem, mu: float) -> Gaussian:
-    """Return the event of the counts, one μ-GDP vector."""
-    return noised(counts_of(problem), noise_multiplier(mu, 1))
-
-
-def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
+def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
     """Release the counts; mean and deviation are post-processing."""
     statistic = counts_of(problem)
     (noisy,) = yield Tally(statistic, event)
@@ -171,11 +165,6 @@ def mean_of(problem: Problem) -> LabelMean:
     return LabelMean(problem.label_centre - half, problem.label_centre + half)
 
 
-def mean_event(mu: float) -> Gaussian:
-    """Return the event of releasing the labels' mean: μ-GDP."""
-    return noised(LabelMean(0.0, 1.0), noise_multiplier(mu, 1))
-
-
 def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
     """Release the labels' mean; return it, drawn to the middle of the declared range by the part that noise explains."""
     ((noisy,),) = yield Tally(mean_of(problem), event)
@@ -192,11 +181,6 @@ def balance_of(problem: Problem) -> Positives | ClassCounts:
     """Return the statistic from which the constant model of a classification follows."""
     classes = len(problem.layout.classes)
     return ClassCounts(classes) if classes else Positives()
-
-
-def balance_event(problem: Problem, mu: float) -> Gaussian:
-    """Return the event of releasing the number of positive labels, or of labels of each of K classes: μ-GDP."""
-    return noised(balance_of(problem), noise_multiplier(mu, 1))
 
 
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:

@@ -18,6 +18,7 @@ from vfl.messages import Moments, Query
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import moments_sensitivity
+from vfl.solvers.releases.once import OneTime, Phase
 from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.once import Run
 
 OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
 
@@ -114,8 +116,8 @@ def asks_moments(problem: Problem) -> bool:
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 
-def moments_event(problem: Problem) -> Gaussian | None:
-    """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not released."""
+def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
+    """Return the event of the moments, μ-GDP; None if they are not released. mu : None: `smoothness_share` of the run's μ²."""
     if problem.mu is None or not releases_moments(problem):
         return None
     columns = int(features(problem).sum()) // problem.layout.width
@@ -123,13 +125,27 @@ def moments_event(problem: Problem) -> Gaussian | None:
     parts = [(means, True), (columns - means, False)]
     Δs = [moments_sensitivity(count, means=kind) for count, kind in parts if count]
     Δ = Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
-    z = noise_multiplier(split(problem.mu, problem.smoothness_share)[0], 1)
+    z = noise_multiplier(mu or split(problem.mu, problem.smoothness_share)[0], 1)
     require_bearable(z * Δ)
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns + means)
 
 
-def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
-    """Obtain centres and M; what is released for it is the event of `moments_event`, or flagged when it is exact.
+def row(problem: Problem) -> OneTime:
+    """Return the moments of the columns as a one-time release."""
+
+    def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+        run.known = yield from curvature(problem, events[0] if events else None)
+
+    def events(mu: float) -> tuple[Gaussian, ...]:
+        event = moments_event(problem, mu)
+        return () if event is None else (event,)
+
+    share = problem.smoothness_share if releases_moments(problem) else 0.0
+    return OneTime(Phase.START, share, events, make, messages=int(asks_moments(problem)))
+
+
+def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Released, Curvature]:
+    """Obtain centres and M; what is released for it is the event of the moments, or flagged when it is exact.
 
     The private means and variances, as shares of B_j and B_j², are shrunk toward their common means by the part that noise
     explains (`pooled`). The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce. On average this
@@ -151,7 +167,7 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
         return Curvature(none, np.full(none.size, L))
     if problem.smoothness == "private" and not np.isfinite(problem.reach).all():
         raise PrivacyError("smoothness='private' needs bounds for every column: declare them, or give a mapping")
-    mean, square, noise = yield from _moments(problem, feature)
+    mean, square, noise = yield from _moments(problem, feature, event)
     centre = np.where(centred, mean, 0.0)
     if noise and centred.any():
         B = reach[centred]
@@ -199,7 +215,7 @@ def places(problem: Problem, released: Released) -> tuple[Vector, float]:
 
 def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
     """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
-    asking = _moments(problem, features(problem)[:: problem.layout.width])
+    asking = _moments(problem, features(problem)[:: problem.layout.width], moments_event(problem))
     next(asking)
     try:
         asking.send(released)
@@ -228,9 +244,13 @@ def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
     return mean + kept * (found - mean), np.sqrt(kept * deviation**2 + (1.0 - kept) ** 2 / total)
 
 
-def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
+def _moments(
+    problem: Problem, feature: Vector, event: Gaussian | None
+) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
     """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
-    event, K = moments_event(problem), problem.layout.width
+    if event is None and releases_moments(problem):
+        raise PrivacyError("a private run releases no moments without noise")
+    K = problem.layout.width
     whole = problem.layout.whole()
     own = {q: int((problem.intercept[block.coordinates] == 0.0).sum()) // K for q, block in whole.items()}
     widths = {q: width for q, width in own.items() if width}

@@ -7,19 +7,21 @@ of counts, or the mean of the labels. A run whose steps learn nothing then ends 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vfl.arguments import require_number
 from vfl.errors import SpecificationError
-from vfl.privacy.calibration import scaled_to_budget
+from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
 from vfl.solvers.releases import counts
-from vfl.solvers.releases.labels import balance_of, constant, mean, mean_of, noised
+from vfl.solvers.releases.labels import balance_of, constant, counts_of, mean, mean_and_spread, mean_of, noised
+from vfl.solvers.releases.once import OneTime, Phase
 from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import record_defaults
+from vfl.solvers.rules.defaults import typical_spread
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.once import Run
     from vfl.types import Vector
 
 
@@ -63,24 +66,67 @@ class ReleasedStart:
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
-        event, loss = charges[0][0], problem.loss
-        value: float | Vector
+        event = charges[0][0]
         if not isinstance(event, Gaussian):
             raise TypeError("the first charge is not the statistic's")
-        if counts.has_counts(problem):
-            _, value, loss = yield from counts.near_the_mean(problem, Curvature.flat(problem), event, 1.0)
-        elif problem.loss.classification:
-            value = yield from constant(problem, event)
-        else:
-            value = yield from mean(problem, event)
+        _, value, loss = yield from started(problem, Curvature.flat(problem), event)
         return problem.intercept * value, loss
 
 
-def statistic_of(problem: Problem) -> Statistic:
-    """Return the statistic of the labels from which the constant model follows."""
+def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
+    """Return the statistic of the labels from which the constant model follows, and for numbers their spread if asked."""
     if counts.has_counts(problem):
         return counts.histogram(problem)
-    return balance_of(problem) if problem.loss.classification else mean_of(problem)
+    if problem.loss.classification:
+        return balance_of(problem)
+    return counts_of(problem) if spread else mean_of(problem)
+
+
+def started(
+    problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
+) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
+    """Release the statistic; return curvature and unit there, the intercept's start, and the loss that is descended.
+
+    cap : on a record, in units of the spread of counts. spread : as in `statistic_of`.
+    """
+    value: float | Vector
+    if counts.has_counts(problem):
+        return (yield from counts.near_the_mean(problem, known, event, cap))
+    if problem.loss.classification:
+        value = yield from constant(problem, event)
+    elif spread:
+        found = yield from mean_and_spread(problem, event)
+        known, value = replace(known, unit=found.deviation / typical_spread(problem)), found.mean
+    else:
+        value = yield from mean(problem, event)
+    return known, value, problem.loss
+
+
+def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
+    """Return the start of the intercept as a one-time release of SkGD, with the spread of the labels for its cap."""
+    mean_alone = by_pass and record_defaults.releases_mean(problem)
+    spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
+
+    def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+        cap = counts.typical_cap(record_defaults.signal_to_noise(problem))
+        run.known, run.start, run.loss = yield from started(problem, run.known, *events, cap=cap, spread=spread)
+
+    def events(mu: float) -> tuple[Gaussian, ...]:
+        return (noised(statistic_of(problem, spread=spread), noise_multiplier(mu, 1)),)
+
+    return OneTime(Phase.START, share, events, make, said=_said(problem, share, spread=spread))
+
+
+def _said(problem: Problem, share: float, *, spread: bool) -> str:
+    what, there = "mean of the labels", "the intercept starts there"
+    if spread:
+        what = "mean and spread of the labels"
+        there += f"; the cap is for a spread of {typical_spread(problem):.3g} and follows the one that is found"
+    elif counts.has_counts(problem):
+        what, there = "histogram of the labels", "the intercept starts at their mean"
+    elif problem.loss.classification:
+        what = "shares of the classes" if problem.layout.classes else "share of positive labels"
+    return f"{what} for {share:.2g} of μ²: {there}."
 
 
 def require_share(solver: str, share: float | None) -> None:

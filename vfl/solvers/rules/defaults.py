@@ -15,6 +15,8 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vfl.problem import Problem
     from vfl.solvers.skgd import SkGD
 
@@ -158,42 +160,21 @@ def outer_rounds(n_passes: int) -> int:
     return n_passes // part
 
 
-def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]:
-    """Return a sentence for every option that a rule decided.
-
-    counted : True if the run releases its start as a histogram of counts or amounts.
-    """
+def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence for every option that a rule decided. once : sentences of the one-time releases."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]
+    shares = solver.decided
     if solver.by_pass:
         said = [
-            f"record cap C = {solver.record_clip:.3g}·√p, for {problem.loss.name} loss at {noise}; a pass is one release.",
+            f"record cap C = {shares.record_clip:.3g}·√p, for {problem.loss.name} loss at {noise}; a pass is one release.",
         ]
-        if solver.early_share:
-            said.append(f"the first 30 % of the passes spend {solver.early_share:.2g} of what the passes spend.")
-        if solver.excess_share:
-            said.append(
-                f"sums of what C cuts for {solver.excess_share:.2g} of that: C is widened if their bias exceeds the noise."
-            )
+        if shares.early_share:
+            said.append(f"the first 30 % of the passes spend {shares.early_share:.2g} of what the passes spend.")
         if solver.spares:
             said.append(f"passes that are set aside for repeats: {solver.spares}.")
-    if solver.label_share and counted:
-        said.append(f"histogram of the labels for {solver.label_share:.2g} of μ²: the intercept starts at their mean.")
-    elif solver.label_share and problem.loss.classification:
-        shares = "shares of the classes" if problem.layout.classes else "share of positive labels"
-        said.append(f"{shares} for {solver.label_share:.2g} of μ²: the intercept starts there.")
-    elif (
-        solver.label_share
-        and solver.by_pass
-        and (not problem.loss.quadratic or (problem.mu or 0.0) * problem.n_records < SPREAD_FROM)
-    ):
-        said.append(f"mean of the labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
-    elif solver.label_share:
-        found = f"the cap is for a spread of {typical_spread(problem):.3g} and follows the one that is found"
-        said.append(
-            f"mean and spread of the labels for {solver.label_share:.2g} of μ²: the intercept starts there; {found}."
-        )
+    said += once
     return (
         *said,
         f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",

@@ -1,0 +1,73 @@
+"""A one-time release is one row: charges, the plan's messages and sentences, and the budget of the passes follow from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.solvers import setting
+from vfl.errors import JobFileError, SpecificationError
+from vfl.evaluation.statistics import Positives
+from vfl.job.file import read, write
+from vfl.messages import Tally
+from vfl.planning import plan
+from vfl.privacy.calibration import noise_multiplier
+from vfl.solvers.blocks import shares
+from vfl.solvers.releases.labels import noised
+from vfl.solvers.releases.once import OneTime, Phase
+
+SHARE = 0.25
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, seen, found = shares.table, [], []
+
+    def make(run, events):
+        (released,) = yield Tally(Positives(), *events)
+        found.append(released)
+
+    def events(mu):
+        return (noised(Positives(), noise_multiplier(mu, 1)),)
+
+    row = OneTime(phase, SHARE, events, make, said="number of positive labels.")
+    spec = setting.job(vfl.SkGD(passes=6), epsilon=2.0)
+    n = len(setting.table("logistic")["y"])
+    before = plan(spec, n)
+    trips, epsilon = before.round_trips, before.epsilon
+    for module in (shares, vfl.solvers.skgd):
+        monkeypatch.setattr(module, "table", lambda *given: (*rows(*given), row))
+    after = plan(spec, n)
+    assert after.epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert after.epsilon <= 2.0
+    assert after.round_trips == trips + 1
+    assert row.said in after.solver.explain(after.problem)
+    result = vfl.train(spec, setting.table("logistic"), at="inprocess", watch=seen.append)
+    assert dict(result.certificate.events) == {event: count for event, count in after.releases if count}
+    assert len(found) == 1
+    kinds = [event.kind for event in seen if type(event).__name__ == "Round"]
+    at, passes = len(kinds) - 1 - kinds[::-1].index("Tally"), [k for k, kind in enumerate(kinds) if kind == "Descend"]
+    assert (at > passes[0], at > passes[-1]) == {
+        Phase.START: (False, False), Phase.BETWEEN: (True, False), Phase.END: (True, True),
+    }[phase]  # fmt: skip
+    assert np.isfinite(result.w).all()
+
+
+def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:
+    spec = setting.job(vfl.SkGD(passes=6), epsilon=2.0)
+    given = setting.job(vfl.SkGD(passes=6, shares=vfl.Shares(label_share=0, record_clip=0.5)), epsilon=2.0)
+    empty = setting.job(vfl.SkGD(passes=6, shares=vfl.Shares()), epsilon=2.0)
+    assert empty.digest == spec.digest != given.digest
+    assert "shares" not in spec.to_toml()
+    write(given, tmp_path / "job.toml")
+    assert read(tmp_path / "job.toml")[0] == given
+    text = spec.to_toml().replace("[solver]", "[solver]\nlabel_share = 0.0")
+    (tmp_path / "old.toml").write_text(text)
+    with pytest.raises(JobFileError, match=r"unknown key 'label_share'.*\[solver.shares\]"):
+        read(tmp_path / "old.toml")
+
+
+def test_shares_are_one_object() -> None:
+    with pytest.raises(SpecificationError, match=r"shares must be vfl.Shares"):
+        vfl.SkGD(shares={"label_share": 0.0})

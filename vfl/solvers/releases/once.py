@@ -1,0 +1,73 @@
+"""One-time releases of a run: when each is made, its share of μ², its events, and its messages.
+
+A new one is a row like these, made by its own module, and a line in `vfl.solvers.blocks.shares.table`. The division of μ², the
+charges, the plan's sentences, and its messages and vectors all follow from the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from vfl.losses import Loss
+    from vfl.messages import Query
+    from vfl.privacy.events import Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.blocks.presence import Presence
+    from vfl.solvers.blocks.visits import Walk
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.smoothness import Curvature
+    from vfl.types import Vector
+
+
+class Phase(Enum):
+    """Times in a run at which it makes one-time releases."""
+
+    START = "before the first pass"
+    BETWEEN = "between the early passes and the others"
+    END = "after the last pass"
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """State of a run that its one-time releases read and change.
+
+    known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
+    loss : loss that is descended. walk, present : of the passes, once they begin. w : (p,) the model that Xw belongs to; set it
+    in place. settled : {pass: the model before it} of the last early passes, for averages. passed : True after the releases
+    between passes.
+    """
+
+    problem: Problem
+    known: Curvature
+    start: float | Vector
+    loss: Loss
+    walk: Walk = field(init=False)
+    present: Presence = field(init=False)
+    w: Vector = field(init=False)
+    settled: dict[int, Vector] = field(default_factory=dict)
+    passed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OneTime:
+    """A release that a run makes once, beside its passes.
+
+    share : of the μ² that the rows before it leave; 0 for a message that charges nothing.
+    events : returns the events for a budget μ, which together are μ-GDP under replace-one.
+    make : yields the queries of these events, and changes the run by what they release.
+    said : sentence of the plan. messages : that the run waits for. out, back : vectors to and from each party.
+    """
+
+    phase: Phase
+    share: float
+    events: Callable[[float], tuple[Gaussian, ...]]
+    make: Callable[[Run, tuple[Gaussian, ...]], Generator[Query, Released, None]]
+    said: str = ""
+    messages: int = 1
+    out: int = 0
+    back: int = 0
