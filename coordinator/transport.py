@@ -89,6 +89,25 @@ class Posted:
     vectors: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A message to one participant.
+
+    to : its receiver. message : of a registered kind; a query is a pair with its release key. vectors : arrays or handles.
+    due : {name: most bytes} of the answer's vectors. passed : these are for other participants, and `Posted` has their
+    handles; otherwise they come with the reply. steps : of which the participant reports progress, which `follow` yields.
+    seconds : limit for the answer, or for silence before it; None is the transport's.
+    """
+
+    to: str
+    message: Any
+    vectors: Mapping[str, Any]
+    due: Mapping[str, int]
+    passed: bool
+    steps: int
+    seconds: float | None
+
+
 class MessageTransport(ABC):
     """Transport of messages, with vectors by name. A participant answers messages in the order in which they are sent.
 
@@ -102,7 +121,6 @@ class MessageTransport(ABC):
         self.parties = tuple(parties)
         self.traffic = Traffic() if traffic is None else traffic
 
-    @abstractmethod
     def post(
         self,
         to: str,
@@ -114,13 +132,12 @@ class MessageTransport(ABC):
         steps: int = 0,
         seconds: float | None = None,
     ) -> Posted:
-        """Send a message and return at once; `collect` or `follow` waits for the answer.
+        """Send a message and return at once; `collect` or `follow` waits for the answer. Arguments are the fields of `Call`."""
+        return self._post(Call(to, message, vectors, due, passed, steps, seconds))
 
-        message : of a registered kind; a query is a pair with its release key. vectors : arrays or handles.
-        due : {name: most bytes} of the answer's vectors. passed : these are for other participants, and `Posted` has their
-        handles; otherwise they come with the reply. steps : of which the participant reports progress, which `follow` yields.
-        seconds : limit for the answer, or for silence before it.
-        """
+    @abstractmethod
+    def _post(self, call: Call) -> Posted:
+        """Send a message in the way of this transport."""
 
     @abstractmethod
     def collect(self, posted: Sequence[Posted]) -> list[Received]:

@@ -280,21 +280,12 @@ def load_features(task: PartyTask, source: Any) -> Storage:
     return load_range(task.features, source, open_for(task.features, source, ids=False), None, None)[0]
 
 
-def load_labels(task: PartyTask, source: Any) -> Vector:
-    """Return y of all records of the label party's source, for measuring in the clear; with its factors (1 + k, n)."""
-    own = replace(task, groups=())
-    labels = load_range(own, source, open_for(own, source, ids=False), None, None)[1]
-    return np.zeros(0) if labels is None else labels
-
-
-def new_records(
-    task: PartyTask, source: Any, *, index: Index | None = None, shards: int = 1
-) -> Iterator[tuple[Storage, Vector | None]]:
-    """Yield columns and labels of new records, shard by shard. `task` says what is read; `index` as for `load`.
+def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tuple[Storage, Vector | None]]:
+    """Yield columns and labels of new records, shard by shard. `task` says what is read.
 
     This generator holds one shard at a time.
     """
-    opened, unchanged, ranges = divided(task, source, index, shards)
+    opened, unchanged, ranges = divided(task, source, None, shards)
     for shard, chosen in ranges:
         yield load_range(task, source, opened, shard, chosen)
     if shards > 1:

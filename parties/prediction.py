@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from parties.alignment.index import Index
     from parties.alignment.reading import Chosen
     from parties.permission import Permission
     from parties.storage.base import Storage
@@ -60,12 +59,10 @@ class ModelPart:
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
-    def margins(
-        self, source: Any, index: Index | None = None, *, permission: Permission | None = None, shards: int = 1
-    ) -> Vector:
+    def margins(self, source: Any, *, permission: Permission | None = None, shards: int = 1) -> Vector:
         """Return X_k w_k, (n,) float64, or (n, K), of new records; cells are filled and clamped as in training.
 
-        source : as for `train`; the label is not needed. index : the aligned rows; None takes all as they are.
+        source : as for `train`; the label is not needed.
         permission : of the party's owner. None asks the policy that the owner set for this process, if there is one.
         shards : number of ranges of rows that are read and applied one after another. It changes no bit of the margins; the
             process holds the columns of one range at a time.
@@ -75,7 +72,7 @@ class ModelPart:
         """
         task, permission = task_of(self, labelled=False), permission or permitted(self, source)
         # `map` keeps no columns while the next ones are read.
-        read = new_records(task, source, index=index, shards=shards)
+        read = new_records(task, source, shards=shards)
         margins = list(map(lambda own: self.applied(own[0]), read))  # noqa: C417
         permission.count(sum(map(len, margins)))
         return margins[0] if shards == 1 else np.concatenate(margins)

@@ -12,7 +12,7 @@ import ray
 
 from coordinator.cluster.seat import together
 from coordinator.traffic import Traffic
-from coordinator.transport import NOTHING, MessageTransport, Posted
+from coordinator.transport import Call, MessageTransport, Posted
 from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain_call
 from vfl.messages import Greeting, Stored
@@ -88,27 +88,18 @@ class RayTransport(MessageTransport):
         self._borrower = Borrower()
         self._near: frozenset[str] | None = None
 
-    def post(
-        self,
-        to: str,
-        message: object,
-        vectors: Mapping[str, Any] = NOTHING,
-        due: Mapping[str, int] = NOTHING,
-        *,
-        passed: bool = False,
-        steps: int = 0,
-        seconds: float | None = None,
-    ) -> Posted:
+    def _post(self, call: Call) -> Posted:
         """Call the participant's actor. Ray keeps the order of the calls to one actor."""
-        actor, limit = self._dealer if to == DEALER else self._actors[to], seconds or self._timeout
-        plain, names = to_plain_call(message), tuple(vectors)
-        if steps:
-            made = actor.stream.options(num_returns="streaming").remote(plain, names, *vectors.values())
+        to, limit = call.to, call.seconds or self._timeout
+        actor = self._dealer if to == DEALER else self._actors[to]
+        plain, names, vectors = to_plain_call(call.message), tuple(call.vectors), call.vectors.values()
+        if call.steps:
+            made = actor.stream.options(num_returns="streaming").remote(plain, names, *vectors)
             return Posted(to, (made, limit))
-        if not passed or not due:
-            return Posted(to, (actor.call.remote(plain, names, None, *vectors.values()), limit))
-        sent = tuple(due)
-        ref, *refs = actor.call.options(num_returns=1 + len(sent)).remote(plain, names, sent, *vectors.values())
+        if not call.passed or not call.due:
+            return Posted(to, (actor.call.remote(plain, names, None, *vectors), limit))
+        sent = tuple(call.due)
+        ref, *refs = actor.call.options(num_returns=1 + len(sent)).remote(plain, names, sent, *vectors)
         return Posted(to, (ref, limit), dict(zip(sent, refs, strict=True)))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from coordinator.cluster.ray_transport import RayTransport, received
 from coordinator.cluster.seat import Seat
 from coordinator.states.state import StateLost
-from coordinator.transport import NOTHING, Posted
+from coordinator.transport import Call, Posted
 from vfl.errors import PartyLost
 from vfl.kinds import to_plain_call
 from vfl.messages import Descend, Forward, Need
@@ -78,24 +78,14 @@ class ShardTransport(RayTransport):
         self._lined = self._callers.keys() >= set(parties)
         return {"records": list(records)}
 
-    def post(
-        self,
-        to: str,
-        message: object,
-        vectors: Mapping[str, Any] = NOTHING,
-        due: Mapping[str, int] = NOTHING,
-        *,
-        passed: bool = False,
-        steps: int = 0,
-        seconds: float | None = None,
-    ) -> Posted:
+    def _post(self, call: Call) -> Posted:
         """Call the party's main actor: with a query over a line if all have one. An open line would keep Ray calls waiting."""
-        if not (self._lined and "records" in vectors):
+        if not (self._lined and "records" in call.vectors):
             self._end_lines()
-            return super().post(to, message, vectors, due, passed=passed, steps=steps, seconds=seconds)
-        caller = self._callers[to]
-        caller.say(*written(("call", (to_plain_call(message), tuple(vectors), None, *vectors.values()))))
-        return Posted(to, caller)
+            return super()._post(call)
+        caller, vectors = self._callers[call.to], call.vectors
+        caller.say(*written(("call", (to_plain_call(call.message), tuple(vectors), None, *vectors.values()))))
+        return Posted(call.to, caller)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Wait for the answers."""

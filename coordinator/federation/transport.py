@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.federation.link import SENTENCE
-from coordinator.transport import MOST_RECORDS, NOTHING, MessageTransport, Posted, given
+from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
 from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
 from vfl.messages import Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
@@ -85,28 +85,19 @@ class FederationTransport(MessageTransport):
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
 
-    def post(
-        self,
-        to: str,
-        message: object,
-        vectors: Mapping[str, Any] = NOTHING,
-        due: Mapping[str, int] = NOTHING,
-        *,
-        passed: bool = False,
-        steps: int = 0,
-        seconds: float | None = None,
-    ) -> Posted:
+    def _post(self, call: Call) -> Posted:
         """Queue a message, which is sent once its vectors are here and the participant has answered the earlier ones.
 
         Vectors for other participants pass through this process, sealed for their receiver.
         """
+        to, due, passed = call.to, call.due, call.passed
         if to not in self._queues:
             self._queues[to] = ThreadPoolExecutor(1, f"messages to {to}")
         done: list[int] = []
         sizes = {name: sealed_size(size) for name, size in due.items()} if passed else due
-        progress = done.append if steps else None
+        progress, seconds = done.append if call.steps else None, call.seconds or self._timeout
         answer = self._queues[to].submit(
-            self._sent, to, message, vectors, sizes, seconds or self._timeout, progress, steps
+            self._sent, to, call.message, call.vectors, sizes, seconds, progress, call.steps
         )
         return Posted(to, (answer, done), {name: _Awaited(answer, name) for name in due} if passed else NOTHING)
 

@@ -10,7 +10,7 @@ from coordinator.alignment import align
 from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
 from coordinator.states.shards import MarginShards, ShardMargins, whole
-from coordinator.transport import NOTHING, MessageTransport, Posted
+from coordinator.transport import Call, MessageTransport, Posted
 from parties.alignment.reading import joined_rows
 from parties.dealing import Dealing
 from parties.loading import consented, load
@@ -66,25 +66,14 @@ class InProcessTransport(MessageTransport):
         self._parties = parties
         self._dealer = dealer
 
-    def post(
-        self,
-        to: str,
-        message: object,
-        vectors: Mapping[str, Any] = NOTHING,
-        due: Mapping[str, int] = NOTHING,
-        *,
-        passed: bool = False,
-        steps: int = 0,
-        seconds: float | None = None,
-    ) -> Posted:
+    def _post(self, call: Call) -> Posted:
         """Call a participant with a message in plain form, from which it rebuilds the message of registered kinds."""
-        del due, seconds
-        service, rebuilt = self._service(to), from_plain_call(to_plain_call(message))
-        if steps:
-            return Posted(to, service.stream(rebuilt, vectors))
-        reply, sent = service.answer(rebuilt, vectors)
+        service, message = self._service(call.to), from_plain_call(to_plain_call(call.message))
+        if call.steps:
+            return Posted(call.to, service.stream(message, call.vectors))
+        reply, sent = service.answer(message, call.vectors)
         answer = from_plain(to_plain(reply), type(reply))
-        return Posted(to, (answer, {}), sent) if passed else Posted(to, (answer, sent))
+        return Posted(call.to, (answer, {}), sent) if call.passed else Posted(call.to, (answer, sent))
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Return the replies, which are in this process already."""
