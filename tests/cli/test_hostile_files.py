@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +127,7 @@ def test_a_model_with_a_key_twice_does_not_verify(run: Path, call: Any) -> None:
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b1m"
 
 
-def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path) -> None:
+def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path, call: Any) -> None:
     _edited(run / "findings.json", lambda plain: plain["held out"].__setitem__("note", ESCAPE))
     _edited(
         run / "findings.json", lambda plain: plain["held out"]["measures"].__setitem__(ESCAPE, {"value": 1, "error": 1})
@@ -137,20 +135,19 @@ def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path) -> 
     (tmp_path / "bad.toml").write_text(f"x = 1\ny = {ESCAPE}\n", encoding="utf-8")
     other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[2J"))
     other.mkdir()
-    environ = {**os.environ, "PYTHONPATH": str(Path(vfl.__file__).parents[1])}
     for words in (
         ["compare", run, run],
         ["compare", run, run, "--json"],
         ["plan", tmp_path / "bad.toml"],
         ["verify", other],
     ):
-        done = subprocess.run([sys.executable, "-m", "vfl", *map(os.fspath, words)], capture_output=True, env=environ)
-        text = (done.stdout + done.stderr).decode()
+        said = call(*map(os.fspath, words))
+        text = said.out + said.err
         assert "Traceback" not in text
         assert text
         assert text == shown(text)
         if "--json" in words:
-            assert ESCAPE in json.loads(done.stdout)[0]["measures"]
+            assert ESCAPE in json.loads(said.out)[0]["measures"]
 
 
 def test_shown_spells_control_characters_as_json_does() -> None:

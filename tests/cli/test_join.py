@@ -351,25 +351,26 @@ class TestProcess:
                 return lines
         raise AssertionError(f"it ended after {lines}: {process.stderr.read() if process.stderr else ''}")
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
     def test_it_says_once_that_nobody_answers_and_ends_in_seconds(
-        self, joined: Callable[..., subprocess.Popen[str]], number: int, code: int
+        self, joined: Callable[..., subprocess.Popen[str]]
     ) -> None:
         process = joined()
         lines = self.read_until(process, "not connected")
         assert lines[0].startswith("bank joins federation credit")
         time.sleep(1.5)  # a second attempt, and perhaps a third
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == code
+        assert process.returncode == 130
         assert out.count("\n") == 1
         assert out.rstrip().endswith("stopped; nothing is in flight")
         assert err in ("", "interrupted\n")
 
-    def test_metrics_are_served(self, joined: Callable[..., subprocess.Popen[str]]) -> None:
+    def test_metrics_are_served_until_it_is_told_to_end(self, joined: Callable[..., subprocess.Popen[str]]) -> None:
         port = free_port()
         process = joined("--metrics", f"127.0.0.1:{port}", "--json")
         lines = self.read_until(process, "disconnected")
         assert all(json.loads(line)["time"] for line in lines)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             assert 'vfl_party_connected{party="bank",federation="credit"} 0.0' in answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0

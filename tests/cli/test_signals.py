@@ -122,8 +122,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(("name", "number"), [("run", signal.SIGINT), ("align", signal.SIGTERM)])
 def test_in_one_process(folder: Path, name: str, number: signal.Signals) -> None:
     words, after = COMMANDS[name]
     output = f"{name}-{number.name}"

@@ -104,7 +104,7 @@ def test_a_policy_that_does_not_accept_the_trust_setting_refuses(tmp_path) -> No
         without = joined.policy("telco").read_text().replace('trust = ["trusted"]\n', "")
         joined.start("bank", sources["bank"])
         joined.start("telco", lambda: pytest.fail("the source was opened"), policy=joined.policy("telco", without))
-        with pytest.raises(ConsentRefused, match=r"party 'telco' refuses job .*trust = \[\"trusted\"\]"):
+        with pytest.raises(ConsentRefused, match=r"'telco' refuses.*trust = \[\"trusted\"\]"):
             vfl.train(job(), at=joined.place)
         refused = [event for event in joined.events["telco"] if isinstance(event, events.Refused)]
         assert len(refused) == 1

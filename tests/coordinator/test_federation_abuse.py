@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import queue
+import re
 import resource
 import socket
 import ssl
@@ -127,7 +128,7 @@ class TestStrangers:
         theirs = _with(joined.federation, bank=stranger)
         with (
             open_to(joined),
-            pytest.raises(NotAccepted, match=f"does not accept the certificate of 'bank', {stranger.fingerprint}"),
+            pytest.raises(NotAccepted, match=f"certificate of 'bank', {stranger.fingerprint}"),
         ):
             serve(stranger, theirs, {"": None}, joined.policy("bank"))
 
@@ -140,7 +141,7 @@ class TestStrangers:
     def test_one_party_under_the_name_of_another(self, joined) -> None:
         bank, telco = (joined.identities[name].fingerprint for name in ("bank", "telco"))
         with open_to(joined), raw(joined, "telco", name="bank") as made:
-            assert f"'bank' is expected with the certificate {bank}, and {telco} came" in reason(made)
+            assert re.search(f"'bank'.*{bank}.*{telco}", reason(made))
 
     def test_a_server_that_is_not_the_coordinator(self, joined, tmp_path) -> None:
         (tmp_path / "other").mkdir()
@@ -149,8 +150,7 @@ class TestStrangers:
             Gathering(joined.federation, false),
             pytest.raises(
                 NotAccepted,
-                match=f"is not the coordinator 'hub' of this federation: its certificate is {false.fingerprint}, and "
-                f"{joined.identities['hub'].fingerprint} is expected",
+                match=f"'hub'.*{false.fingerprint}.*{joined.identities['hub'].fingerprint} is expected",
             ),
         ):
             serve(joined.identities["bank"], joined.federation, {"": None}, joined.policy("bank"))
@@ -160,7 +160,7 @@ class TestStrangers:
         pinned = _with(joined.federation, bank=expired)
         with Gathering(pinned, joined.identities["hub"]):
             dialled = Dialled(pinned, expired, iter([]))
-            with pytest.raises(StreamBroken, match="does not accept the certificate of 'bank'"):
+            with pytest.raises(StreamBroken, match="certificate of 'bank'"):
                 next(dialled.frames())
             dialled.close()
 
@@ -260,7 +260,7 @@ class TestGreetings:
             with raw(joined, process=b"q" * 16) as second:
                 frame = second.next()
             assert frame.refused.busy
-            assert "another process of 'bank' is connected" in frame.refused.reason
+            assert "another process of 'bank'" in frame.refused.reason
             assert gathering.connected()["bank"].process == b"p" * 16
 
     def test_the_same_process_replaces_its_stream(self, joined) -> None:
@@ -275,7 +275,7 @@ class TestGreetings:
     def test_a_second_coordinator(self, joined) -> None:
         with (
             open_to(joined),
-            pytest.raises(PlacementError, match="another process does, perhaps another coordinator"),
+            pytest.raises(PlacementError, match="perhaps another coordinator"),
         ):
             open_to(joined)
 
@@ -350,7 +350,7 @@ def asked(transport: FederationTransport, made: Raw, query: Any, reply: Any) -> 
 def test_frames_that_are_not_due_end_the_session(joined, case: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with asking(joined) as (transport, made):
-        with pytest.raises(PartyLost, match="'bank' was lost: it broke the protocol"):
+        with pytest.raises(PartyLost, match=r"'bank'.*broke the protocol"):
             asked(transport, made, FORWARD, CALLS[case])
         with pytest.raises(StreamBroken):
             made.next()
@@ -406,7 +406,7 @@ def test_a_selection_outside_the_block_is_refused(joined) -> None:
     )
     with (
         asking(joined) as (transport, made),
-        pytest.raises(FederationError, match="a coordinate that it was not asked"),
+        pytest.raises(FederationError, match="not asked"),
     ):
         asked(transport, made, query, (Reply(selected=NoisyScore(7, 1)), {}))
 

@@ -51,7 +51,7 @@ def test_a_party_that_was_started_again_is_lost_until_the_run_is_offered_to_it()
     )
     transport.greet()
     streams.open["bank"] = Stream(b"second")
-    with pytest.raises(PartyLost, match="'bank' was lost: it was started again") as lost:
+    with pytest.raises(PartyLost, match=r"'bank'.*started again") as lost:
         transport.greet()
     assert lost.value.party == "bank"
     assert offered == []

@@ -124,7 +124,7 @@ def test_prediction_without_ids_takes_rows_in_their_order(joined, result) -> Non
 
 
 def test_data_with_and_without_ids_do_not_mix(joined, result) -> None:
-    with pytest.raises(DataError, match="have no id column 'customer', and others have one"):
+    with pytest.raises(DataError, match="no id column 'customer'"):
         vfl.predict(result, names("new") | {"shop": "unjoined"}, at=joined.place)
 
 

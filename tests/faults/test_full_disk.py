@@ -93,6 +93,6 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
         said = call("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output", str(run), "--json")
     assert said.code == LedgerError.exit_code
     error, note = said.err.splitlines()
-    assert "the disk failed or is full" in error
+    assert "disk failed or is full" in error
     assert note.endswith(f"continue with: vfl resume {run}")
     assert call("resume", str(run), "--json").code == 0

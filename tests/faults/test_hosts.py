@@ -209,7 +209,7 @@ def test_an_unreachable_host_is_named_with_the_line_that_adds_it(hosts: Hosts) -
     sent = submitted(hosts, JOB.replace("ready_seconds = 30", "ready_seconds = 2"))
     wait(lambda: status(hosts, sent["id"])["status"] == "FAILED", 90)
     text = hosts.vfl(0, "logs", sent["id"], "--address", hosts.server)
-    assert "party 'telco' needs one node with the resource 'party:telco' and 1 CPU" in " ".join(text.split())
+    assert re.search("'telco' needs one node .*'party:telco' and 1 CPU", " ".join(text.split()))
     assert "ray start --address=10.77.0.10:6379 --num-cpus=1 --resources='{\"party:telco\": 1}'" in text
 
 
@@ -230,8 +230,5 @@ def test_with_tls_and_a_token(hosts: Hosts) -> None:
     refused = hosts.run(1, "vfl", "status", "--address", hosts.server)
     assert refused.returncode == PlacementError.exit_code
     said = " ".join(refused.stderr.split())
-    assert (
-        "closed to this process, whose token is wrong or missing: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
-        in said
-    )
+    assert re.search("token is wrong or missing.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN_PATH", said)
     assert "Traceback" not in refused.stderr

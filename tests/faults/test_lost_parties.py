@@ -348,7 +348,7 @@ def test_lost_for_good_ends_the_run(faults: Faults) -> None:
 def test_repeated_loss_during_one_query_ends_the_run() -> None:
     """A query that kills its party is not paid for without limit."""
     transport = Lossy(job(noise="true"), at=5, times=99)
-    with pytest.raises(PartyLost, match="came back 3 times and was lost again over the same query"):
+    with pytest.raises(PartyLost, match="came back 3 times and was lost again"):
         drive(transport, WAIT)
     assert len([parties for _, parties in transport.asked if parties == ("shop",)]) <= 6
 
@@ -357,7 +357,7 @@ def test_back_with_other_records() -> None:
     def fewer(columns: dict[str, Any]) -> dict[str, Any]:
         return {name: values[:-1] for name, values in columns.items()}
 
-    with pytest.raises(DataError, match="party 'shop' came back with different records"):
+    with pytest.raises(DataError, match="'shop' came back with different"):
         drive(Lossy(job(), at=5, changed=fewer), WAIT)
 
 
@@ -417,12 +417,12 @@ class TestSkip:
         assert outcome.statement.releases == charged(events)
 
     def test_the_label_party_is_not_given_up(self) -> None:
-        with pytest.raises(PartyLost, match="party 'telco' was lost and did not come back"):
+        with pytest.raises(PartyLost, match="'telco' was lost and did not"):
             drive(Lossy(job(), party="telco", at=5, returns=False), SKIP)
 
     def test_a_solver_that_cannot_is_refused_before_anything_is_charged(self) -> None:
         transport = Lossy(job(solver=vfl.GD()))
-        with pytest.raises(SpecificationError, match="GD cannot continue without a party: set"):
+        with pytest.raises(SpecificationError, match="GD cannot continue"):
             drive(transport, SKIP)
         assert transport.asked == []
 
@@ -603,12 +603,12 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
         pass
     for party, actor in first.items():
         actor.load(sources()[party])
-    with pytest.raises(PartyLost, match="'shop' was restarted and has not loaded its data again"):
+    with pytest.raises(PartyLost, match="'shop' was restarted"):
         actors("run")["shop"].call(to_plain(Load()), (), None)
     again = actors("run")["shop"]
     again.load(sources()["shop"])
     assert again.call(to_plain(Load()), (), None) == first["shop"].call(to_plain(Load()), (), None)
-    with pytest.raises(FederationError, match="a run without an output folder keeps no aligned rows: name one"):
+    with pytest.raises(FederationError, match="without an output folder"):
         actors(None)["shop"].load(sources()["shop"])
 
 

@@ -84,7 +84,7 @@ def test_a_run_without_a_shard_of_its_margins_is_resumed_with_another_number(
 ) -> None:
     run, (_, watch) = tmp_path / "run", killing_margins(tmp_path, 20)
     options: Any = {"watch": watch, "faults": Faults(on_party_lost="abort")}
-    with pytest.raises(PartyLost, match=r"shard \d of the margins was lost; continue with: vfl resume"):
+    with pytest.raises(PartyLost, match=r"shard \d of the margins.*vfl resume"):
         vfl.train(job(), sources(tmp_path), output=run, at=vfl.Ray(shards=2), **options)
     assert resume(run, sources(tmp_path), at=vfl.Ray(shards=3)).coef_.tobytes() == alone
 
@@ -108,9 +108,7 @@ def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_p
 
 
 def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
-    with pytest.raises(
-        PlacementError, match=r"the job needs 9 shards of 2 CPU each.* lower \[ray\] shards or party_cpus"
-    ):
+    with pytest.raises(PlacementError, match=r"9 shards of 2 CPU .*shards or party_cpus"):
         vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, ready_seconds=0.5))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,7 +243,7 @@ class TestPlacement:
         assert time.monotonic() - began < 60
         address = local_ray.get_runtime_context().gcs_address
         said = str(raised.value)
-        assert "party 'bank' needs one node with the resource 'vault' and 1 CPU" in said
+        assert re.search("'bank' needs one node .*'vault' and 1 CPU", said)
         assert "telco" not in said.partition("It offers")[0]
         assert "CPU 8, coordinator 1, party:bank 1" in said
         assert f"party 'bank': ray start --address={address} --num-cpus=1 --resources='{{\"vault\": 1}}'" in said
@@ -270,9 +271,7 @@ class TestPlacement:
         greedy = Greedy.remote()
         local_ray.get(greedy.here.remote(), timeout=60)
         try:
-            with pytest.raises(
-                PlacementError, match=r"is in use, after 1 s: the job asks for 2 CPU of which 0 is free"
-            ):
+            with pytest.raises(PlacementError, match=r"after 1 s: .*2 CPU of which 0"):
                 vfl.train(job(passes=2), table(), at=vfl.Ray(pin="always", ready_seconds=1.0))
         finally:
             local_ray.kill(greedy)
@@ -284,7 +283,7 @@ class TestPlacement:
             "with connected(1, 'ray://127.0.0.1:10001'): pass\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-        assert "is Ray Client, with which this process is not a node of the cluster" in done.stderr
+        assert "is Ray Client" in done.stderr
 
 
 def test_a_local_ray_is_started_whatever_else_runs() -> None:
@@ -318,5 +317,5 @@ def test_environment_round_trip(tmp_path: Path) -> None:
     )
     assert site_of_log({"at": json.loads(json.dumps(plain_site(environment.site)))}) == environment.site
     path.write_text(path.read_text().replace('bank = "node', 'bnk = "node'))
-    with pytest.raises(vfl.VflError, match=r"unknown key 'bnk' in \[ray\.resources\] \(did you mean 'bank'\?\)"):
+    with pytest.raises(vfl.VflError, match=r"'bnk' in \[ray\.resources\] \(did you mean 'bank'\?\)"):
         jobfile.read(path)

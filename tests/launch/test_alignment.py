@@ -138,12 +138,12 @@ class TestTraining:
     def test_an_error_of_a_party_passes_through_ray_unchanged(self, local_ray: Any) -> None:
         data = frames()
         data["telco"] = pd.concat([data["telco"], data["telco"][:1]])
-        with pytest.raises(DataError, match=r"^party 'telco', id column 'customer': an id occurs more than once"):
+        with pytest.raises(DataError, match=r"^party 'telco'.*more than once"):
             train(job(), data, at="ray")
 
     def test_an_error_of_the_coordinator_passes_through_ray_unchanged(self, local_ray: Any) -> None:
         data = {**frames(), "telco": frames()["telco"].assign(customer=lambda f: f.customer + "x")}
-        with pytest.raises(DataError, match="no id is common to all parties"):
+        with pytest.raises(DataError, match="no id is common"):
             train(job(), data, at="ray")
 
     def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
@@ -195,9 +195,7 @@ class TestTraining:
         expected = train(replace(job(), id=None), joined(numbered)).coef_.tobytes()
         assert train(job(), numbered).coef_.tobytes() == expected
         text = {**numbered, "telco": numbered["telco"].assign(customer=frames()["telco"].customer.str[1:])}
-        with pytest.raises(
-            DataError, match=r"ids are integers at 'bank' and text at 'telco'.*id_kind='integer' or 'text'"
-        ):
+        with pytest.raises(DataError, match=r"integers at 'bank'.*id_kind='integer' or 'text'"):
             train(job(), text)
         assert train(job(id_kind="integer"), text).coef_.tobytes() == expected
         with pytest.raises(DataError, match="no id is common"):  # as text, '00012' differs from '12'
@@ -224,7 +222,7 @@ class TestTraining:
         }
         for kind, source in kinds.items():
             assert train(job(), {**data, "telco": source}).coef_.tobytes() == expected, kind
-        with pytest.raises(DataError, match="party 'telco', id column 'customer': ids are of type float"):
+        with pytest.raises(DataError, match=r"'telco', id column 'customer'.*float"):
             train(job(), {**data, "telco": telco[["customer", "calls"]].to_numpy()})
 
     def test_prediction_joins_by_id_where_there_is_one(self) -> None:
@@ -235,7 +233,7 @@ class TestTraining:
         np.testing.assert_array_equal(result.decision_function(data), expected)
         same_order = {party: together[[*OWNED[party]]] for party in data}
         np.testing.assert_array_equal(result.decision_function(same_order), expected)
-        with pytest.raises(DataError, match="party 'telco' have no id column 'customer'"):
+        with pytest.raises(DataError, match="'telco' have no id column"):
             result.decision_function({**data, "telco": together[["calls"]]})
         with pytest.raises(DataError, match="is not there"):
             result.decision_function({**data, "telco": "absent.csv"})
@@ -280,9 +278,7 @@ class TestBadInput:
         assert not any(cell in str(caught.value) for cell in people().customer)
 
     def test_an_empty_intersection(self) -> None:
-        with pytest.raises(
-            DataError, match="party 'bank': no id is common to all parties; check that all id columns mean"
-        ):
+        with pytest.raises(DataError, match=r"party 'bank': no id is common.*check"):
             train(job(), broken(lambda f: f.assign(customer="x" + f.customer)))
 
     def test_a_misspelt_column(self) -> None:
@@ -310,7 +306,7 @@ class TestBadInput:
         spec = job(dataset="customers", privacy=vfl.Privacy(epsilon=1.0, delta=delta))
         SqliteLedger(tmp_path / "book.db").set_cap("customers", epsilon=0.3, delta=1e-6)
         seen: list[Any] = []
-        with pytest.raises(BudgetExceeded, match=r"asks for at least ε = .* vfl ledger cap LEDGER customers"):
+        with pytest.raises(BudgetExceeded, match=r"asks for .*vfl ledger cap LEDGER"):
             train(spec, frames(), ledger=tmp_path / "book.db", watch=seen.append)
         assert seen == []
         SqliteLedger(tmp_path / "book.db").set_cap("customers", epsilon=1.5, delta=1e-6)
@@ -337,11 +333,11 @@ class TestBadInput:
             job(**options)
 
     def test_align_needs_an_id(self) -> None:
-        with pytest.raises(SpecificationError, match="names no id column: set id"):
+        with pytest.raises(SpecificationError, match="set id"):
             vfl.align(job(id=None), frames(), at="inprocess")
-        with pytest.raises(SpecificationError, match="an index is given for 'telc', which is not a party"):
+        with pytest.raises(SpecificationError, match="'telc', which is not a party"):
             vfl.align(job(), vfl.Source(frames(), index={"telc": "x"}), at="inprocess")
-        with pytest.raises(SpecificationError, match="cores must be a whole number of at least 1"):
+        with pytest.raises(SpecificationError, match="cores must be"):
             vfl.align(job(), frames(), at=vfl.InProcess(cores=0))
 
     def test_an_owner_is_asked_before_its_ids_are_read(self, tmp_path: Path) -> None:
@@ -349,7 +345,7 @@ class TestBadInput:
         text = 'format = 1\njobs = ["*"]\nallow_non_private = true\ncolumns = ["calls"]\n[total]\nepsilon = 9\ndelta = 1e-3\n'
         policy.write_text(text, encoding="utf-8")
         data = {**frames(), "telco": str(tmp_path / "not there.csv")}
-        with pytest.raises(ConsentRefused, match="it uses column 'customer', which is not allowed"):
+        with pytest.raises(ConsentRefused, match="'customer', which is not allowed"):
             train(job(), {**data, "telco": vfl.Source(data["telco"], policy)})
         with pytest.raises(ConsentRefused, match="it uses column 'customer'"):
             vfl.align(job(), vfl.Source(data, policy={"telco": policy}), at="inprocess")
@@ -379,9 +375,7 @@ class TestKept:
         os.utime(paths["telco"])
         train(spec, paths, indexes=indexes)  # only its time changed
         data["telco"].sample(frac=1, random_state=9).to_csv(paths["telco"], index=False)
-        with pytest.raises(
-            DataError, match="party 'telco', id column 'customer': the data changed after their records"
-        ):
+        with pytest.raises(DataError, match=r"'telco'.*data changed"):
             train(spec, paths, indexes=indexes)
         vfl.align(spec, vfl.Source(paths, index=indexes), at="inprocess")
         expected = train(replace(spec, id=None), joined(data)).coef_.tobytes()
@@ -397,7 +391,7 @@ class TestKept:
             if isinstance(event, Aligned):
                 changed.to_csv(paths["telco"], index=False)
 
-        with pytest.raises(DataError, match="party 'telco', id column 'customer': the data changed after"):
+        with pytest.raises(DataError, match=r"'telco'.*data changed"):
             train(job(), paths, watch=meddle, output=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
@@ -413,7 +407,7 @@ class TestKept:
                 data["telco"].assign(calls=0.25).to_csv(paths["telco"], index=False)
 
         monkeypatch.setattr(aligned, "check_unchanged", meddle)
-        with pytest.raises(DataError, match=r"party 'telco', file '.*': changed while it was read"):
+        with pytest.raises(DataError, match=r"'telco', file '.*': changed"):
             train(spec, paths)
 
     def test_a_source_with_different_rows_at_each_reading(self) -> None:
@@ -423,7 +417,7 @@ class TestKept:
             calls.append(1)
             return data["telco"].sample(frac=1, random_state=len(calls))
 
-        with pytest.raises(DataError, match="party 'telco', id column 'customer': the data changed"):
+        with pytest.raises(DataError, match=r"'telco'.*data changed"):
             train(job(), {**data, "telco": telco})
 
     def test_an_index_of_a_single_party_does_not_count(self, tmp_path: Path, indexes: dict[str, str]) -> None:
@@ -438,7 +432,7 @@ class TestKept:
         vfl.align(job(), vfl.Source(paths, index=indexes), at="inprocess")
         (index,) = (tmp_path / "indexes" / "telco").iterdir()
         index.write_bytes(index.read_bytes()[:-8])
-        with pytest.raises(OutputError, match="is damaged: remove it and align again"):
+        with pytest.raises(OutputError, match="damaged: remove it"):
             train(job(), paths, indexes=indexes)
 
     def test_the_place_of_the_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,7 +576,7 @@ class TestResume:
             train(job(), paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
         for path in (tmp_path / "indexes" / "telco").iterdir():
             path.unlink()
-        with pytest.raises(DataError, match="party 'telco' no longer holds the index that this run was aligned with"):
+        with pytest.raises(DataError, match="'telco' no longer holds the index"):
             resume(tmp_path / "run", paths, at="inprocess")
 
     def test_a_file_that_changed_before_the_run_was_resumed(self, tmp_path: Path, indexes: dict[str, str]) -> None:
@@ -591,7 +585,7 @@ class TestResume:
         with pytest.raises(Cut):
             train(job(), paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
         data["bank"].assign(income=0.5).to_parquet(paths["bank"], index=False)
-        with pytest.raises(DataError, match="party 'bank', id column 'customer': the data changed after"):
+        with pytest.raises(DataError, match=r"'bank'.*data changed"):
             resume(tmp_path / "run", paths, at="inprocess")
 
 
@@ -682,7 +676,7 @@ class TestProtocol:
             side.answer(Conclude(), {"positions": np.arange(3)})
         with pytest.raises(FederationError, match="before its records are aligned"):
             side.concluded()
-        with pytest.raises(FederationError, match="continue an alignment that it does not have"):
+        with pytest.raises(FederationError, match="it does not have"):
             side.answer(BeginAligning(alignment_name(SALT), sizes), {})
         for wrong in ({}, sizes | {"bank": 1}, sizes | {"lab": 5}, sizes | {"telco": 1 << 29}):
             with pytest.raises(FederationError, match=r"number of its ids|impossible numbers"):
@@ -702,7 +696,7 @@ class TestProtocol:
         index = Index(SALT, "ab", "cd", np.array([5, 2, 9]))
         for name in ("a", "b", "a"):
             index.write(tmp_path / f"{name}.index")
-        with pytest.raises(OutputError, match="holds 2 files, most of them of runs that never ended"):
+        with pytest.raises(OutputError, match="holds 2 files"):
             index.write(tmp_path / "c.index")
 
 
@@ -710,7 +704,7 @@ class TestSaid:
     def test_certificate_and_plan_state_the_disclosures_of_an_alignment(self) -> None:
         result = train(job(3), frames(parties=3))
         said, plan = result.certificate.who_sees_what, str(vfl.plan(job(3), 1000))
-        assert "in the alignment the size of every party's set of ids" in said["party"]
+        assert "size of every party's set" in said["party"]
         assert "pair by pair" in said["coordinator"]
         assert "NOT protected by noise" in said["coordinator"]
         for who, what in reveals(3).items():

@@ -86,10 +86,7 @@ def test_declarations_that_the_records_decided_are_flagged(files: dict[str, Path
         job, environment = jobfile.read(tmp_path / "job.toml", ["privacy.epsilon=3"])
         kinds.append(type(job.schema["x"]))
         (flag,) = flags_of(job)
-        assert (
-            "NOT PRIVATE as a whole: the job rests on the kinds of the columns, the loss and the formats of files"
-            in flag
-        )
+        assert re.search("NOT PRIVATE.*kinds of the columns, the loss and the formats", flag)
     assert kinds[0] != kinds[1]
     result = vfl.train(job, dict(environment.data), at=vfl.InProcess(cores=1))
     assert result.certificate.flags == (flag,)

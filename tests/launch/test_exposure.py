@@ -182,11 +182,11 @@ def test_a_missing_exposure_is_found_by_its_owner(table: dict[str, np.ndarray]) 
 class TestRefused:
     @pytest.mark.parametrize("limits", [{}, {"years": (0.0, 1.0)}, {"years": (-1.0, 1.0)}])
     def test_limits(self, limits: dict[str, Any]) -> None:
-        with pytest.raises(SpecificationError, match="exposure 'years' needs public limits, above 0"):
+        with pytest.raises(SpecificationError, match="'years' needs public limits"):
             job(bounds={"*": (-1, 1), "y": (0, 10)} | limits)
 
     def test_a_loss_without_a_logarithm(self) -> None:
-        with pytest.raises(SpecificationError, match="squared loss models no mean by its logarithm"):
+        with pytest.raises(SpecificationError, match="squared loss"):
             job(loss="squared")
 
     def test_shares(self) -> None:

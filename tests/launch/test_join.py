@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ class TestCheckOfLinks:
         assert [json.loads(line)["party"] for line in said.out.splitlines()] == ["bank", "telco"]
         said = call("federation", "check", "credit.toml", "--seconds", "0")
         assert said.code == vfl.FederationError.exit_code
-        assert said.out.splitlines()[1] == "bank   no     it did not connect: it runs vfl join"
+        assert re.match("bank +no +.*vfl join", said.out.splitlines()[1])
 
 
 class TestCheckOfTheCoordinator:
@@ -147,7 +148,7 @@ class TestCheckOfTheCoordinator:
             assert 0 < check_coordinator("credit.toml", "bank", seconds=60) < 60
             said = call("federation", "check", "credit.toml", "--as", "bank")
         assert said.code == 0
-        assert "with the key that credit.toml pins, and accepts the key of bank" in said.out
+        assert "accepts the key of bank" in said.out
 
     def test_nobody_answers(self, call: Callable[..., Said]) -> None:
         said = call("federation", "check", "credit.toml", "--as", "bank", "--seconds", "0")

@@ -91,12 +91,12 @@ def test_a_ledger_bounds_all_classes_together(tmp_path: object) -> None:
 
 def test_data_that_differ_from_the_plan_are_refused() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2))
-    with pytest.raises(DataError, match="different number of records from n_records"):
+    with pytest.raises(DataError, match="n_records"):
         vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, at="inprocess")
 
 
 def test_an_undeclared_label_is_an_error_at_its_owner() -> None:
-    with pytest.raises(DataError, match="values other than the two declared classes"):
+    with pytest.raises(DataError, match="two declared classes"):
         vfl.train_one_vs_rest(job(), TABLE, classes=("setosa", "versicolor", "rose"), n_records=N, at="inprocess")
 
 

@@ -145,7 +145,7 @@ def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result,
     left = {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.unmatched == left
     rows = "".join(f", {n} rows of {party} unmatched" for party, n in left.items())
-    assert repr(found) == f"Predictions for {len(expected)} records, joined by 'customer'{rows} (to_pandas() has them)"
+    assert repr(found).startswith(f"Predictions for {len(expected)} records, joined by 'customer'{rows} ")
     assert vfl.predict(result, table()).unmatched == {}
 
 
@@ -169,9 +169,7 @@ def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: Any, resu
     """A refusal of a policy does so too, in tests/parties/test_consent.py."""
     data = split(table())
     data["telco"] = data["telco"].assign(calls="many")
-    with pytest.raises(
-        DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
-    ):
+    with pytest.raises(DataError, match=r"'telco'.*'calls' holds text"):
         vfl.predict(result, data, at=vfl.Ray(cores=1))
 
 
@@ -231,7 +229,7 @@ def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path,
     found = vfl.predict(result, plain, at=vfl.Ray(shards=shards))
     assert found.ids is None
     assert found.margins.tobytes() == result.decision_function(table()).tobytes()
-    with pytest.raises(ConsentRefused, match="more than are left today of the 61 of a day"):
+    with pytest.raises(ConsentRefused, match="left today of the 61"):
         vfl.predict(result, plain, at=vfl.Ray(shards=shards))
 
 
@@ -263,7 +261,7 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
                 own.answer(TakeMargins("telco"), {"margins": np.zeros(N)})
             made.append(own)
     for refused in made[2:]:
-        with pytest.raises(FederationError, match=r"asked to add margins|asked to measure before"):
+        with pytest.raises(FederationError, match=r"asked to (add|measure)"):
             refused.answer(AddUp() if refused is made[2] else Measure(counted), {})
     whole = result.part("bank").margins(labels())
     _, added = made[0].answer(AddUp(), {})
@@ -276,7 +274,7 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
 
 def test_unaligned_rows_must_have_equal_numbers(result: Result) -> None:
     without = {party: part.drop(columns="customer") for party, part in split(table()).items()}
-    with pytest.raises(DataError, match="party 'telco' holds a different number of records from the other parties"):
+    with pytest.raises(DataError, match=r"'telco'.*different number of records"):
         vfl.predict(result, {**without, "telco": without["telco"][:-1]})
 
 
@@ -329,7 +327,7 @@ def test_parts_of_different_models_are_refused(case: str, result: Result, tmp_pa
 
 def test_a_missing_party_is_named(result: Result, tmp_path: Path) -> None:
     parts = result.save_parts(tmp_path / "parts")
-    with pytest.raises(SpecificationError, match="party 'telco' has columns in the model, and no part of it is given"):
+    with pytest.raises(SpecificationError, match=r"'telco'.*no part of it"):
         vfl.predict({"bank": parts["bank"]}, {"bank": split(table())["bank"]})
 
 
@@ -362,7 +360,7 @@ def test_a_plain_pipeline_agrees(loss: str, options: dict[str, Any]) -> None:
 def test_a_plain_pipeline_refuses_the_inputs_that_the_result_refuses(result: Result) -> None:
     frame = table()
     frame.loc[0, "job"] = "priest"
-    with pytest.raises(DataError, match="holds a category that is not declared"):
+    with pytest.raises(DataError, match="not declared"):
         result.decision_function(frame)
     with pytest.raises(ValueError, match="unknown categories"):
         result.to_sklearn().predict(frame)

@@ -124,19 +124,12 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 def test_a_draft_states_what_was_recognised(files: dict[str, Path], tmp_path: Path) -> None:
     text = draft(files, label="Stufe", folder=tmp_path)
-    assert (
-        "[data.bank]  # fields separated by semicolons; looks like numbers with decimal commas; k.A. taken for missing cells\n"
-        'path = "bank.csv"\ndelimiter = ";"\nmissing = ['
-    ) in text
-    assert 'decimal = ","\n\n[data.telco]  # fields separated by semicolons; looks like' in text
-    assert (
-        'id = { bank = "Kunde", telco = "Nummer" }  # by which records are aligned; found by overlap, check it; 67% of'
-        in text
+    assert re.search(
+        r'\[data.bank\]  # .*k\.A\. taken for missing.*\npath = "bank.csv"\ndelimiter = ";"\nmissing = \[', text
     )
-    assert (
-        '# the label has 3 classes, "gut", "mittel", "schlecht"\n# for one class against the rest: loss = "logistic" and '
-        'classes = [["gut", "mittel"], "schlecht"]\n'
-    ) in text
+    assert 'decimal = ","\n\n[data.telco]  # ' in text
+    assert re.search('id = { bank = "Kunde", telco = "Nummer" }  # .*check it; 67%', text)
+    assert 'loss = "logistic" and classes = [["gut", "mittel"], "schlecht"]\n' in text
     assert 'loss = "multinomial"' in text
     assert f'# classes = ["gut", "mittel", "schlecht"]  # {MARK}' in text
     assert "# Einkommen = [" in text
@@ -241,21 +234,21 @@ def test_dates_are_drafted_as_parts(tmp_path: Path) -> None:
 def test_empty_texts_and_missing_labels_are_said(tmp_path: Path) -> None:
     pd.DataFrame({"x": [1, 2, 3], "z": ["a", "", "b"]}).to_parquet(tmp_path / "d.parquet")
     text = draft({"a": tmp_path / "d.parquet"})
-    assert 'label = ["a", ""]  # name the label\'s column: none has a usual name of a label' in text
+    assert 'label = ["a", ""]  # ' in text
     text = draft({"a": tmp_path / "d.parquet"}, label="z")
-    assert "# the label is empty text for some records" in text
+    assert "# the label is empty text" in text
     assert '# classes = ["a", "b"]' in text
 
 
 def test_ids_that_do_not_match_are_said(files: dict[str, Path], tmp_path: Path) -> None:
     text = draft(files, label="Stufe", ids=["bank.Kunde", "telco.Anrufe"])
-    assert "as given; CHECK: a file has the same id twice, or none" in text
+    assert "CHECK: a file has the same id" in text
     telco = pd.read_csv(files["telco"], sep=";", decimal=",")
     telco.assign(Nummer=[f"X{k}" for k in range(len(telco))]).to_csv(tmp_path / "other.csv", index=False)
     text = draft(
         {"bank": files["bank"], "telco": tmp_path / "other.csv"}, label="Stufe", ids=["bank.Kunde", "telco.Nummer"]
     )
-    assert "as given; 0% of bank's are in telco's" in text
+    assert "0% of bank's" in text
     assert '# where its names differ: id = { bank = "...", telco = "..." }' in draft(
         {"bank": files["bank"], "telco": tmp_path / "other.csv"}, label="Stufe"
     )

@@ -83,13 +83,13 @@ def test_points_are_written(result: vfl.Result, tmp_path: Path, call: Callable[.
 
 
 def test_other_models_have_no_points(result: vfl.Result) -> None:
-    with pytest.raises(SpecificationError, match="which smoothed_hinge loss does not estimate"):
+    with pytest.raises(SpecificationError, match="smoothed_hinge"):
         train(loss="smoothed_hinge").scorecard()
-    with pytest.raises(SpecificationError, match="column 'age' is of kind numeric: declare vfl"):
+    with pytest.raises(SpecificationError, match="'age' is of kind numeric"):
         train(columns=COLUMNS | {"age": vfl.Numeric(bounds=(18, 90), fill=40)}).scorecard()
     with pytest.raises(SpecificationError, match="odds is a positive number, not 0"):
         result.scorecard(odds=0)
-    with pytest.raises(SpecificationError, match=r"woe must be what vfl.woe returned, or None, not 5"):
+    with pytest.raises(SpecificationError, match=r"woe must be .*not 5"):
         result.scorecard(woe=5)  # type: ignore[arg-type]
-    with pytest.raises(SpecificationError, match="digits must be a whole number, not 'a'"):
+    with pytest.raises(SpecificationError, match=r"digits must be.*'a'"):
         result.scorecard(digits="a")  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import sys
 from dataclasses import replace
@@ -103,7 +104,7 @@ def test_the_command_writes_json(run: Path, tmp_path: Path, call: Callable[..., 
 
 def test_a_model_that_was_altered_is_not_tracked(run: Path) -> None:
     result = vfl.Result.load(run)
-    with pytest.raises(OutputError, match="not tracked, since its certificate does not hold"):
+    with pytest.raises(OutputError, match="certificate does not hold"):
         tracked(replace(result, w=result.w + 1.0))
 
 
@@ -216,7 +217,7 @@ def test_a_run_is_logged_when_it_ends(
     run = ("run", "breast_cancer", "--engine", "inprocess", "--output")
     bad = call(*run, str(tmp_path / "bad"), "--track", "bad://server")
     assert bad.code == OutputError.exit_code
-    assert "MLflow cannot use 'bad://server', so nothing was trained: nobody answers" in bad.err
+    assert re.search("'bad://server'.*nothing was trained", bad.err)
     assert not (tmp_path / "bad").exists()
     said = call(*run, str(tmp_path / "first"), "--track", "file:store")
     assert said.code == 0, said.err
@@ -227,5 +228,5 @@ def test_a_run_is_logged_when_it_ends(
     assert Client.kept["params"] == found.params
     later = call(*run, str(tmp_path / "second"), "--track", "later:store")
     assert later.code == OutputError.exit_code
-    assert "the run is finished and kept in" in later.err
+    assert "finished and kept" in later.err
     assert (tmp_path / "second" / "model.json").exists()

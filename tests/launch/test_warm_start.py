@@ -127,7 +127,7 @@ def test_an_interrupted_run_goes_on_from_the_same_start(first: Result, tmp_path:
 def test_a_start_without_a_guarantee_leaves_none(first: Result) -> None:
     job = starting_from(job_of(privacy=vfl.Privacy(epsilon=1.0)), first)
     (flag,) = make_plan(job, N).flags
-    assert "whose own certificate gives no guarantee" in flag
+    assert "gives no guarantee" in flag
     assert job.start is not None
     assert make_plan(replace(job, start=replace(job.start, private=True)), N).flags == ()
 
@@ -137,7 +137,7 @@ def test_a_multinomial_model_starts_from_one(first: Result) -> None:
     exact = fitted(classes, table())
     again = fitted(replace(classes, solver=vfl.SkGD(passes=1)), table(), warm_start=exact)
     np.testing.assert_allclose(again.w, exact.w, atol=1e-6)
-    with pytest.raises(SpecificationError, match="was trained with logistic loss, and the job has multinomial loss"):
+    with pytest.raises(SpecificationError, match=r"logistic loss.*multinomial loss"):
         starting_from(classes, first)
 
 
@@ -152,7 +152,7 @@ def test_models_of_other_columns_are_refused_in_one_sentence(first: Result) -> N
         bounds = {name: b for name, b in bounds.items() if name in partition.features}
         with pytest.raises(SpecificationError, match=said):
             starting_from(job_of(partition=partition, bounds=bounds), first)
-    with pytest.raises(SpecificationError, match="SGD starts at 0: use SkGD, CD or GD"):
+    with pytest.raises(SpecificationError, match="use SkGD, CD or GD"):
         starting_from(job_of(solver=vfl.SGD()), first)
     with pytest.raises(SpecificationError, match=r"label_share.* leave it out"):
         make_plan(

@@ -205,14 +205,14 @@ def test_weights_beyond_the_limits_are_clamped(cell: float, clamped: float, tabl
 def test_a_missing_weight_is_found_by_its_owner(table: dict[str, np.ndarray]) -> None:
     weights = table["s"].copy()
     weights[7] = np.nan
-    with pytest.raises(DataError, match="weight 's' has missing values: a record without a weight must be left out"):
+    with pytest.raises(DataError, match=r"'s' has missing values.*left out"):
         fitted(job(), table | {"s": weights})
 
 
 class TestRefused:
     @pytest.mark.parametrize("limits", [{}, {"s": (-1.0, 1.0)}, {"s": (-2.0, 0.0)}])
     def test_limits(self, limits: dict[str, Any]) -> None:
-        with pytest.raises(SpecificationError, match="weight 's' needs public limits, from 0 on"):
+        with pytest.raises(SpecificationError, match="'s' needs public limits"):
             job(bounds={"*": (-1, 1), "y": (0, 10)} | limits)
 
     def test_shares(self) -> None:
@@ -221,7 +221,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("solver", [vfl.SCD(), vfl.NoisyGram()], ids=["SCD", "NoisyGram"])
     def test_solvers(self, solver: Any) -> None:
-        with pytest.raises(SpecificationError, match=f"{solver.name} knows no weights: use SkGD, CD or GD"):
+        with pytest.raises(SpecificationError, match=f"{solver.name}.*use SkGD, CD or GD"):
             job(solver=solver, penalty=vfl.L2(0.1))
 
     @pytest.mark.parametrize("column", ["c", "y"])
@@ -230,7 +230,7 @@ class TestRefused:
             vfl.FeaturePartition({"bank": ["a"], "telco": ["c"]}, label=("telco", "y"), weight=column)
 
     def test_a_dropped_weight(self) -> None:
-        with pytest.raises(PartitionError, match="column 's' is the weight: leave it out of the partition"):
+        with pytest.raises(PartitionError, match="'s' is the weight"):
             PARTITION.without(["s"])
 
 
@@ -257,6 +257,6 @@ def test_the_job_file_names_it() -> None:
 def test_the_certificate_says_who_sees_the_weights(table: dict[str, np.ndarray]) -> None:
     privacy = vfl.Privacy(epsilon=1.0)
     seen = fitted(job(privacy=privacy, solver=vfl.SkGD(passes=1)), table).certificate.who_sees_what
-    assert "in sweeps also the weight of every record" in seen["party"]
+    assert "the weight of every record" in seen["party"]
     assert "the weight of every record" in seen["coordinator"]
     assert "weight" not in seen["outsider"]

@@ -214,7 +214,7 @@ class TestCap:
     def test_the_owner_may_change_the_cap_and_the_chain_records_it(self, place: Place) -> None:
         place.run(job(1.5), "r1")
         place.allow("bank", 1.0)
-        with pytest.raises(ConsentRefused, match=r"\[total\]: more than that was released before"):
+        with pytest.raises(ConsentRefused, match=r"\[total\]: more than"):
             place.run(job(0.1), "r2")
         place.allow("bank", 5.0)
         place.run(job(1.5), "r3")
@@ -281,7 +281,7 @@ class TestReleases:
 
     def test_a_repeated_release(self, party: Any) -> None:
         party.answer(*self.visit(), ReleaseKey(1))
-        with pytest.raises(ConsentRefused, match=r"made the release of round 1, attempt 0 before"):
+        with pytest.raises(ConsentRefused, match="made the release of round 1"):
             party.answer(*self.visit(), ReleaseKey(1))
         party.answer(*self.visit(), ReleaseKey(1, attempt=1))
 
@@ -320,24 +320,24 @@ class TestReleases:
         for number in range(1, 7):  # three steps each; the plan has 18 of them, and the moments, which cost less than 3
             party.answer(*self.visit(), ReleaseKey(number))
         monkeypatch.setattr(CryptographicNoise, "stream", _never)
-        with pytest.raises(ConsentRefused, match="beyond the plan of its job") as raised:
+        with pytest.raises(ConsentRefused, match="beyond the plan") as raised:
             party.answer(*self.visit(), ReleaseKey(7))
         assert not isinstance(raised.value, BudgetExceeded)  # the schedule treats it as the end of its own budget
 
     def test_a_release_without_noise(self, party: Any) -> None:
-        with pytest.raises(PrivacyError, match=r"release without noise .Descend., which the job does not declare"):
+        with pytest.raises(PrivacyError, match=r"without noise .Descend."):
             party.answer(*self.visit(event=None), ReleaseKey(1))
 
     def test_noise_for_a_smaller_sensitivity(self, party: Any) -> None:
         event = self.visit()[0].steps["bank"][0].event
         smaller = dataclasses.replace(event, sensitivity=event.sensitivity / 2, sigma=event.sigma / 2)
-        with pytest.raises(PrivacyError, match=r"noise for a sensitivity of .* does not cover sums of sensitivity"):
+        with pytest.raises(PrivacyError, match="does not cover"):
             party.answer(*self.visit(event=smaller), ReleaseKey(1))
 
     def test_an_unannounced_run(self, place: Place) -> None:
         source = {c: table()[c] for c in PARTITION.wanted("bank")}
         party = load(job().for_party("bank"), source, str(place.policies["bank"]))
-        with pytest.raises(ConsentRefused, match="this run was not announced to it"):
+        with pytest.raises(ConsentRefused, match="was not announced"):
             party.answer(*self.visit(), ReleaseKey(1))
 
     def test_queries_without_releases_need_no_entry(self, party: Any, place: Place) -> None:
@@ -421,9 +421,7 @@ class TestBackups:
         place.run(job(0.2), "r2")
         backup()
         for run in ("r3", "r4"):
-            with pytest.raises(
-                LedgerError, match="the book of party 'bank' is not the one that the coordinator's ledger"
-            ):
+            with pytest.raises(LedgerError, match="book of party 'bank' is not"):
                 place.run(job(0.2), run)
 
     def test_of_the_ledger(self, place: Place) -> None:
@@ -432,24 +430,24 @@ class TestBackups:
         place.run(job(0.2), "r2")
         backup()
         for run in ("r3", "r4"):
-            with pytest.raises(LedgerError, match="the ledger is not the one that the book of party 'bank' knows"):
+            with pytest.raises(LedgerError, match=r"ledger is not .*'bank'"):
                 place.run(job(0.2), run)
         assert len(SqliteLedger(place.ledger).show()[0].runs) == 1
 
     def test_a_missing_book(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         _delete(place.books["bank"])
-        with pytest.raises(LedgerError, match="the book of party 'bank' is gone"):
+        with pytest.raises(LedgerError, match="'bank' is gone"):
             place.run(job(0.2), "r2")
         assert not place.books["bank"].exists()
 
     def test_a_missing_or_new_ledger(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         _delete(place.ledger)
-        with pytest.raises(LedgerError, match="the ledger of 'credit' is gone"):
+        with pytest.raises(LedgerError, match="'credit' is gone"):
             place.run(job(0.2), "r2")
         SqliteLedger(place.ledger).set_cap("credit", epsilon=100.0, delta=DELTA)
-        with pytest.raises(LedgerError, match="the ledger is not the one that the book of party 'bank' knows"):
+        with pytest.raises(LedgerError, match=r"ledger is not .*'bank'"):
             place.run(job(0.2), "r2")
 
     def test_other_data_sets_and_unrelated_runs_are_not_affected(self, place: Place) -> None:

@@ -117,14 +117,14 @@ class TestThreatModel:
         asked: list[str] = []
         chosen = policy(jobs=(), interactive=True)
         chosen.check(self.on_shares(collude=2), "bank", lambda question: asked.append(question) or True)
-        assert "trust 'secure' (dealer separate, up to 2 parties may pool)" in asked[0]
+        assert "up to 2 parties may pool" in asked[0]
 
     def test_the_section_is_read_and_refuses_before_any_file_is_opened(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(
             'format = 1\njobs = ["*"]\n[secure]\ncollude = 2\ndealer = "separate"\n' + TOTAL
         )
         assert Policy.read(tmp_path / "bank.toml").secure == Demands(collude=2, dealer="separate")
-        with pytest.raises(ConsentRefused, match=r"policy's \[secure\] collude: it protects against 1 colluding party"):
+        with pytest.raises(ConsentRefused, match=r"\[secure\] collude: .* 1 colluding"):
             vfl.train(
                 self.on_shares(), vfl.Source("nowhere.csv", policy={"bank": tmp_path / "bank.toml"}), at="inprocess"
             )
@@ -256,10 +256,10 @@ class TestFile:
         assert said in str(raised.value)
 
     def test_an_unreadable_file_is_a_refusal(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecificationError, match="nothing is consented to: No such file"):
+        with pytest.raises(SpecificationError, match="No such file"):
             Policy.read(tmp_path / "bank.toml")
         (tmp_path / "bank.toml").write_bytes(b"\xff")
-        with pytest.raises(SpecificationError, match="nothing is consented to: it is not UTF-8"):
+        with pytest.raises(SpecificationError, match="not UTF-8"):
             Policy.read(tmp_path / "bank.toml")
 
     def test_the_policy_of_the_nodes_owner_takes_precedence(
@@ -298,12 +298,12 @@ class TestBeforeTheData:
         assert not (tmp_path / "bank.book").exists()
 
     def test_a_policy_for_an_unknown_party(self) -> None:
-        with pytest.raises(SpecificationError, match=r"'bnak', which is not a party \(did you mean 'bank'\?\)"):
+        with pytest.raises(SpecificationError, match=r"'bnak'.*did you mean 'bank'"):
             vfl.train(job(), vfl.Source(self.data(), policy={"bnak": "x.toml"}), at="inprocess")
 
     def test_on_ray_the_actor_reads_it_and_its_refusal_arrives(self, tmp_path: Path, local_ray: Any) -> None:
         (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
-        with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
+        with pytest.raises(ConsentRefused, match=r"'bank' refuses .*policy's jobs"):
             vfl.train(job(), vfl.Source(self.data(), policy={"bank": tmp_path / "bank.toml"}), at="ray")
 
     def test_policies_named_beside_the_job_file(self, tmp_path: Path) -> None:
@@ -416,10 +416,10 @@ class TestPrediction:
         section = '[prediction]\nmodels = ["*"]\nrecords = 7\n'
         for _ in range(2):
             self.predict(tmp_path, section, part())
-        assert "more than are left today of the 7 of a day" in self.refused(" records", tmp_path, section, part())
+        assert "left today of the 7" in self.refused(" records", tmp_path, section, part())
         self.predict(tmp_path, section.replace("7", "9"), part())
         (tmp_path / "bank.predictions").write_bytes(b"damaged" * 999)
-        with pytest.raises(ConsentRefused, match=r"count of predicted records, 'bank.predictions', cannot be kept"):
+        with pytest.raises(ConsentRefused, match=r"'bank.predictions', cannot be kept"):
             self.predict(tmp_path, section, part())
 
     def test_predictions_of_a_result_and_measures_check_policies(
@@ -435,7 +435,7 @@ class TestPrediction:
                 result.decision_function(vfl.Source(data, policy={"bank": path}))
         self.policy(tmp_path, '[prediction]\nmodels = ["*"]\nrecords = 6\n')
         vfl.predict(result, vfl.Source(ROWS, policy={"bank": path}))
-        with pytest.raises(ConsentRefused, match=r"\[prediction\] labels: a model may not be measured on its labels"):
+        with pytest.raises(ConsentRefused, match=r"\[prediction\] labels"):
             vfl.launch.evaluate.evaluate(result, vfl.Source(ROWS, policy={"bank": path}))
         monkeypatch.setenv(consent.VARIABLE, str(path))
         result.decision_function(ROWS)
@@ -445,7 +445,7 @@ class TestPrediction:
     def test_training_and_alignment_check_policies_before_opening_a_common_table(self, tmp_path: Path) -> None:
         path = self.policy(tmp_path)
         for opens in (vfl.train, vfl.align):
-            with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
+            with pytest.raises(ConsentRefused, match=r"'bank' refuses .*policy's jobs"):
                 opens(job(id="who"), vfl.Source("nowhere.csv", policy={"bank": path}), at="inprocess")
         own = {"bank": "nowhere.csv", "telco": "nowhere.csv"}
         with pytest.raises(ConsentRefused, match="by its policy's jobs"):

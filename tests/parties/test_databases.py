@@ -108,9 +108,7 @@ class TestDuckDB:
 
     def test_the_package_is_optional(self, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
-        with pytest.raises(
-            DataError, match=r"the party lacks a package for this database: pip install 'vfl\[duckdb\]'"
-        ):
+        with pytest.raises(DataError, match=r"pip install 'vfl\[duckdb\]'"):
             open_source(f"{database}?table=t", WANTED, party="bank")
 
     def test_a_job_aligns_and_trains_on_tables(self, tmp_path: Path) -> None:
@@ -223,10 +221,10 @@ class TestPostgres:
 
     def test_mistakes(self, server: str) -> None:
         said = refused(f"{server}&table=tt")
-        assert said == (
-            "party 'bank', source 'postgresql:///postgres': its database refuses the query: check table, columns and rights "
-            "where the party runs"
-        )
+        assert said.startswith("party 'bank', source 'postgresql:///postgres': ")
+        assert said.endswith(
+            "check table, columns and rights where the party runs"
+        )  # and nothing that the database said
         assert "its database cannot be opened" in refused(f"{server.replace('pg-', 'none-')}&table=t")
 
 
@@ -263,7 +261,7 @@ def test_an_address_holds_no_password() -> None:
             "party 'bank', source 'postgresql://host/db': its address holds a password, which the job's files would keep"
         )
     for address in ("s3://key:SECRET@bucket/a.parquet", "s3://bucket/a.parquet?secret_key=SECRET"):
-        assert "source 's3://bucket/a.parquet': its address holds a key" in refused(address)
+        assert "'s3://bucket/a.parquet': its address holds" in refused(address)
 
 
 class Store(http.server.BaseHTTPRequestHandler):
@@ -368,9 +366,7 @@ class TestObjectStore:
         unchanged.require()
         key = "/bucket/a.parquet" if name == "a.parquet" else "/bucket/all/part-2.parquet"
         monkeypatch.setitem(Store.held, key, Store.held[key] + b"more")
-        with pytest.raises(
-            DataError, match=r"party 'bank', source 's3://bucket/.*': changed while its shards were read"
-        ):
+        with pytest.raises(DataError, match=r"'s3://bucket/.*': changed while"):
             unchanged.require()
 
     def test_text_with_a_format(self, store: str) -> None:
@@ -391,4 +387,4 @@ class TestObjectStore:
         assert message.startswith(f"party 'bank', source 's3://bucket/{name}': {said}")
 
     def test_a_database_has_no_format_of_text(self) -> None:
-        assert "is no file, and has no format of text" in refused(vfl.Csv("duckdb://a.duckdb?table=t", delimiter=";"))
+        assert "has no format of text" in refused(vfl.Csv("duckdb://a.duckdb?table=t", delimiter=";"))

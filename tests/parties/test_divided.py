@@ -100,7 +100,7 @@ def test_ids_of_two_kinds_in_two_shards_are_refused() -> None:
             return {"text": "integer"}[super().read_ids(*arguments)]
 
     source, group = columns("bank", IDS), Here([RowsActor(TASK, 1), Other(TASK, 1)])
-    with pytest.raises(DataError, match="ids are of type int and str"):
+    with pytest.raises(DataError, match="int and str"):
         ids_of_shards(TASK, source, open_with_ids(TASK, source), group, source)
 
 
@@ -153,7 +153,7 @@ def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
         members = bank._group().members
         assert all(member._ids is None for member in members)  # dropped once the rows are loaded
         bank._served.members = (members[0], RowsActor(TASK, 1), *members[2:])  # type: ignore[union-attr]
-        with pytest.raises(PartyLost, match="a shard of party 'bank' was restarted"):
+        with pytest.raises(PartyLost, match="'bank' was restarted"):
             held(bank)
         bank.load(sources["bank"])
         assert held(bank) == expected[2]
@@ -161,5 +161,5 @@ def test_positions_live_in_the_shards_and_a_lost_shard_gets_its_own_again(
         again.load(sources["bank"])
         assert held(again) == expected[2]
         other = columns("bank", [*IDS[:-1], "somebody else"])
-        with pytest.raises(DataError, match="the data changed after their records were aligned"):
+        with pytest.raises(DataError, match="data changed after"):
             InShards(JOB, "bank", keeping=kept["bank"], shards=({},) * shards).load(other)

@@ -33,7 +33,7 @@ def test_a_session_begins_once():
     a, b = pair()
     first = a.begin({"b": b.key}, ["b"], CryptographicNoise())
     first.once("b", "angles", 1)
-    with pytest.raises(PrivacyError, match="the keys of one session twice"):
+    with pytest.raises(PrivacyError, match="one session twice"):
         a.begin({"b": b.key}, ["b"], CryptographicNoise())
 
 
@@ -99,7 +99,7 @@ def test_keys_that_the_coordinator_replaced_are_refused(tmp_path):
 
     a, b, unsigned = made("a"), made("b"), Session("b", "run 1", Credentials(("federation",)))
     for key in (unsigned.key, made("c").key, made("b", "run 2").key, SealingKey(unsigned.key.key, b.key.signature)):
-        with pytest.raises(FederationError, match="not signed by the identity of 'b'"):
+        with pytest.raises(FederationError, match=r"not signed by .*'b'"):
             made("a").begin({"b": key}, ["b"], CryptographicNoise())
     a.begin({"b": b.key}, ["b"], CryptographicNoise())
 
@@ -110,7 +110,7 @@ def test_every_participant_refuses_the_keys_of_its_session_again():
     begun = {to: leg for to, leg in transport.legs if isinstance(leg, legs.Begin)}
     assert len(begun) == 3
     for to, leg in begun.items():
-        with pytest.raises(PrivacyError, match="the keys of one session twice"):
+        with pytest.raises(PrivacyError, match="one session twice"):
             transport.post(to, leg)
 
 
@@ -121,6 +121,6 @@ def test_keys_that_the_dealer_refuses_leave_the_deviation_of_its_noise_as_it_was
     dealer = transport._dealer
     begun = next(leg for to, leg in transport.legs if to == DEALER and isinstance(leg, legs.Begin))
     planned = dealer._sharing
-    with pytest.raises(PrivacyError, match="the keys of one session twice"):
+    with pytest.raises(PrivacyError, match="one session twice"):
         dealer.leg(replace(begun, n_records=10**7), ())
     assert dealer._sharing is planned

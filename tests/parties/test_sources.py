@@ -1,6 +1,7 @@
 import gzip
 import io
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -490,7 +491,7 @@ def test_line_breaks_inside_fields_are_found_wherever_the_first_quote_is(line, h
 
 def test_a_file_with_other_columns_in_a_folder(tmp_path):
     folder = unequal_folder(tmp_path)
-    with pytest.raises(DataError, match=r"part-3\.parquet': has other columns than the first file of its folder"):
+    with pytest.raises(DataError, match=r"part-3\.parquet': has other columns"):
         open_source(folder, WANTED, party="bank")
 
 
@@ -545,7 +546,7 @@ def test_broken_tables(case):
 
 
 def test_unknown_kinds_of_source():
-    with pytest.raises(SpecificationError, match="a source may not be of type 'int': give a path, a pandas, Polars"):
+    with pytest.raises(SpecificationError, match="'int': give a path"):
         open_source(3, WANTED, party="bank")
 
 
@@ -580,17 +581,17 @@ def test_one_array_and_one_file_are_split_by_the_partition(tmp_path):
 def test_a_table_that_lacks_a_column_of_the_partition():
     with pytest.raises(PartitionError) as caught:
         split_table(FRAME.rename(columns={"b": "bb"}), PARTITION, PARTS)
-    assert str(caught.value) == "column 'b' of party 'bank' is not in the table (did you mean 'bb'?)"
-    with pytest.raises(PartitionError, match="label 'text' of party 'telco' is not in the table"):
+    assert re.search("'b' of party 'bank'.*did you mean 'bb'", str(caught.value))
+    with pytest.raises(PartitionError, match="'text' of party 'telco'"):
         split_table(FRAME.drop(columns="text"), PARTITION, PARTS)
-    with pytest.raises(DataError, match="the table: there are no records"):
+    with pytest.raises(DataError, match="there are no records"):
         split_table(FRAME[:0], PARTITION, PARTS)
 
 
 def test_read_table_types_csv_columns_as_declared(tmp_path):
     table = read_table(csv_file(tmp_path), {"text": "text", "a": "number", "b": "text"})
     assert table.schema.types == [pa.string(), pa.float64(), pa.string()]
-    with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
+    with pytest.raises(DataError, match=r"'txt' \(did you mean 'text'"):
         read_table(csv_file(tmp_path), {"txt": "text"})
 
 

@@ -268,10 +268,10 @@ def test_one_matrix_is_split_between_the_parties(tmp_path):
     np.testing.assert_array_equal(parts["p"].toarray(), DENSE[:, :2])
     np.testing.assert_array_equal(parts["q"].toarray(), [[0, 0], [0, 1], [0, 1]])
     assert set(split_table(FORMS["csc"], partition, features, label=False)) == {"p", "q"}
-    with pytest.raises(DataError, match=r"exactly the columns wanted, in order \(b, a, c, y\)"):
+    with pytest.raises(DataError, match=r"in order \(b, a, c, y\)"):
         split_table(FORMS["csc"], partition, wanted)
     scipy.sparse.save_npz(tmp_path / "d.npz", matrix)
-    with pytest.raises(DataError, match="is a sparse matrix, where a table is wanted"):
+    with pytest.raises(DataError, match="sparse matrix"):
         read_table(tmp_path / "d.npz", dict.fromkeys("abcy", "number"))
 
 

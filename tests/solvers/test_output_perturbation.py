@@ -92,7 +92,7 @@ class TestTheMinimiser:
 
     def test_too_few_steps_are_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vfl.OutputPerturbation, "steps", lambda self, problem: 3)
-        with pytest.raises(PrivacyError, match="not reached to within the tolerance"):
+        with pytest.raises(PrivacyError, match="not reached"):
             vfl.train(job(privacy=private()), table(), at="inprocess")
 
 
@@ -258,13 +258,13 @@ def test_refusals_name_the_missing_requirement(case: str) -> None:
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, math.inf, math.nan])
 def test_a_tolerance_is_positive(tolerance: float) -> None:
-    with pytest.raises(SpecificationError, match="tolerance must be positive and finite"):
+    with pytest.raises(SpecificationError, match="tolerance must be positive"):
         vfl.OutputPerturbation(tolerance=tolerance)
 
 
 def test_bounds_are_needed() -> None:
     open_columns = replace(problem_of(job(privacy=private()), N), reach=np.full(4, math.inf))
-    with pytest.raises(PrivacyError, match="needs declared bounds for every column"):
+    with pytest.raises(PrivacyError, match="needs declared bounds"):
         vfl.OutputPerturbation().resolve(open_columns)
 
 

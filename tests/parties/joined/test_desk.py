@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,7 @@ class TestOffers:
         with federation(tmp_path, PARTIES) as joined:
             counter = Counter(tmp_path, joined, POLICY.replace('jobs = ["*"]', "jobs = []"))
             assert "refuses job" in counter.refused(offer(job()))
-            assert "has not agreed to any work" in counter.refused(Load())
+            assert "not agreed to any work" in counter.refused(Load())
             assert counter.opened == 0
             kinds = [type(event) for event in counter.events]
             assert kinds == [events.Requested, events.Refused]
@@ -217,7 +218,7 @@ class TestOffers:
         counter.desk._sources = {"": path}
         counter.call(offer(job()))
         said = counter.refused(Load())
-        assert "file 'bank.csv' is not there" in said or "file 'bank.csv': is not there" in said
+        assert re.search("'bank.csv':? is not there", said)
         assert str(tmp_path) not in said
         assert path in counter.events[-1].why
 
@@ -245,9 +246,7 @@ class TestQueries:
         spec = job()
         counter.begin(spec)
         assert isinstance(counter.call(backward(spec), ReleaseKey(1), **WEIGHTS)[0], Reply)
-        assert "has answered round 1, attempt 0, part 0 of this run before" in counter.refused(
-            backward(spec), ReleaseKey(1), **WEIGHTS
-        )
+        assert "round 1, attempt 0, part 0" in counter.refused(backward(spec), ReleaseKey(1), **WEIGHTS)
         counter.desk.end("killed")
         counter.call(offer(spec, resumed=True))
         counter.call(Load())
@@ -262,7 +261,7 @@ class TestQueries:
         asked = backward(spec)
         small = Gaussian(Adjacency.REPLACE_ONE, asked.event.sensitivity / 100, asked.event.sigma, asked.event.dimension)
         said = counter.refused(replace(asked, event=small), ReleaseKey(1), **WEIGHTS)
-        assert "does not cover sums of sensitivity" in said
+        assert "does not cover" in said
 
     def test_a_release_without_noise(self, counter) -> None:
         spec = job()
@@ -275,7 +274,7 @@ class TestQueries:
         asked = backward(spec)
         loud = replace(asked, event=replace(asked.event, sigma=asked.event.sigma / 50))
         said = counter.refused(loud, ReleaseKey(1), **WEIGHTS)
-        assert "beyond the plan of its job" in said
+        assert "beyond the plan" in said
 
     @pytest.mark.parametrize(
         "query",
@@ -292,14 +291,14 @@ class TestQueries:
     )
     def test_columns_that_are_not_its_own(self, counter, query) -> None:
         counter.begin(job())
-        assert "columns that are not its own" in counter.refused(query, ReleaseKey(1))
+        assert "not its own" in counter.refused(query, ReleaseKey(1))
 
     def test_a_visit_beyond_its_columns(self, counter) -> None:
         counter.begin(job())
         block = Block(0, "bank", 0, 5, 0)
         step = Step(block, np.zeros(5), np.ones(5), Clip(1.0, 5), ProxStep(np.ones(5), np.ones(5), L2(0.1)), None)
         query = Descend(Derivative(Logistic()), {"bank": (step,)}, {"bank": np.zeros(5)}, parts={"bank": 0})
-        assert "columns that are not its own" in counter.refused(query, ReleaseKey(1))
+        assert "not its own" in counter.refused(query, ReleaseKey(1))
 
     @pytest.mark.parametrize("n", [0, N - 1, N + 1])
     def test_a_vector_of_another_length(self, counter, n: int) -> None:
@@ -356,7 +355,7 @@ class TestQueries:
             assert not isinstance(counter.call(call)[0], Failure)
         for column in (0, 1):
             said = counter.refused(block_of_pass(column, 1e6), ReleaseKey(5 + column), **VISITED)
-            assert "made the release of round 1, attempt 0 before" in said
+            assert "made the release of round 1" in said
 
     def test_the_number_of_notices_is_limited(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each may add an entry to the owner's book."""
@@ -364,7 +363,7 @@ class TestQueries:
         counter.begin(job())
         for _ in range(2):
             counter.call(Notice(Phase.COMPARE, "run1", "account"))
-        assert "more than 4 notices of one run" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
+        assert "more than 4 notices" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
 
     def test_an_offer_has_few_values(self, counter) -> None:
         assert counter.desk.limits.most_values == 1 << 12
@@ -408,8 +407,8 @@ class TestQueries:
             return Descend(Derivative(Logistic()), {"bank": steps}, {"bank": np.zeros(2)}, parts={"bank": part})
 
         assert isinstance(counter.call(of((0, 1), 0), ReleaseKey(1), **vectors)[0], Reply)
-        assert "attempt 0, part 1 of this run before" in counter.refused(of((0,), 1), ReleaseKey(1), **vectors)
-        assert "parts 1 to 2 of this run before" in counter.refused(of((0, 1), 1), ReleaseKey(1), **vectors)
+        assert "attempt 0, part 1 " in counter.refused(of((0,), 1), ReleaseKey(1), **vectors)
+        assert "parts 1 to 2 " in counter.refused(of((0, 1), 1), ReleaseKey(1), **vectors)
         assert isinstance(counter.call(of((0, 1), 2), ReleaseKey(1), **vectors)[0], Reply)
 
     def test_a_notice_of_another_run(self, counter) -> None:
@@ -453,7 +452,7 @@ class TestOrder:
         ids=lambda message: type(message).__name__,
     )
     def test_nothing_is_answered_before_an_offer(self, counter, message) -> None:
-        assert "has not agreed to any work" in counter.refused(message)
+        assert "not agreed to any work" in counter.refused(message)
         assert counter.opened == 0
 
     @pytest.mark.parametrize("message", [AddUp(), SendMargins("telco"), TakeMargins("telco"), SendSet("bank", "")])
@@ -464,7 +463,7 @@ class TestOrder:
 
     def test_an_alignment_trains_nothing(self, counter) -> None:
         counter.call(offer(job(id="customer"), purpose="align"))
-        assert "was asked to load for 'align'" in counter.refused(Load())
+        assert "to load for 'align'" in counter.refused(Load())
 
     def test_a_run_without_an_account_in_the_book(self, counter) -> None:
         spec = job()
@@ -481,7 +480,7 @@ class TestOrder:
     def test_finish(self, counter) -> None:
         counter.begin(job())
         assert isinstance(counter.call(Finish())[0], Done)
-        assert "has not agreed to any work" in counter.refused(Load())
+        assert "not agreed to any work" in counter.refused(Load())
 
 
 class TestPrediction:
@@ -490,7 +489,7 @@ class TestPrediction:
         part = ModelPart(job(), "bank", "ab", ("a0", "a1"), np.ones(2), 0.0)
         asked = Offer("predict", "run1", part.to_json(), part.digest, PARTIES)
         alone = counter.refused(replace(asked, parties=("bank",)))
-        assert "'telco' has columns in the model, and takes no part" in alone
+        assert "'telco' has columns" in alone
         assert counter.opened == 0
         assert not isinstance(counter.call(asked)[0], Failure)
 
@@ -500,8 +499,8 @@ class TestSealing:
         counter.call(offer(job(id="customer"), purpose="align"))
         own = counter.call(Introduce())[0]
         swapped = Introduced({"bank": own, "telco": SealingKey(own.key, own.signature)})
-        assert "is not signed by the identity of 'telco'" in counter.refused(swapped)
-        assert "was not given the keys of all parties" in counter.refused(Introduced({"bank": own}))
+        assert "not signed by the identity" in counter.refused(swapped)
+        assert "keys of all parties" in counter.refused(Introduced({"bank": own}))
 
     def test_sets_go_to_parties_of_the_work_alone(self, counter) -> None:
         counter.call(offer(job(id="customer"), purpose="align"))
@@ -520,7 +519,7 @@ class TestSealing:
         assert "differs from its own count" in counter.refused(BeginAligning(None, sizes | {"bank": 1 << 27}))
         assert isinstance(counter.call(BeginAligning(None, sizes))[0], Done)
         assert isinstance(counter.call(Multiply("bank", "bank"))[0], Done)
-        assert "once the others have blinded it" in counter.refused(SendSet("bank", ""))
+        assert "others have blinded it" in counter.refused(SendSet("bank", ""))
         assert isinstance(counter.call(SendSet("bank", "telco"))[0], Done)
 
     def test_impossible_sizes(self, counter) -> None:
@@ -534,7 +533,7 @@ class TestSealing:
         counter.call(offer(job(id="customer"), purpose="align"))
         counter.call(ReadIds())
         said = counter.refused(BeginAligning(None, {"bank": N, "telco": 1 << 28}))
-        assert "has 1 GB of memory, and a set of 268,435,456 ids takes 25.8 GB" in said
+        assert re.search("1 GB of memory.*25.8 GB", said)
         assert isinstance(counter.call(BeginAligning(None, {"bank": N, "telco": 1 << 20}))[0], Done)
 
 
