@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,10 +126,23 @@ def test_a_model_with_a_key_twice_does_not_verify(run: Path, call: Any) -> None:
     assert "twice" in said.err
 
 
+END = "=== the end of a command ===\n"
+EACH = f"""
+import json, sys
+from vfl import cli
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["vfl", *words]
+    try:
+        cli.main()
+    except SystemExit:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        print({END.rstrip()!r}, file=stream, flush=True)
+"""
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b1m"
 
 
-def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path, call: Any) -> None:
+def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path) -> None:
     _edited(run / "findings.json", lambda plain: plain["held out"].__setitem__("note", ESCAPE))
     _edited(
         run / "findings.json", lambda plain: plain["held out"]["measures"].__setitem__(ESCAPE, {"value": 1, "error": 1})
@@ -135,19 +150,24 @@ def test_nothing_that_a_terminal_obeys_is_printed(run: Path, tmp_path: Path, cal
     (tmp_path / "bad.toml").write_text(f"x = 1\ny = {ESCAPE}\n", encoding="utf-8")
     other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[2J"))
     other.mkdir()
-    for words in (
+    commands = (
         ["compare", run, run],
         ["compare", run, run, "--json"],
         ["plan", tmp_path / "bad.toml"],
         ["verify", other],
-    ):
-        said = call(*map(os.fspath, words))
-        text = said.out + said.err
-        assert "Traceback" not in text
-        assert text
-        assert text == shown(text)
+    )
+    done = subprocess.run(  # one process, whose standard streams are its own, for all
+        [sys.executable, "-c", EACH, json.dumps([[*map(os.fspath, words)] for words in commands])],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(Path(vfl.__file__).parents[1])},
+    )
+    assert "Traceback" not in done.stderr.decode()
+    said = [stream.decode().split(END) for stream in (done.stdout, done.stderr)]
+    for words, out, err in zip(commands, *(parts[:-1] for parts in said), strict=True):
+        assert out + err
+        assert out + err == shown(out + err)
         if "--json" in words:
-            assert ESCAPE in json.loads(said.out)[0]["measures"]
+            assert ESCAPE in json.loads(out)[0]["measures"]
 
 
 def test_shown_spells_control_characters_as_json_does() -> None:
