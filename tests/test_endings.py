@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from parties.sources.files import _OPENERS
+from parties.sources.files import OPENERS
 from vfl.csv import is_text
 from vfl.endings import CSV, TYPED
 
 
 def test_typed_files_are_those_that_are_opened_by_their_ending() -> None:
-    assert {ending for endings in _OPENERS for ending in ((endings,) if isinstance(endings, str) else endings)} == set(
+    assert {ending for endings in OPENERS for ending in ((endings,) if isinstance(endings, str) else endings)} == set(
         TYPED
     )
 

@@ -44,10 +44,10 @@ def open_file(
             raise origin.error("is a folder without .parquet files")
         return ParquetSource(found, origin)
     name = path.name.lower()
-    for endings, opener in _OPENERS.items():
+    for endings, opener in OPENERS.items():
         if name.endswith(endings):
             return opener(path, contents, origin)
-    known = ", ".join(ending for endings in (CSV, *_OPENERS) for ending in endings)
+    known = ", ".join(ending for endings in (CSV, *OPENERS) for ending in endings)
     raise origin.error(f"has an unknown extension; known are {known}")
 
 
@@ -206,7 +206,7 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
         return held, {name: archive[name] for name in held if name in contents or len(held) == 1}
 
 
-_OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
+OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
     PARQUET: _open_parquet,
     ARROW: _open_arrow,
     (NPY,): _open_npy,

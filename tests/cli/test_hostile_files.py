@@ -70,9 +70,9 @@ def test_a_hostile_file_of_a_run_is_refused(name: str, kind: str, run: Path, tmp
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere") if kind == "link" else os.mkfifo(path)
     elif name == "rounds.log":
-        from vfl.launch.run.checkpoint import _hash
+        from vfl.launch.run.checkpoint import chained
 
-        path.write_text(f"{_hash('', HOSTILE[kind])} {HOSTILE[kind]}\n", encoding="utf-8")
+        path.write_text(f"{chained('', HOSTILE[kind])} {HOSTILE[kind]}\n", encoding="utf-8")
     else:
         path.write_text(HOSTILE[kind], encoding="utf-8")
     said = call("verify", str(run))

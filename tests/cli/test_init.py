@@ -48,7 +48,7 @@ def test_elsewhere_nothing_is_asked(folder: Path, call: Callable[..., Said]) -> 
 
 def answered(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     rest = list(answers)
-    monkeypatch.setattr(init, "_at_terminal", lambda: True)
+    monkeypatch.setattr(init, "at_terminal", lambda: True)
     monkeypatch.setattr("click.prompt", lambda *_, **__: rest.pop(0))
     return rest
 

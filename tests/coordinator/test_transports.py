@@ -274,7 +274,7 @@ def _split(whole: dict[str, np.ndarray]) -> dict[str, Any]:
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     """Sums do not depend on the cores of a party; another test checks that its kernels use them."""
     asked, data, each = [], table(40_000), kernels.each
-    monkeypatch.setattr(kernels, "_TASK", 1)
+    monkeypatch.setattr(kernels, "TASK", 1)
 
     def noted(rows: Any, n: int, cells: int, threads: int) -> Any:
         asked.append(threads)

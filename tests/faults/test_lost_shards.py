@@ -13,7 +13,7 @@ import pytest
 import vfl
 from coordinator.rounds import Lost, Round
 from tests.faults import test_ray_faults
-from tests.faults.test_ray_faults import PARTITION, N, _parent, job, killing, pids, processes, sources, table
+from tests.faults.test_ray_faults import PARTITION, N, job, killing, parent, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
 from vfl.job.faults import Faults
 from vfl.launch.engines.shards import bundles_of
@@ -63,7 +63,7 @@ def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
     def watch(event: Any) -> None:
         seen.append(event)
         if isinstance(event, Round) and event.number == number:
-            own = [pid for pid in processes(b"ray::MarginsActor") if _parent(pid) == _parent(pids(folder, "bank")[-1])]
+            own = [pid for pid in processes(b"ray::MarginsActor") if parent(pid) == parent(pids(folder, "bank")[-1])]
             os.kill(own[0], signal.SIGKILL)
 
     return seen, watch

@@ -197,7 +197,7 @@ def test_json_output_is_not_mixed_with_messages_of_ray(tmp_path: Path) -> None:
         while not (log.exists() and log.read_bytes().count(b"round") > 60):
             assert time.monotonic() < until
             time.sleep(0.02)
-        parties = [pid for pid in processes(b"ray::PartyActor") if _parent(_parent(pid)) == driver.pid]
+        parties = [pid for pid in processes(b"ray::PartyActor") if parent(parent(pid)) == driver.pid]
         os.kill(parties[0], signal.SIGKILL)
         said = driver.communicate(timeout=240)[0]
     assert driver.returncode == 0
@@ -206,7 +206,7 @@ def test_json_output_is_not_mixed_with_messages_of_ray(tmp_path: Path) -> None:
 
 def coordinators(party: int) -> list[int]:
     """Return the process ids of the coordinators on the node of this party's process."""
-    return [pid for pid in processes(b"ray::CoordinatorActor") if _parent(pid) == _parent(party)]
+    return [pid for pid in processes(b"ray::CoordinatorActor") if parent(pid) == parent(party)]
 
 
 def processes(name: bytes) -> list[int]:
@@ -215,14 +215,14 @@ def processes(name: bytes) -> list[int]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if (path / "cmdline").read_bytes().startswith(name):
-                _parent(int(path.name))  # ended meanwhile
+                parent(int(path.name))  # ended meanwhile
                 found.append(int(path.name))
         except OSError:
             continue
     return found
 
 
-def _parent(pid: int) -> int:
+def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -268,7 +268,7 @@ def test_unmoved_columns_are_not_read():
 
 @pytest.mark.parametrize("s", [1, 5])
 def test_threads_change_no_bit(s, monkeypatch):
-    monkeypatch.setattr(kernels, "_TASK", 1)
+    monkeypatch.setattr(kernels, "TASK", 1)
     n = 5 * loops.PANEL + 77
     X, v, y, scale = problem(n, s)
     delta, c = np.linspace(-1, 1, s), centres(s)
@@ -295,7 +295,7 @@ def test_threads_change_no_bit(s, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_gets_its_own_threads(monkeypatch):
-    monkeypatch.setattr(kernels, "_TASK", 1)
+    monkeypatch.setattr(kernels, "TASK", 1)
     X, v, y, scale = problem(3 * loops.PANEL, 2)
     before = kernels.gradient(X, v, y, SQUARED, Geometry(centres(2), scale, 1.0, GRID), threads=2)
     child = os.fork()

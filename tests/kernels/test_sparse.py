@@ -158,7 +158,7 @@ def test_compiled_loops_equal_their_python():
 
 @pytest.mark.parametrize("s", [1, 5])
 def test_threads_change_no_bit(s, monkeypatch):
-    monkeypatch.setattr(dense, "_TASK", 1)
+    monkeypatch.setattr(dense, "TASK", 1)
     n = 5 * PANEL + 77
     X, v, y, scale = problem(n, s)
     S, c, delta = block_of(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1

@@ -16,7 +16,7 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
 from vfl.job.flags import flags_of
-from vfl.launch.drafting.draft import MANY, Found, Question, _range, draft
+from vfl.launch.drafting.draft import MANY, Found, Question, draft, range_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def test_a_possible_id_is_not_a_feature_and_is_marked(tmp_path: Path) -> None:
     ],
 )
 def test_ranges_are_short_and_hold_every_cell(low: float, high: float, said: str) -> None:
-    shown = _range(Found("numeric", low, high))
+    shown = range_of(Found("numeric", low, high))
     assert shown == said
     assert json.loads(shown)[0] <= low
     assert high <= json.loads(shown)[1]

@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 import vfl
 from vfl.alignment import Aligned
 from vfl.errors import BudgetExceeded, DataError, SpecificationError
-from vfl.launch.one_vs_rest import _together, jobs_of
+from vfl.launch.one_vs_rest import jobs_of, united
 from vfl.planning import plan
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger import SqliteLedger
@@ -68,7 +68,7 @@ def test_the_classes_hold_out_different_splits() -> None:
     """Each class may align the records anew, so one class may train on a record that another holds out."""
     spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.SkGD(passes=2), holdout=0.5)
     plans = [plan(each, N) for each in jobs_of(spec, CLASSES, N)[0]]
-    releases = _together(plans)
+    releases = united(plans)
     assert len({event.split for event, _ in releases}) == len(CLASSES)
 
 

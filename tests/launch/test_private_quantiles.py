@@ -12,7 +12,7 @@ import pytest
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.features import GRID, GridCell
-from vfl.launch.purchases.quantiles import _quantiles, _rounded
+from vfl.launch.purchases.quantiles import quantiles_of, shortened
 from vfl.privacy import magnitudes
 from vfl.privacy.ledger import SqliteLedger
 
@@ -68,9 +68,9 @@ def test_without_noise_they_are_exact_up_to_the_grid() -> None:
     edges = np.linspace(0, 200_000, GRID + 1)
     counts = np.histogram(values, edges)[0]
     exact = np.quantile(values, [0.25, 0.5, 0.75])
-    assert _quantiles(counts.astype(float), edges, [0.25, 0.5, 0.75]) == pytest.approx(exact, abs=200_000 / GRID)
-    assert _quantiles(np.zeros(GRID), edges, [0.5]) == ()
-    assert _quantiles(np.full(GRID, -1.0), edges, [0.5]) == ()
+    assert quantiles_of(counts.astype(float), edges, [0.25, 0.5, 0.75]) == pytest.approx(exact, abs=200_000 / GRID)
+    assert quantiles_of(np.zeros(GRID), edges, [0.5]) == ()
+    assert quantiles_of(np.full(GRID, -1.0), edges, [0.5]) == ()
 
 
 def test_missing_cells_are_not_counted() -> None:
@@ -112,7 +112,7 @@ def test_mistakes_are_refused_before_anything_is_read(case: str) -> None:
 
 def test_edges_have_no_digits_beyond_the_grid() -> None:
     grid = GridCell((0.0, 16.0))  # a cell is 0.1 wide
-    assert _rounded((1.23456, 1.23449, 7.0, 15.99999), grid) == (1.234, 1.235, 7.0)
-    assert _rounded((123_456.789,), GridCell((0.0, 200_000.0))) == (123_460.0,)
+    assert shortened((1.23456, 1.23449, 7.0, 15.99999), grid) == (1.234, 1.235, 7.0)
+    assert shortened((123_456.789,), GridCell((0.0, 200_000.0))) == (123_460.0,)
     for edges in buy().edges.values():
         assert all(len(repr(edge)) <= 9 for edge in edges)

@@ -221,7 +221,7 @@ class TestAnotherPackage:
             _, outcome = setting.drive(setting.job(SignDescent(), epsilon=epsilon))
             assert set(np.abs(outcome.w)) == {0.25}
         assert "sign_step" in registered()["rule"]
-        kinds._name_of.cache_clear()
+        kinds.name_of.cache_clear()
 
 
 def test_joint_queries_carry_the_weighting_by_name() -> None:

@@ -129,13 +129,13 @@ def test_draws_follow_the_definition(scale, precise):
 def test_a_wider_bound_sends_more_lanes_to_integers_and_changes_no_result(scale, bound, monkeypatch):
     words = SeededNoise(6).stream(KEY).words(3000)
     decided = []
-    decide = module._decide
+    decide = module.decided
 
     def counting(*arguments):
         decided.append(arguments)
         return decide(*arguments)
 
-    monkeypatch.setattr(module, "_decide", counting)
+    monkeypatch.setattr(module, "decided", counting)
     usual = rounded_gaussian(Recorded(words), scale, 1000)
     few = len(decided)
     decided.clear()
@@ -187,7 +187,7 @@ def test_extreme_words():
 
 def test_chunks_do_not_change_results(monkeypatch):
     usual = rounded_gaussian(SeededNoise(8).stream(KEY), 2.0**44, 3000)
-    monkeypatch.setattr(module, "_LANES", 70)
+    monkeypatch.setattr(module, "LANES", 70)
     assert rounded_gaussian(SeededNoise(8).stream(KEY), 2.0**44, 3000).tolist() == usual.tolist()
 
 

@@ -26,8 +26,8 @@ from vfl.tuning import run, sealed
 
 folder, step, when, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 owner, name = {
-    "reserve": (run._Book, "reserve"), "charge": (run._Book, "charge"), "query": (Executor, "__call__"),
-    "keep": (run.Sealed, "keep"), "settle": (run._Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_whole"),
+    "reserve": (run.Book, "reserve"), "charge": (run.Book, "charge"), "query": (Executor, "__call__"),
+    "keep": (run.Sealed, "keep"), "settle": (run.Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_whole"),
     "unpack": (run, "_unpack"), "write": (run, "write_whole"), "remove": (run.Sealed, "remove"),
 }[step]
 real, count = getattr(owner, name), 0

@@ -259,7 +259,7 @@ def test_everything_but_the_winner_is_alike_under_opposite_coins(tmp_path, monke
 
 def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_path, monkeypatch):
     seen = {}
-    settle = tuning_run._Book.settle
+    settle = tuning_run.Book.settle
 
     def spied(self):
         folder = tmp_path / "run" / "sealed"
@@ -268,7 +268,7 @@ def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_pa
         seen["open"] = [path.open("rb") for path in folder.iterdir()]
         return settle(self)
 
-    monkeypatch.setattr(tuning_run._Book, "settle", spied)
+    monkeypatch.setattr(tuning_run.Book, "settle", spied)
     tuned(output=tmp_path / "run")
     assert seen["folder"] == 0o700
     assert seen["files"] == {f"trial-{k}": 0o600 for k in range(3)}

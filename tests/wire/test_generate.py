@@ -13,9 +13,9 @@ def test_generating_again_gives_the_same_code() -> None:
 def test_a_stale_file_is_found(tmp_path, monkeypatch) -> None:
     first, second = generate.GENERATED
     stale = (generate.FOLDER / first).read_text().replace("Hello", "Hallo")
-    unversioned = generate._unversioned
+    unversioned = generate.unversioned
     monkeypatch.setattr(
-        generate, "_unversioned", lambda path: stale if path == generate.FOLDER / first else unversioned(path)
+        generate, "unversioned", lambda path: stale if path == generate.FOLDER / first else unversioned(path)
     )
     assert generate.differing() == [first]
     assert second not in generate.differing()

@@ -12,7 +12,7 @@ from coordinator.transport import MOST_RECORDS
 from parties.joined import desk, serving, work
 from vfl.alignment import MOST_IDS
 from vfl.messages import joining
-from vfl.messages.kinds import _name_of
+from vfl.messages.kinds import name_of
 from vfl.wire import frames, gate, streams, values
 from vfl.wire.federation_pb2 import FromParty, ToParty
 
@@ -29,7 +29,7 @@ def rows(heading: str) -> list[list[str]]:
 def test_every_call_is_listed() -> None:
     named = {name for row in rows("Calls") for name in re.findall(r"`(\w+)`", row[0] + row[2])}
     calls = {cls for cls in vars(joining).values() if isinstance(cls, type) and cls.__module__ == joining.__name__}
-    assert {_name_of("message", cls) for cls in calls - {joining.Failure}} <= named
+    assert {name_of("message", cls) for cls in calls - {joining.Failure}} <= named
 
 
 def test_every_frame_is_listed() -> None:

@@ -47,7 +47,7 @@ CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
 """Name of a loss → its code. MULTINOMIAL is for vfl.kernels.classes alone. WEIGHTS, a further code, says that the margins
 array already holds the weights r."""
 
-_TASK = 1 << 18  # elements; handing a smaller range to another thread costs more than it saves
+TASK = 1 << 18  # elements; handing a smaller range to another thread costs more than it saves
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
@@ -370,7 +370,7 @@ def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> lis
     cells : total number of cells read; a small number does not justify a second thread.
     """
     panels = -(-n // loops.PANEL)
-    count = min(threads, panels, cells // _TASK)
+    count = min(threads, panels, cells // TASK)
     if count <= 1:
         return [rows(0, n)]
     bounds = [min(n, panels * k // count * loops.PANEL) for k in range(count + 1)]

@@ -182,13 +182,13 @@ def _noised(privacy: Any, number: int) -> Any:
     return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
 
 
-def _together(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
+def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
     """Return all releases. Splits of different runs count separately: after a new alignment they may differ."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
 
 
 def _composed(plans: Sequence[Plan], delta: float) -> float:
-    releases = _together(plans)
+    releases = united(plans)
     accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
     for event, count in releases:
         accountant.compose(event, count)
@@ -201,7 +201,7 @@ def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | Ledg
     if path is None or dataset is None or jobs[0].privacy is None:
         return
     asked = DatasetBook(SqliteLedger(str(path), readonly=True), dataset).preview(
-        _together([make_plan(job, n_records) for job in jobs])
+        united([make_plan(job, n_records) for job in jobs])
     )
     if not asked.fits:
         raise BudgetExceeded(

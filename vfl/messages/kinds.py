@@ -283,7 +283,8 @@ def _load_others() -> None:
 
 
 @lru_cache(maxsize=1024)
-def _name_of(family: str, cls: Hashable) -> str:
+def name_of(family: str, cls: Hashable) -> str:
+    """Return the name under which a class is registered. Raises PrivacyError if it is not."""
     for attempt in range(2):
         found = next((name for name, known in _families.get(family, {}).items() if known is cls), None)
         if found is not None:
@@ -311,7 +312,7 @@ def _class_of(family: str, name: str) -> type:
 
 def _encoded(family: str, value: Any) -> tuple[Any, ...]:
     cls = type(value)
-    name = _name_of(family, cls)  # type: ignore[arg-type]  # a class can be hashed
+    name = name_of(family, cls)  # type: ignore[arg-type]  # a class can be hashed
     try:
         return (name, *[of.encode(getattr(value, field)) for field, of in _fields(cls)])
     except VflError:

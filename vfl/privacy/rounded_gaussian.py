@@ -33,7 +33,7 @@ _MILLS = math.sqrt(math.pi / 2) * (1 + 1e-9)
 _WIDE_TAIL = 2**50
 _WIDE_TAIL_LARGEST = 3.9
 # Lanes per chunk; a few arrays of this size fit in the second-level cache.
-_LANES = 8192
+LANES = 8192
 
 
 def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error: float = NDTRI_ERROR) -> Integers:
@@ -69,15 +69,15 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
         raise PrivacyError(f"rounded_gaussian: ndtri_error must be between 2^-48 and 1, not {ndtri_error!r}")
     result = np.empty(size, dtype=np.int64)
     undecided: list[tuple[int, int]] = []
-    for start in range(0, size, _LANES):
-        lanes = stream.words(min(_LANES, size - start)).view(np.int64)
+    for start in range(0, size, LANES):
+        lanes = stream.words(min(LANES, size - start)).view(np.int64)
         doubtful = _round_lanes(lanes, scale, ndtri_error, result[start : start + len(lanes)])
         undecided.extend((start + lane, int(lanes[lane])) for lane in doubtful)
     if undecided:
         # Decide these after all lanes, so that the words of a lane do not depend on the size of chunks.
         ratio = scale.as_integer_ratio()
         for lane, word in undecided:
-            magnitude = _decide(word & int(_TAIL_MASK), ratio, stream)
+            magnitude = decided(word & int(_TAIL_MASK), ratio, stream)
             result[lane] = -magnitude if word < 0 else magnitude
     return result
 
@@ -123,7 +123,7 @@ def _certain_below(
     return certain
 
 
-def _decide(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
+def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
     """Return rint(scale·|Z|) of the lane with tail k, drawing words of the stream until its bits decide it.
 
     The search starts at a guess. It returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for all

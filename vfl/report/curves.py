@@ -25,14 +25,15 @@ def curves(facts: Facts) -> Markup | None:
     histogram = found["held out"].histogram if "held out" in found else None
     if histogram is None:
         return None
-    drawn = [part for part in (_calibration(histogram), _lift(histogram)) if part is not None]
+    drawn = [part for part in (calibration_chart(histogram), _lift(histogram)) if part is not None]
     if not drawn:
         said = "Noise hides every bin of the released histogram: hold out more records, or raise ε."
         return section("Calibration and lift", element("p", said, class_="note"))
     return section("Calibration and lift", *drawn)
 
 
-def _calibration(histogram: Histogram) -> Markup | None:
+def calibration_chart(histogram: Histogram) -> Markup | None:
+    """Return the chart of observed shares against predicted ones, None if no bin can be shown."""
     bins = calibration(histogram)
     if not bins:
         return None

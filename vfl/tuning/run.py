@@ -171,13 +171,13 @@ def tune(
     signer = None if key is None and output is None else signing_key(key)
     watch = watch or _warn
     if output is None:
-        book = _Book(tuning, budget)
+        book = Book(tuning, budget)
         book.reserve()
         return _Tune(tuning, settings, book, Sealed(None), watch).run(signer, None)
     folder = fresh_folder(output)
     if budget.ledger is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
-    book = _Book(tuning, budget)
+    book = Book(tuning, budget)
     kept = {**(environment or {}), **kept_of(replace(settings, budget=budget), at)}
     state = {"run": budget.run, "ledger": budget.ledger, "environment": kept, **tuning.to_dict()}
     write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
@@ -209,7 +209,7 @@ def resume(
     settings = _settings_of(
         replace(tuning.trials[0], dataset=None), place, data, arrangement.policies, arrangement.folders
     )
-    book = _Book(tuning, budget)
+    book = Book(tuning, budget)
     try:
         book.resume()
         return _Tune(tuning, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
@@ -239,7 +239,7 @@ def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
         raise OutputError(f"{str(folder / NAME)!r} is damaged: {error}") from error
 
 
-class _Book:
+class Book:
     """Charge of one tune: the whole of it, once, before the first query.
 
     charged : True from the moment at which the charge may have been made.
@@ -259,6 +259,7 @@ class _Book:
 
     @property
     def account(self) -> str:
+        """Return the account of the ledger that the tune charges."""
         return self.budget.account(self._tuning.jobs[0])
 
     def reserve(self) -> None:
@@ -308,7 +309,7 @@ class _Book:
 class _Tune:
     """Work of one process on a tune."""
 
-    def __init__(self, tuning: Tuning, settings: Settings, book: _Book, sealed: Sealed, watch: Watch) -> None:
+    def __init__(self, tuning: Tuning, settings: Settings, book: Book, sealed: Sealed, watch: Watch) -> None:
         self._tuning = tuning
         self._settings = settings
         self._book = book
@@ -507,7 +508,7 @@ def _warn(event: object) -> None:
         warn_of_plan(event.plan)
 
 
-def _name_remedy(error: Exception, folder: Path, book: _Book, *, resumed: bool = False) -> None:
+def _name_remedy(error: Exception, folder: Path, book: Book, *, resumed: bool = False) -> None:
     if book.charged:
         error.add_note(f"the whole tune is charged; once the cause is fixed, continue with: vfl resume {folder}")
         return

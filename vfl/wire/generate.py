@@ -35,10 +35,10 @@ def differing() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = Path(folder) / "vfl" / "wire"
-        return [name for name in GENERATED if _unversioned(fresh / name) != _unversioned(FOLDER / name)]
+        return [name for name in GENERATED if unversioned(fresh / name) != unversioned(FOLDER / name)]
 
 
-def _unversioned(path: Path) -> str:
+def unversioned(path: Path) -> str:
     """Return generated code without the versions of compiler and runtime."""
     text = re.sub("# Protobuf Python Version: .*", "", path.read_text(encoding="utf-8"))
     return re.sub(r"(Domain\.PUBLIC,)\s+\d+,\s+\d+,\s+\d+,", r"\1", text)

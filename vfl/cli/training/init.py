@@ -88,7 +88,7 @@ def command(
     options = formats_of(formats, tuple(paths))
     sources = {party: in_format(path, party, options) for party, path in paths.items()}
     folder = None if output is None else output.parent
-    ask: Ask | None = None if yes or not _at_terminal() else _ask
+    ask: Ask | None = None if yes or not at_terminal() else _ask
     given: dict[str, Any] = {"label": label, "ids": ids or None, "weight": weight, "exposure": exposure}
     given |= {"folder": folder, "dataset": dataset, "ledger": ledger}
     bought: tuple[str, ...] = ()
@@ -151,7 +151,8 @@ def _said(text: str) -> list[str]:
     return said
 
 
-def _at_terminal() -> bool:
+def at_terminal() -> bool:
+    """Return True if a person can answer questions."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

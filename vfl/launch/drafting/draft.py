@@ -555,13 +555,13 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
     lines = ["", "[bounds]"]
     middles: dict[str, str] = {}
     for c, found in numeric.items():
-        question = Question("bounds", c, _range(found))
+        question = Question("bounds", c, range_of(found))
         answer = ask(question)
         middles[c] = _middle(answer)
         lines += _codes(c, found)
         lines.append(_line(_key(c), question.shown, answer))
     for c, found in beside.items():
-        lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
+        lines.append(_marked(_key(c), range_of(found), Question("bounds", c, range_of(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
@@ -644,7 +644,7 @@ def _dropped(column: str, party: str, found: Found) -> list[str]:
     ]
 
 
-def _range(found: Found) -> str:
+def range_of(found: Found) -> str:
     """Return the range of the cells in few digits, rounded outwards, so that no cell is outside."""
     return f"[{_short(found.low or 0.0, ROUND_FLOOR)}, {_short(found.high or 0.0, ROUND_CEILING)}]"
 

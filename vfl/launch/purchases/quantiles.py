@@ -88,7 +88,7 @@ def private_quantiles(
     outcome = purchase(draft, data, solver, terms)
     counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
     found = {
-        column: _rounded(_quantiles(noisy, grids[column].edges(), shares), grids[column])
+        column: shortened(quantiles_of(noisy, grids[column].edges(), shares), grids[column])
         for column, noisy in zip(asked, counts, strict=True)
     }
     ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
@@ -108,7 +108,7 @@ def _grid(job: Job, column: str) -> GridCell:
     return GridCell(declared.bounds, of=job.partition.local(column), fill=declared.fill, missing=declared.missing)
 
 
-def _rounded(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
+def shortened(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
     """Return edges rounded to a hundredth of a cell or less; further digits hold only interpolation and noise."""
     digits = 2 - math.floor(math.log10((grid.bounds[1] - grid.bounds[0]) / GRID))
     return tuple(
@@ -116,7 +116,7 @@ def _rounded(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
     )
 
 
-def _quantiles(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
+def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
     """Return the quantiles of noisy counts (GRID,): where the running sum, made monotone, passes each share of its end."""
     running = np.concatenate([[0.0], np.maximum.accumulate(np.maximum(np.cumsum(counts), 0.0))])
     if running[-1] <= 0:

@@ -137,7 +137,7 @@ class Checkpoint:
 
     def _write(self, entry: dict[str, Any]) -> None:
         text = json.dumps(entry, separators=(",", ":"))
-        self._hash = _hash(self._hash, text)
+        self._hash = chained(self._hash, text)
         line = f"{self._hash} {text}\n".encode()
         try:
             written = self._file.write(line)
@@ -154,7 +154,8 @@ class Checkpoint:
         self._synced = time.monotonic()
 
 
-def _hash(previous: str, text: str) -> str:
+def chained(previous: str, text: str) -> str:
+    """Return the digest of a line of the log, which covers the digest of the line before."""
     return hashlib.sha256(f"{previous} {text}".encode()).hexdigest()[:32]
 
 
@@ -164,7 +165,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
     size, previous = 0, ""
     for number, line in enumerate(content.splitlines(keepends=True), 1):
         digest, _, text = line.decode(errors="replace").rstrip("\n").partition(" ")
-        if not line.endswith(b"\n") or digest != _hash(previous, text):
+        if not line.endswith(b"\n") or digest != chained(previous, text):
             if size + len(line) == len(content):
                 break
             raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
