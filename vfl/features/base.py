@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vfl.types import Vector
+
+
+Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
+"""Names of NumPy's functions, each with its second argument if it has one."""
 
 
 class Feature(ABC):
@@ -129,11 +133,16 @@ class OfBounded(OfNumbers, ABC):
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         low, high = self.bounds or UNBOUNDED
-        yield self._value(np.clip(values, low, high))
+        made = np.clip(values, low, high)
+        with np.errstate(all="ignore"):
+            for name, *argument in self.steps:
+                made = np.asarray(getattr(np, name)(made, *argument))
+        yield made
 
+    @property
     @abstractmethod
-    def _value(self, values: Vector) -> Vector:
-        """Return the coordinate of cells within the bounds."""
+    def steps(self) -> Steps:
+        """Functions of NumPy that make the coordinate of cells within the bounds; scikit-learn's pipeline has the same."""
 
 
 def check_unknown(value: Any) -> None:

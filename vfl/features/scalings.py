@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from vfl.columns import Bounds, checked_bounds
 from vfl.errors import SpecificationError
-from vfl.features.base import OfBounded, finite
-
-if TYPE_CHECKING:
-    from vfl.types import Vector
+from vfl.features.base import OfBounded, Steps, finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +35,10 @@ class Log(OfBounded):
             )
         return float(np.log(low + self.offset)), float(np.log(high + self.offset))
 
-    def _value(self, values: Vector) -> Vector:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(values + self.offset))
+    @property
+    def steps(self) -> Steps:
+        """The logarithm, behind the offset."""
+        return (("add", self.offset), ("log",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +70,10 @@ class Power(OfBounded):
         turns = low < 0 < high and self.exponent % 2 == 0
         return (0.0 if turns else ends[0]), ends[1]
 
-    def _value(self, values: Vector) -> Vector:
-        with np.errstate(all="ignore"):
-            return np.asarray(np.power(values, self.exponent))
+    @property
+    def steps(self) -> Steps:
+        """The power."""
+        return (("power", self.exponent),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +109,7 @@ class Scaled(OfBounded):
     def _ends(self, low: float, high: float) -> Bounds:
         return (low - self.center) / self.spread, (high - self.center) / self.spread
 
-    def _value(self, values: Vector) -> Vector:
-        return (values - self.center) / self.spread
+    @property
+    def steps(self) -> Steps:
+        """The distance in spreads."""
+        return (("subtract", self.center), ("divide", self.spread))

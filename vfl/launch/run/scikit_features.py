@@ -23,13 +23,11 @@ from vfl.features import (
     DateParts,
     Feature,
     Hashed,
-    Log,
     Ordinal,
-    Power,
-    Scaled,
     Spline,
     own_of,
 )
+from vfl.features.base import OfBounded
 from vfl.launch.run.scikit_columns import cells_step, function_step, plain_steps, spellings
 
 if TYPE_CHECKING:
@@ -114,14 +112,15 @@ def _of_number(declared: Feature, pd: Any) -> list[Any]:
             function_step(frame.mul, other=2 * math.pi / declared.period),
         ]
         return [*turned, _circle(), function_step(np.nan_to_num, nan=0.0)]
-    low, high = declared.bounds or (-np.inf, np.inf)  # type: ignore[attr-defined]
+    if not isinstance(declared, OfBounded):
+        raise SpecificationError(
+            f"scikit-learn has no transformer for columns of kind {declared.kind}: keep vfl's own model"
+        )
+    low, high = declared.bounds or (-np.inf, np.inf)
     steps = [function_step(frame.clip, lower=low, upper=high)]
-    if isinstance(declared, Log):
-        steps += [function_step(frame.add, other=declared.offset), function_step(np.log)]
-    elif isinstance(declared, Power):
-        steps += [function_step(frame.pow, other=declared.exponent)]
-    elif isinstance(declared, Scaled):
-        steps += [function_step(frame.sub, other=declared.center), function_step(frame.div, other=declared.spread)]
+    for name, *argument in declared.steps:
+        of_frame = getattr(frame, {"power": "pow"}.get(name, name), None)
+        steps.append(function_step(of_frame, other=argument[0]) if argument else function_step(getattr(np, name)))
     (ends,) = declared.ranges
     steps.append(function_step(frame.clip, lower=ends[0], upper=ends[1]))
     if declared.missing is not None:

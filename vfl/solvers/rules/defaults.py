@@ -72,6 +72,11 @@ def label_share(problem: Problem) -> float:
     clear = (problem.mu or 0.0) * problem.n_records
     if not has_spread(problem) or clear < SPREAD_FROM:
         return 0.0
+    return spread_share(clear)
+
+
+def spread_share(clear: float) -> float:
+    """Return the share of μ² for mean and spread of the labels, given μn. The noise of a bin is then as in `label_share`."""
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
 

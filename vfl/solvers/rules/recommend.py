@@ -43,6 +43,7 @@ import numpy as np
 from vfl import markup
 from vfl.penalties import declares_sparse
 from vfl.solvers.rules.defaults import off_centre, signal_to_noise
+from vfl.solvers.rules.record_defaults import cap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +186,7 @@ def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, fl
         return 0.0, a * ρ**-b, RANGES["off centre"]
     bounded = math.isfinite(problem.loss.slope)
     factor, a, b = BOUNDED if bounded else CENTRED
-    c = min(1.5, max(0.3, 0.065 * ρ**0.4)) if bounded else min(2.5, max(0.12, 0.07 * ρ**0.4))
+    c = cap_of("bounded" if bounded else "centred", ρ)
     # A run stops early where noise would outweigh what is learnt, so that noise alone leaves no more than everything.
     return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
 
