@@ -160,8 +160,8 @@ class Coordinator:
 
     def run(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome]:
-        """Yield the plan, the reservation, and a record for every query; return the outcome.
+    ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome | None]:
+        """Yield the plan, the reservation, and a record for every query; return the outcome, None for a run that only counts.
 
         The whole plan is reserved before any party computes on its columns. Every release is charged before it is made.
 
@@ -174,6 +174,9 @@ class Coordinator:
         plan = make_plan(job, agreed_records(greetings))
         if log.n_records not in (None, plan.n_records):
             raise DataError("the parties hold different records from those at the start of this run: start a new run")
+        if budget.counts:
+            yield plan
+            return None
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # its log holds no round, so the run begins again
@@ -249,4 +252,5 @@ class Coordinator:
     ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
         """Yield the events of `run`, then its return value, for transports without return values of generators."""
         outcome = yield from self.run(job, budget, log)
-        yield outcome
+        if outcome is not None:
+            yield outcome

@@ -419,7 +419,8 @@ class PartyActor(Serving, ServiceActor):
         """Take the party's source, once its owner has agreed to the job. salt, cores : for an alignment."""
         task = self._task
         spec = _opened(source)
-        agreed = consented(task, spec, self._policy)
+        begins = bool(salt) and not self._keeping.resumed  # a party that restarts is given no salt
+        agreed = consented(task, spec, self._policy, begins=begins)
         if self._shards:
             require_rereadable(spec, party=self._name)
         read = (

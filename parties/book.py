@@ -16,10 +16,12 @@ from parties.charges import Charges
 from parties.consent import Refusal
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.messages import BookHeads, Phase
+from vfl.planning import cheapest
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
-from vfl.privacy.ledger.composition import cost, epsilon_of
+from vfl.privacy.ledger.composition import accounting_for, capacity, cost, epsilon_of, plan_cost
+from vfl.privacy.ledger.reservation import Preview
 from vfl.privacy.spending import UNIT_BITS
 from vfl.types import Adjacency
 
@@ -36,9 +38,53 @@ OTHERS = ReleaseKey(-1)
 """Key of the entry that charges the releases of other participants in a run; no release of this party has this key."""
 
 
+_OVER = "more than that was released before, or is reserved"
+
+
 def account_of(party: str) -> str:
     """Return the account of a party's releases in its book."""
     return f"party {party}"
+
+
+def require_room(policy: Policy, party: str, *jobs: Job) -> None:
+    """Raise ConsentRefused if the owner's book cannot hold jobs together, whatever the number of records; reads no data.
+
+    Call it before records are aligned: the book reserves the plan of a run when n is known. A run that a book holds open may go
+    on, so that its job is not counted again here.
+    """
+    plans = [cheapest(job) for job in jobs if job.privacy is not None]
+    releases = tuple(release for plan in plans if plan is not None for release in plan.releases)
+    if not releases:
+        return
+    total, scope = policy.total, None
+    if policy.book.exists():
+        with _ledger_of(policy).read() as state:
+            scope = state.scopes.get(account_of(party))
+    digests = {job.digest for job in jobs}
+    if scope is not None and any(run.account.job in digests for run in scope.open.values()):
+        return
+    way = (scope and scope.accounting) or accounting_for(releases)
+    committed, cap = 0 if scope is None else scope.committed, capacity(way, total.epsilon, total.delta)
+    asked, left = plan_cost(releases, way), max(cap - committed, 0)
+    if committed > cap:
+        Refusal(jobs[0], party)("[total]", _OVER)
+    if asked > left:
+        spent, wanted, free = (epsilon_of(way, units, total.delta) for units in (committed, asked, left))
+        preview = Preview(
+            total.epsilon, total.delta, spent, wanted, min(total.epsilon, free), False, way.value, account_of(party)
+        )
+        Refusal(jobs[0], party)("[total]", _full(preview, "at least "))
+
+
+def _ledger_of(policy: Policy) -> SqliteLedger:
+    return SqliteLedger(policy.book, allow_network_file_system=policy.allow_network_file_system, owner_only=True)
+
+
+def _full(asked: Preview, bound: str = "") -> str:
+    return (
+        f"its book has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or reserved, the job asks "
+        f"for {bound}ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +121,7 @@ class PartyBook(Charges):
         super().__init__(job, party)
         self._policy = policy
         self._account = account_of(party)
-        self._ledger = SqliteLedger(
-            policy.book, allow_network_file_system=policy.allow_network_file_system, owner_only=True
-        )
+        self._ledger = _ledger_of(policy)
         self._refuse = Refusal(job, party)
         self._reservation: DatasetReservation | None = None
         self._fresh = False
@@ -155,11 +199,7 @@ class PartyBook(Charges):
             try:
                 self._reservation = book.reserve(plan.releases, job=self._job.digest, run=run)
             except BudgetExceeded:
-                self._refuse(
-                    "[total]",
-                    f"its book has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or "
-                    f"reserved, the job asks for ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left",
-                )
+                self._refuse("[total]", _full(asked))
             self._fresh = True
         self._run = run
         self._made = set(self._reservation.charged())
@@ -177,7 +217,7 @@ class PartyBook(Charges):
         except LedgerError:
             raise
         except BudgetError:
-            self._refuse("[total]", "more than that was released before, or is reserved")
+            self._refuse("[total]", _OVER)
 
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from parties.allowed import matches, require_listed
 from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
+from vfl.job.flags import flags_of, voids
 from vfl.secure.specification import SEPARATE
 
 if TYPE_CHECKING:
@@ -274,14 +275,8 @@ def require_source(policy: Policy | None, party: str, source: str, what: str, *,
 
 
 def _not_private(job: Job) -> str:
-    """Return why the job's certificate would say NOT PRIVATE; '' when it would not."""
-    if job.privacy is None:
-        return "it trains without privacy"
-    if job.privacy.noise is not None:
-        return "its noise is seeded, so anybody who has the seed can take it off"
-    if job.privacy.smoothness == "data":
-        return "it takes smoothness from data, un-noised and uncharged"
-    return job.uncharged or (f"it rests on {job.read_from_data}, read from the records" if job.read_from_data else "")
+    """Return why the job's certificate would give no guarantee; '' when it would give one."""
+    return next((flag for flag in flags_of(job) if voids((flag,))), "")
 
 
 def _question(job: Job, party: str) -> str:

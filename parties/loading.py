@@ -49,16 +49,21 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-def consented(task: PartyTask, source: Any, policy: str | None = None) -> Policy | None:
+def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins: bool = False) -> Policy | None:
     """Return the owner's policy once it has agreed to job and source, None where it has none; ConsentRefused otherwise.
 
     Without a policy, an address is refused unless the owner listed it (parties.allowed).
 
     policy : path of its owner's policy (parties.consent), read here, before any data are opened.
+    begins : no process has begun the run, so the owner's book must have room for it.
     """
     agreed = policy_of(policy)
     if agreed is not None:
         agreed.check(task.job, task.party)
+        if begins:
+            from parties.book import require_room
+
+            require_room(agreed, task.party, task.job)
     require_source(agreed, task.party, name_of(source), f"job {task.job.name!r}")
     return agreed
 

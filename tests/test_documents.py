@@ -44,7 +44,8 @@ def test_json_that_no_reader_expects_is_refused(text: str | bytes) -> None:
     [
         f"a = {'[' * 10**4}",
         f"a = {'[' * (DEPTH + 2)}{']' * (DEPTH + 2)}",
-        f"{'.'.join('a' * 5000)} = 1",
+        f"{'.'.join('a' * 10**6)} = 1",  # tomllib alone takes hours
+        "b = {" + " . ".join(['"a"'] * 10**5) + " = 1}",
         f"[{'.'.join('a' * (DEPTH + 2))}]",
         f"a = {'1' * 5000}",
         f"a = [0x{'f' * 5000}]",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from contextlib import contextmanager
@@ -73,12 +74,20 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEPTH},}}", re.ASCII)
+"""A dotted key of more than DEPTH parts, for which tomllib takes time in the square of their number."""
+
+
 def parse_toml(text: str | bytes) -> dict[str, Any]:
     """Return the table of a text in TOML, UTF-8 if it is bytes."""
     if len(text) > LARGEST_TOML:
         raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
+    text = text if isinstance(text, str) else text.decode()
+    if _DEEP_KEY.search(text):
+        raise _too_deep()
     try:
-        value = tomllib.loads(text if isinstance(text, str) else text.decode())
+        value = tomllib.loads(text)
     except RecursionError:
         raise _too_deep() from None
     _check(value)

@@ -44,6 +44,7 @@ class Budget:
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     sealed : the run is one trial of a private selection, which was charged whole before. Its own releases are charged to a book
         in memory, whose cap is the trial's budget, and no record of a round holds a released value.
+    counts : the run ends with its plan, which states n: nothing is reserved, and nothing is computed on columns.
     """
 
     run: str
@@ -52,6 +53,7 @@ class Budget:
     head: Head | None = None
     allow_network_file_system: bool = False
     sealed: bool = False
+    counts: bool = False
 
     def open(self) -> SqliteLedger | None:
         """Return the run's ledger; None for a budget in memory."""
@@ -66,10 +68,9 @@ class Budget:
             ledger.show()  # raises LedgerError with the command that creates it
 
     def require_room(self, job: Job, plan: Plan) -> None:
-        """Raise BudgetExceeded if the data set's budget cannot hold a plan for the largest number of records.
+        """Raise BudgetExceeded if the data set's budget cannot hold the cheapest plan of a job, for any number of records.
 
-        δ = 1/n² falls with n, and with it the budget that a plan asks for. Call it where `find` may be called, before
-        records are aligned: the run reserves its own plan when n is known.
+        Call it where `find` may be called, before records are aligned: the run reserves its own plan when n is known.
         """
         ledger = self.open()
         if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():

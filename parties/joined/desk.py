@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of
 from parties.allowed import name_of
+from parties.book import require_room
 from parties.consent import Policy, policy_of
 from parties.joined.sealing import Sealing
 from parties.joined.work import PredictingWork, TrainingWork
@@ -251,6 +252,8 @@ class Desk:
         source = self._source(offer.source)
         if part is None:
             policy.check_source(self.party, name_of(source), f"job {job.name!r}", owners=True)
+            if not offer.resumed:
+                require_room(policy, self.party, job)
         keeping = Keeping(self._indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
         task = job.for_party(self.party)
         aligning = AlignmentService(

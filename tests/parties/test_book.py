@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.charging.budget import Budget
+from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Round
+from parties.alignment.participant import Alignment
 from parties.book import OTHERS, PartyBook, account_of
 from parties.consent import Policy
 from parties.loading import load
@@ -194,16 +195,37 @@ class TestCap:
         place.allow("telco", 2.0)
         place.run(job(1.5), "r1")
         monkeypatch.setattr(CryptographicNoise, "stream", _never)
+        late = dataclasses.replace(job(), privacy=vfl.Privacy(epsilon=1.2))  # δ = 1/n²: its cost waits for n
         with pytest.raises(ConsentRefused) as raised:
-            place.run(job(1.6), "r2")
+            place.run(late, "r2")
         said = str(raised.value)
         assert said.startswith("party 'telco' refuses job 'job' by its policy's [total]: its book has ε = 1.5 of ε = 2")
-        assert "the job asks for ε = 1.6 and ε = " in said
+        assert "the job asks for ε = " in said
         # Its reservation is free again, in the ledger and in the book that had agreed.
         (ledger,) = SqliteLedger(place.ledger).show()
         assert [run.status for run in ledger.runs] == ["settled", "refunded"]
         assert [run.status for run in place.balance("bank").runs] == ["settled", "refunded"]
         assert [run.status for run in place.balance("telco").runs] == ["settled"]
+
+    def test_a_full_book_refuses_before_records_are_aligned(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec = dataclasses.replace(job(1.6), id="id", dataset=None)
+        data = {q: {c: table()[c] for c in PARTITION.wanted(q)} | {"id": range(N)} for q in PARTITION.parties}
+        asked = {party: vfl.Source(data[party], policy=place.policies[party]) for party in data}
+        place.allow("telco", 1.5)
+        monkeypatch.setattr(Alignment, "__init__", _never)
+        for begin in (vfl.align, vfl.train):
+            with pytest.raises(ConsentRefused, match=r"'telco' refuses job 'job' by its policy's \[total\]"):
+                begin(spec, asked, at=vfl.InProcess())
+
+    def test_a_run_that_reserved_goes_on_under_a_full_book(self, place: Place) -> None:
+        place.allow("telco", 1.5)
+        begun = place.events(job(1.5))
+        next(event for event in begun if isinstance(event, Reserved))
+        begun.close()
+        *_, outcome = place.events(job(1.5), resumed=True)
+        assert isinstance(outcome, Outcome)
 
     def test_delta_left_open_is_checked_once_n_is_known(self, place: Place) -> None:
         place.allow("bank", 4.0, "[job]\nepsilon = 1.0\ndelta = 1e-5\n")

@@ -21,6 +21,7 @@ from parties.daily_count import DailyCount
 from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
 from vfl.job import file as jobfile
+from vfl.job.start import Start
 
 PARTITION = vfl.FeaturePartition({"bank": ["income", "age"], "telco": ["calls"]}, label=("bank", "default"))
 BOUNDS = {"income": (0.0, 1.0), "age": (0.0, 1.0), "calls": (0.0, 1.0)}
@@ -146,17 +147,18 @@ class TestThreatModel:
 
 
 @pytest.mark.parametrize(
-    "privacy",
+    "changes",
     [
-        None,
-        vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1)),
-        vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="data"),
+        {"privacy": None},
+        {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1))},
+        {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="data")},
+        {"start": Start(model="0" * 64, coefficients=dict.fromkeys((*BOUNDS, "(intercept)"), 0.5), private=False)},
     ],
-    ids=["none", "seeded", "smoothness from data"],
+    ids=["none", "seeded", "smoothness from data", "a start without a guarantee"],
 )
-def test_not_private_jobs_need_their_own_consent(privacy: vfl.Privacy | None) -> None:
-    refused("allow_non_private", policy(), job(privacy=privacy))
-    policy(allow_non_private=True).check(job(privacy=privacy), "bank")
+def test_not_private_jobs_need_their_own_consent(changes: dict[str, Any]) -> None:
+    refused("allow_non_private", policy(), job(**changes))
+    policy(allow_non_private=True).check(job(**changes), "bank")
 
 
 def test_limits_of_one_job_hold_for_either_number() -> None:

@@ -17,12 +17,13 @@ from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from parties.loading import load
 from tests.benchmarks.timing import follow
+from tests.tuning.setting import job as tuning_job
 from vfl.errors import SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.measuring import Echo, measure
 from vfl.launch.sources import sources_of
 from vfl.launch.train import stream
-from vfl.planning import plan
+from vfl.planning import cheapest, plan
 from vfl.planning.cost import (
     CLUSTER,
     FEDERATION,
@@ -39,7 +40,9 @@ from vfl.planning.cost import (
     table,
 )
 from vfl.planning.machine import Machine, stored_at
+from vfl.privacy.ledger.composition import accounting_for, plan_cost
 from vfl.shards.lending import Borrower, Lender
+from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -307,3 +310,14 @@ def test_a_machine_is_measured_without_ray() -> None:
     assert 1e-11 < found.update_seconds < 1e-6
     assert found.trip_seconds == Machine().trip_seconds
     assert cost_of(sizes_of(plan(job(), 1000)), found, INPROCESS).seconds > 0.0
+
+
+@pytest.mark.parametrize("name", sorted(set(SOLVERS) - {"NoisyGram"}))
+@pytest.mark.parametrize("delta", [1e-6, None])
+def test_a_job_is_refused_before_its_n_is_known_only_if_every_n_costs_too_much(name: str, delta: float | None) -> None:
+    spec = tuning_job(solver=SOLVERS[name](), holdout=None, privacy=vfl.Privacy(epsilon=1.0, delta=delta))
+    least = cheapest(spec)  # raises for no job that some n lets run
+    for n_records in (300, 100_000):
+        made = plan(spec, n_records)
+        way = accounting_for(made.releases)
+        assert least is None or plan_cost(least.releases, way) <= plan_cost(made.releases, way) * (1 + 1e-12)

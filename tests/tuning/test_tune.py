@@ -446,3 +446,29 @@ def test_the_certificate_is_read_back_and_its_events_are_selections(tmp_path):
     report = verify_run(tmp_path / "run")
     assert report.ok, report
     assert "candidate" in {check.name: check for check in report.checks}["choice"].finding
+
+
+def test_a_tune_finds_n_as_a_run_does_where_delta_stands_for_it(tmp_path):
+    spec = job(privacy=vfl.Privacy(epsilon=1.0), id="id")
+    whole = table().assign(id=range(400))
+    sources = {"bank": whole[["id", "a", "b", "y"]][:390], "telco": whole[["id", "c", "d"]][10:]}
+    opened = {party: vfl.Source(sources[party], policy=tmp_path / f"{party}.toml") for party in sources}
+    for party in sources:
+        policy = 'format = 1\njobs = ["small"]\n[total]\nepsilon = 5.0\ndelta = 1e-5\n'
+        (tmp_path / f"{party}.toml").write_text(policy)
+    found = tuned(spec, opened, at=vfl.InProcess(), output=tmp_path / "out")
+    assert found.certificate.n_records == 380
+    assert found.certificate.delta == pytest.approx(1 / 380**2)
+    (book,) = vfl.SqliteLedger(tmp_path / "bank.book").show()
+    assert [run.status for run in book.runs] == ["settled"] * 3  # finding n has reserved nothing
+
+
+def test_owners_that_hold_no_budget_for_all_trials_refuse_before_the_charge(tmp_path):
+    trial = tuning_of(job(), CANDIDATES).trial_epsilon
+    policy = f'format = 1\njobs = ["small"]\n[total]\nepsilon = {1.2 * trial}\ndelta = 1e-6\n'
+    (tmp_path / "bank.toml").write_text(policy)
+    data = vfl.Source(table(), policy={"bank": tmp_path / "bank.toml"})
+    ledger = ledger_of(tmp_path / "ledger.db")
+    with pytest.raises(ConsentRefused, match=r"\[total\]"):
+        tuned(job(dataset="small"), data, at=vfl.InProcess(), ledger=tmp_path / "ledger.db")
+    assert charges(ledger) == []

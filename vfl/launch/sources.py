@@ -73,18 +73,23 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
     return isinstance(data, Mapping) and any(name in partition.parties for name in data)
 
 
-def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *, here: bool = False) -> None:
+def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, here: bool = False) -> None:
     """Ask every owner's policy about the job before one file of all parties is opened here. Raises ConsentRefused.
 
     Parties that have sources of their own ask by themselves, where they open them.
 
     here : all parties compute in this process, so that its policies are theirs: ask them whatever the data are.
+    others : jobs on the same data that run too; the owners' books must have room for all of them together.
     """
+    from parties.book import require_room
     from parties.loading import consented
 
     if here or not (isinstance(data, Mapping) or in_memory(data)):
         for party, source in named_for(job.partition, data).items():
-            consented(job.for_party(party), source, policies.get(party))
+            for each in (job, *others):
+                agreed = consented(each.for_party(party), source, policies.get(party))
+            if others and agreed is not None:
+                require_room(agreed, party, *others)
 
 
 def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None) -> dict[str, str]:

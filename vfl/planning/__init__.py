@@ -5,13 +5,13 @@ from __future__ import annotations
 from vfl.planning.forecast import Forecast, forecast
 from vfl.planning.public_problem import layout_of, problem_of
 from vfl.planning.quality import Range
-from vfl.planning.run_plan import MANY, Plan, check, inquiries_of, plan, recommend, warnings_of
+from vfl.planning.run_plan import Plan, cheapest, check, inquiries_of, plan, recommend, warnings_of
 
 __all__ = [
-    "MANY",
     "Forecast",
     "Plan",
     "Range",
+    "cheapest",
     "check",
     "forecast",
     "inquiries_of",

@@ -317,9 +317,19 @@ def check(job: Job) -> Plan:
     for n_records in (MANY, 10**6, 10**3):
         try:
             return plan(job.on_all_records(), n_records)
-        except SpecificationError as error:
+        except (SpecificationError, PrivacyError) as error:
             refused = error
     raise refused
+
+
+def cheapest(job: Job) -> Plan | None:
+    """Return a plan of training that asks for at most as much as the plan for any n; None if none is known.
+
+    δ = 1/n² falls with n, and with it the budget that a plan asks for. A secret sample depends on n in other ways.
+    """
+    largest = check(job)
+    sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)
+    return None if sampled or largest.n_records < MANY else largest
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:

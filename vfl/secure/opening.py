@@ -44,6 +44,8 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
             f"party {party!r} disclosed words different from those that it had committed to: nothing is released, and the "
             "charge stays. Ask its owner which software it runs"
         )
+    if len(contribution.words) % 8:
+        raise FederationError(f"party {party!r} disclosed words of an opening that are not whole")
     return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
 
 

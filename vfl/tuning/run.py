@@ -149,7 +149,8 @@ def tune(
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
     inclusion : a whole number a; the larger, the surer is the best candidate considered, and the noisier is each trial.
-    n_records : n, needed before the first trial if privacy.delta is left out; known without it for one table in memory.
+    n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n²: None then opens the
+        sources, and aligns the records, to find n before anything is charged.
     watch : called with `Begun` for every trial; None issues the plan's warnings as vfl.PrivacyWarning.
     Others : as for `vfl.train`. With an output, `resume` continues a tune that was cut off.
 
@@ -157,13 +158,16 @@ def tune(
     """
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
     place, data, policies, indexes = located(tuning.jobs[0].partition.parties, data, at)
-    tuning = tuning.with_delta(n_records if n_records is not None else _counted(data))
-    first = tuning.trials[0]
+    first = tuning.jobs[0]
     budget = new_budget(first, ledger)
-    for each in tuning.trials:
+    for each in tuning.jobs:
         budget.check(each)
     budget.find()
     settings = _settings_of(replace(first, dataset=None), place, data, policies, indexes)
+    for each in tuning.jobs:
+        check_job(each)
+    if tuning.delta is None:
+        tuning = tuning.with_delta(n_records or _found(first, settings))
     for each in tuning.trials:
         check_job(each)
     if n_records is not None:
@@ -322,9 +326,10 @@ class _Tune:
         """Run the remaining trials, then release the winner."""
         tuning, job = self._tuning, self._tuning.trials[0]
         try:
-            sources = asked_sources(job, self._settings, *tuning.trials)  # a later refusal would come after the charge
-            self._sealed.open()
             left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
+            remaining = [tuning.trials[number] for number in left]  # a later refusal would come after the charge
+            sources = asked_sources(job, self._settings, *remaining) if left else {}
+            self._sealed.open()
             with contextlib.ExitStack() as stack:
                 if left and isinstance(self._settings.place, Ray):  # one connection for all trials
                     stack.enter_context(connected(len(job.partition.parties) + 1, self._settings.place.address))
@@ -479,14 +484,13 @@ def _loaded(folder: Path, tuning: Tuning) -> Tuned:
     return Tuned(result, number, found.measures[tuning.score] if found else None, tuning)
 
 
-def _counted(data: Any) -> int | None:
-    """Return n of one table in memory; None for anything else, which its owner opens."""
-    rows = getattr(data, "num_rows", None)
-    if isinstance(rows, int):
-        return rows
-    if isinstance(data, dict) or not hasattr(data, "__len__") or isinstance(data, str | bytes):
-        return None
-    return len(data)
+def _found(job: Job, settings: Settings) -> int:
+    """Return n, as a run of the job finds it: its owners agree, records are aligned, and nothing is reserved."""
+    sources = asked_sources(job, settings)
+    budget = Budget(uuid.uuid4().hex, sealed=True, counts=True)
+    events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=settings.arrangement)
+    with contextlib.closing(events) as watched:  # type: ignore[type-var]
+        return next(event.n_records for event in watched if isinstance(event, Plan))
 
 
 def _settings_of(

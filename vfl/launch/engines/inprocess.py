@@ -122,7 +122,11 @@ def run(
     place, arrangement = place or InProcess(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
-    agreed = {name: consented(task, there[name], arrangement.policies.get(name)) for name, task in tasks.items()}
+    begins = not (budget.resumed or budget.sealed)  # whoever starts a sealed run asks for all its trials together
+    agreed = {
+        name: consented(task, there[name], arrangement.policies.get(name), begins=begins)
+        for name, task in tasks.items()
+    }
     threads, shards = cores_each(place.cores, 1), place.shards  # the parties compute one after the other
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
@@ -145,7 +149,7 @@ def align_only(
     """Yield the progress of an alignment, then its outcome. Every owner's policy is checked before its data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
-        consented(task, sources[name], arrangement.policies.get(name))
+        consented(task, sources[name], arrangement.policies.get(name), begins=True)
     yield from _aligned(tasks, sources, arrangement, cores_each(place.cores, 1))
 
 

@@ -21,7 +21,7 @@ from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
-from vfl.planning import MANY, check
+from vfl.planning import cheapest, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,8 +65,8 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
     budget = new_budget(job, ledger)
     if not (isinstance(place, Ray) and place.address) and job.privacy is not None:
         budget.find()  # before processes start and records are aligned
-        if job.dataset is not None and (largest := check(job)).n_records == MANY:
-            budget.require_room(job, largest)
+        if job.dataset is not None and (least := cheapest(job)) is not None:
+            budget.require_room(job, least)
     return Settings(budget=budget, place=place, data=data, arrangement=Arrangement(policies=policies, folders=indexes))
 
 
@@ -90,9 +90,8 @@ def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, An
     """
     if isinstance(settings.place, Organisations):
         return named_by_owners(job.partition, settings.data)
-    for each in (job, *others):
-        here = isinstance(settings.place, InProcess)
-        ask_owners(each, settings.data, settings.arrangement.policies, here=here)
+    here = isinstance(settings.place, InProcess)
+    ask_owners(job, settings.data, settings.arrangement.policies, *others, here=here)
     return sources_of(job, settings.data, ids=True)
 
 
