@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.arguments import require_number, require_whole
+from vfl.arguments import require_count, require_number, require_whole
 from vfl.auditing.bounds import MOST_RUNS, Claim, runs_for, shown
 from vfl.auditing.canaries import Canary, candidates, group_size, meeting, tables
 from vfl.auditing.likelihood import log_ratio, moved
@@ -146,10 +146,8 @@ class Audit:
         if self.taken_off:
             lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: about real records only")
         verdict = "PASS: nothing refutes the claim" if self.passed else "FAIL: the job does not keep its claim"
-        lines.append(
-            f"{verdict} (confidence {self.confidence:g}). An audit finds errors; it does not prove their absence."
-        )
-        return "\n".join(lines)
+        verdict += f" (confidence {self.confidence:g}). An audit finds errors; it does not prove their absence."
+        return "\n".join((*lines, verdict))
 
 
 def _lines(attack: Attack, delta: float) -> Iterator[tuple[str, str]]:
@@ -210,7 +208,8 @@ def audit(
     """
     started = time.perf_counter()
     _require(job, confidence, runs)
-    bare_job, taken_off = _without_real_records(job)
+    taken_off = tuple(name for name in ("dataset", "id") if getattr(job, name) is not None)
+    bare_job = replace(job, id=None, id_kind=None, dataset=None)
     public, n_records = _public(bare_job, public_data, n_records)
     plan = make_plan(bare_job, n_records)
     parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)
@@ -266,16 +265,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
     if not 0.5 < confidence < 1.0:
         raise SpecificationError(f"confidence must lie between 0.5 and 1, not {confidence!r}")
     if runs is not None:
-        require_whole("runs", runs)
-        if runs < 1:
-            raise SpecificationError(f"runs must be at least 1, not {runs!r}")
-
-
-def _without_real_records(job: Job) -> tuple[Job, tuple[str, ...]]:
-    """Return the job without what concerns real records, and the names of what was left out."""
-    named = {"dataset": job.dataset, "id": job.id}
-    left = tuple(name for name, value in named.items() if value is not None)
-    return replace(job, id=None, id_kind=None, dataset=None), left
+        require_count("runs", runs)
 
 
 def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None, int]:
@@ -386,11 +376,9 @@ def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] 
 def _rehearsal(
     plan: Plan, canary: Canary, positions: Integers, held_out: np.ndarray, public: dict[str, Any] | None
 ) -> Rehearsal:
-    second, first = (
-        world_of(plan.job, table) for table in reversed(tables(plan.job, canary, positions, plan.n_records, public))
-    )
+    on1, on0 = tables(plan.job, canary, positions, plan.n_records, public)
     trained = (np.cumsum(~held_out) - 1)[positions[~held_out[positions]]]
-    return Rehearsal(plan, (second, first), trained, canary.name)
+    return Rehearsal(plan, (world_of(plan.job, on0), world_of(plan.job, on1)), trained, canary.name)
 
 
 def _reach(run: Transcript, size: int, claim: Claim) -> float:

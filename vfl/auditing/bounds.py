@@ -91,10 +91,8 @@ class Claim:
         if self.gaussian:
             mu = 2.0 * float(ndtri(accuracy)) / size
             return epsilon_of(mu, self.delta), mu
-        low, high = 0.0, 1.0
-        while _group_accuracy(high, self.delta, size) < accuracy and high < 100.0:
-            high *= 2.0
-        for _ in range(60):
+        low, high = 0.0, 128.0
+        for _ in range(70):
             middle = (low + high) / 2.0
             low, high = (middle, high) if _group_accuracy(middle, self.delta, size) < accuracy else (low, middle)
         return low, None

@@ -35,19 +35,21 @@ def log_ratio(releases: Iterable[Release]) -> float:
 
 
 def _ratio(release: Release) -> float:
+    from scipy.special import logsumexp
+
     s0, s1 = release.exact
     u, event = release.value, release.event
     if release.selection:
         winner = int(u[0])
         if event is None:
             return CERTAIN * (float(s1[winner] == s1.max()) - float(s0[winner] == s0.max()))
-        return float((s1[winner] - _log_sum(s1)) - (s0[winner] - _log_sum(s0)))
+        return float((s1[winner] - logsumexp(s1)) - (s0[winner] - logsumexp(s0)))
     if isinstance(event, PoissonSubsampledGaussian) and release.absent is not None:
         before = _mixed(u, release.absent, s0, event)
         return _mixed(u, release.absent, s1, event) - before
     if event is None:
         return CERTAIN * (float(np.array_equal(u, s1)) - float(np.array_equal(u, s0)))
-    return float((s1 - s0) @ (2.0 * u - s0 - s1)) / (2.0 * _sigma(event) ** 2)
+    return float((s1 - s0) @ (2.0 * u - s0 - s1)) / (2.0 * _gaussian(event).sigma ** 2)
 
 
 def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledGaussian) -> float:
@@ -56,11 +58,6 @@ def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledG
     if event.rate == 1.0:
         return log_drawn
     return float(np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + log_drawn))
-
-
-def _log_sum(logits: Vector) -> float:
-    top = float(logits.max())
-    return top + math.log(float(np.exp(logits - top).sum()))
 
 
 def moved(release: Release) -> float:
@@ -75,19 +72,19 @@ def moved(release: Release) -> float:
     shift = float(np.linalg.norm(s1 - s0))
     if release.event is None:
         return math.inf if shift else 0.0
-    return shift / _sigma(release.event)
+    return shift / _gaussian(release.event).sigma
 
 
 def allowed(event: Event) -> float:
     """Return the most that one record may move a release with this event, in the units of `moved`: Δ/σ, or ε/2."""
-    if isinstance(event, BoundedRange):
-        return event.epsilon / 2.0
-    if isinstance(event, Gaussian | PoissonSubsampledGaussian):
-        return event.sensitivity / event.sigma
-    raise UnknownEvent(f"an audit knows no {type(event).__name__} event: it audits Gaussian releases and selections")
+    return (
+        event.epsilon / 2.0
+        if isinstance(event, BoundedRange)
+        else _gaussian(event).sensitivity / _gaussian(event).sigma
+    )
 
 
-def _sigma(event: Event) -> float:
+def _gaussian(event: Event) -> Gaussian | PoissonSubsampledGaussian:
     if isinstance(event, Gaussian | PoissonSubsampledGaussian):
-        return event.sigma
+        return event
     raise UnknownEvent(f"an audit knows no {type(event).__name__} event: it audits Gaussian releases and selections")

@@ -64,9 +64,9 @@ Made = tuple[str, float, str]
 
 def _charges(runs: Sequence[Transcript]) -> Check:
     """Check that a charge covers every release."""
-    unpaid = [release.name for run in runs for release in run.releases if not release.paid]
-    made = sum(len(run.releases) for run in runs)
-    said = f"{unpaid[0]}: nothing is charged for it" if unpaid else f"all {made:,} releases are paid for"
+    made = [release for run in runs for release in run.releases]
+    unpaid = [release.name for release in made if not release.paid]
+    said = f"{unpaid[0]}: nothing is charged for it" if unpaid else f"all {len(made):,} releases are paid for"
     return Check("charges", 0.0 if unpaid else 1.0, not unpaid, said)
 
 
@@ -211,16 +211,16 @@ def _choices(runs: Sequence[Transcript]) -> Made | None:
 
     E[ratio] = 1 for a correct job, also of a mean of ratios, so it exceeds 1/p with probability at most p (Ville 1939).
     """
+    from scipy.special import logsumexp
+
     made = [release for run in runs for release in run.releases if release.selection and release.event is not None]
     if not made:
         return None
     totals = dict.fromkeys(TEMPERATURES, 0.0)
     for release in made:
-        winner, scores = int(release.value[0]), release.true
-        top = scores.max()
-        log_sum = {t: math.log(float(np.exp(t * (scores - top)).sum())) for t in (1.0, *TEMPERATURES)}
+        scores, winner = release.true, int(release.value[0])
         for t in TEMPERATURES:
-            totals[t] += (t - 1.0) * float(scores[winner] - top) - log_sum[t] + log_sum[1.0]
+            totals[t] += (t - 1.0) * float(scores[winner]) - float(logsumexp(t * scores) - logsumexp(scores))
     best = max(totals, key=totals.__getitem__)
     log_e = float(np.logaddexp.reduce(list(totals.values()))) - math.log(len(totals))
     said = f"{len(made):,} selections"

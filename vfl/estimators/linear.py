@@ -106,11 +106,7 @@ class VerticalRidge(VerticalLinearRegression):
 
     Parameters
     ----------
-    alpha : strength of the penalty, λ = alpha/n. All others as for VerticalLinearRegression.
-
-    Attributes
-    ----------
-    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    alpha : strength of the penalty, λ = alpha/n. All others, and all attributes, as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0
@@ -128,11 +124,7 @@ class VerticalLasso(VerticalLinearRegression):
 
     Parameters
     ----------
-    alpha : strength of the penalty. All others as for VerticalLinearRegression.
-
-    Attributes
-    ----------
-    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    alpha : strength of the penalty. All others, and all attributes, as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0
@@ -150,11 +142,8 @@ class VerticalElasticNet(VerticalLinearRegression):
 
     Parameters
     ----------
-    alpha : strength of the penalty. l1_ratio : share of the L1 norm. All others as for VerticalLinearRegression.
-
-    Attributes
-    ----------
-    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    alpha : strength of the penalty. l1_ratio : share of the L1 norm.
+    All others, and all attributes, as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0

@@ -58,38 +58,15 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
         so. Without privacy None is fine.
-    epsilon : ε; only None trains without privacy.
-    delta : δ; None takes 1/n².
-    at : 'inprocess', 'ray' (an actor for each party), or vfl.InProcess(...) or vfl.Ray(...).
-    partition : owners of the columns: None (one party), a number of parties, {party: its columns}, or a
-        vfl.FeaturePartition of X's columns.
-    bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
-        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
-        privacy None neither clamps nor scales.
-    fit_intercept : whether to add an unpenalised intercept.
-    penalty : a penalty such as vfl.L1(0.1), instead of the one that the other parameters state; None uses theirs.
-    solver : vfl.SkGD(...); None chooses all options by public rules.
-    max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
-    tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest
-        one; None takes 1e-9. Refused for private fits, since the moment of stopping would reveal something of the records.
-    random_state : orders the blocks of columns and does nothing else. It never seeds noise.
-    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
-    ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
-        certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
-    weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
-        hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
+    All others are those of VerticalLinearRegression.
 
     Attributes
     ----------
     coef_ : (1, p) coefficients in the units and order of X, (K, p) with K > 2 classes. intercept_ : (1,) or (K,).
     classes_ : (K,) labels, sorted; of two, the second is the positive one.
-    n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
-    certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
-    n_iter_ : number of passes over the coordinates.
+    certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : those of VerticalLinearRegression.
 
-    Raises vfl.errors, and scikit-learn's own errors for an X or y that is not numeric or holds NaN, or for shapes that do not
-    match. All of them come before any release. A fit without privacy that has not converged issues scikit-learn's
-    ConvergenceWarning.
+    Raises the errors of VerticalLinearRegression, all of them before any release.
     """
 
     C: float = 1.0

@@ -143,7 +143,8 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         self.best_estimator_ = winner
         self.best_index_ = tuned.candidate - 1
         self.best_params_ = grid[self.best_index_]
-        self.best_score_ = None if tuned.score is None else self._signed(tuned.score.value, tuned.tuning.score)
+        sign = 1.0 if tuned.tuning.score == "accuracy" else -1.0
+        self.best_score_ = None if tuned.score is None else sign * tuned.score.value
         self.best_score_error_ = None if tuned.score is None else tuned.score.error
         self.cv_results_ = {"params": grid}
         self.certificate_ = winner.certificate_
@@ -176,10 +177,6 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             ledger=None if ledger is None else str(Path(ledger).expanduser().resolve()),
             watch=_warn_once,
         )
-
-    @staticmethod
-    def _signed(value: float, measure: str) -> float:
-        return value if measure == "accuracy" else -value
 
     @available_if(_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:

@@ -58,7 +58,7 @@ def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
                 path = folder / file
                 if path.suffix == ".toml" and _holds(path, TABLE.encode(), 1 << 20):
                     found.jobs[path.relative_to(root).as_posix()] = path
-                elif path.suffix == ".db" and _begins(path, MAGIC):
+                elif path.suffix == ".db" and _holds(path, MAGIC, len(MAGIC)):
                     found.ledgers[path.relative_to(root).as_posix()] = path
     found.ledgers.update((str(path), path) for path in ledgers)
     return found
@@ -75,15 +75,8 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
         folders[:] = sorted(f for f in folders if not (inside or deep or f.startswith(".") or f in SKIPPED))
 
 
-def _begins(path: Path, magic: bytes) -> bool:
-    try:
-        with opened(path, follow=False) as file:
-            return file.read(len(magic)) == magic
-    except OSError:
-        return False
-
-
 def _holds(path: Path, text: bytes, limit: int) -> bool:
+    """Return True if the first `limit` bytes of a file hold a text."""
     try:
         with opened(path, follow=False) as file:
             return text in file.read(limit)

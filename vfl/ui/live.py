@@ -9,7 +9,7 @@ import fcntl
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,23 +95,23 @@ class Watched:
             return Progress(UNREADABLE, why="its log cannot be read")
         state = "running" if _locked(self.folder / checkpoint.NAME) else "interrupted"
         resumed = max(0, self._processes - 1)
+        begun = Progress(state, self._rounds, resumed=resumed)
         try:
             plan = self._planned()
         except VflError as error:
-            return Progress(state, self._rounds, resumed=resumed, why=f"its job cannot be planned: {error}")
+            return replace(begun, why=f"its job cannot be planned: {error}")
         if plan is None:
-            return Progress(state, self._rounds, resumed=resumed)
+            return begun
         if plan.problem.delta is None:
-            return Progress(state, self._rounds, plan.round_trips, resumed=resumed, why="no privacy")
+            return replace(begun, of=plan.round_trips, why="no privacy")
+        planned = replace(begun, of=plan.round_trips, cap=plan.epsilon)
         ledger = ledger_of(self.folder, self._start.get("ledger"), known)
         if ledger is None:
-            why = "its ledger is not in this folder: name it with --ledger"
-            return Progress(state, self._rounds, plan.round_trips, None, plan.epsilon, resumed, why)
+            return replace(planned, why="its ledger is not in this folder: name it with --ledger")
         try:
-            spent = self._epsilon(plan, ledger)
+            return replace(planned, epsilon=self._epsilon(plan, ledger))
         except VflError as error:
-            return Progress(state, self._rounds, plan.round_trips, None, plan.epsilon, resumed, str(error))
-        return Progress(state, self._rounds, plan.round_trips, spent, plan.epsilon, resumed)
+            return replace(planned, why=str(error))
 
     def _read(self) -> None:
         """Read the complete lines that were added to the log."""

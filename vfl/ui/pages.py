@@ -145,18 +145,15 @@ def job(base: str, name: str, spec: Job, n_records: int | None, positives: float
         element("button", "Plan", type="submit"),
         method="get",
     )
+    unread = (element("p", f"This cannot be read: {refused}", class_="bad"),)
     return page(
         name,
         base,
         element("h1", spec.name),
         element("p", name, class_="soft"),
-        section("Plan", asked, *(_unread(refused) if refused else _planned(spec, n_records, positives))),
+        section("Plan", asked, *(unread if refused else _planned(spec, n_records, positives))),
         section("Declarations", element("pre", _on_lines(to_toml(spec)))),
     )
-
-
-def _unread(refused: str) -> Iterable[Child]:
-    yield element("p", f"This cannot be read: {refused}", class_="bad")
 
 
 def _field(name: str, value: float | None) -> Markup:
@@ -182,12 +179,12 @@ def run(base: str, name: str, progress: Progress, facts: Facts | None, own: Mark
     """Return the page of a run. facts : of a finished one. own : section on its own ledger."""
     if facts is None:
         return page(name, base, element("h1", name), _at_work(base, name, progress), own)
-    others = [link(base, kind, name, said) for kind, said in (("report", "whole report"), ("card", "model card"))]
+    report, card = link(base, "report", name, "whole report"), link(base, "card", name, "model card")
     return page(
         name,
         base,
         element("h1", facts.certificate.job),
-        element("p", name, ": ", join(*_between(others, " · ")), class_="soft"),
+        element("p", name, ": ", report, " · ", card, class_="soft"),
         verdict(facts),
         findings(facts),
         tiles(facts),
@@ -196,13 +193,6 @@ def run(base: str, name: str, progress: Progress, facts: Facts | None, own: Mark
         particulars(facts),
         own,
     )
-
-
-def _between(items: list[Markup], sign: str) -> Iterable[Child]:
-    for k, item in enumerate(items):
-        if k:
-            yield sign
-        yield item
 
 
 def _at_work(base: str, name: str, progress: Progress) -> Markup:
@@ -217,32 +207,23 @@ def _at_work(base: str, name: str, progress: Progress) -> Markup:
         bars.append(element("p", "ε spent: ", spent))
     elif progress.why:
         bars.append(element("p", progress.why, class_="soft"))
-    advice = None
     if progress.state == "interrupted":
-        advice = element(
-            "p", "Continue it with ", element("code", "vfl resume"), " and the name of its folder.", class_="note"
-        )
-    return section("Progress", element("p", watched(base, name, progress)), *bars, advice)
+        resume = element("code", "vfl resume")
+        bars.append(element("p", "Continue it with ", resume, " and the name of its folder.", class_="note"))
+    return section("Progress", element("p", watched(base, name, progress)), *bars)
 
 
 def ledger(base: str, name: str, balances: tuple[Balance, ...]) -> str:
     """Return the page of a ledger, verified as it was read."""
     body = accounts(balances) if balances else element("p", "No data set has a cap yet.", class_="soft")
-    return page(name, base, element("h1", Path(name).name), *_place(name), body)
-
-
-def _place(name: str) -> tuple[Markup, ...]:
-    """Return the path below the folder as a paragraph, or nothing for a file of the folder itself."""
-    return (element("p", name, class_="soft"),) if Path(name).name != name else ()
+    below = element("p", name, class_="soft") if Path(name).name != name else None
+    return page(name, base, element("h1", Path(name).name), below, body)
 
 
 def _on_lines(toml: str) -> str:
     """Return TOML with each array of plain values on one line."""
-    return re.sub(r"\[\n((?:    [^\[\]\n]+,\n)+)\]", lambda found: f"[{', '.join(_items(found[1]))}]", toml)
-
-
-def _items(lines: str) -> list[str]:
-    return [line.strip().removesuffix(",") for line in lines.splitlines()]
+    joined = r"\[\n((?:    [^\[\]\n]+,\n)+)\]"
+    return re.sub(joined, lambda found: f"[{', '.join(line.strip(' ,') for line in found[1].splitlines())}]", toml)
 
 
 def accounts(balances: tuple[Balance, ...]) -> Markup:

@@ -13,7 +13,6 @@ A path can only name something that `vfl.ui.folder.find` found.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hmac
 import json
 import secrets
@@ -120,15 +119,15 @@ class Site:
         states: dict[str, tuple[Child, ...]] = {}
         until = time.monotonic() + PATIENCE
         for name, folder in found.runs.items():
-            work = functools.partial(self._state, found, name, folder)
+
+            def work(name: str = name, folder: Path = folder) -> tuple[Child, ...]:
+                return pages.state_of(self.base, name, folder, self._progress(found, folder))
+
             try:
                 states[name] = self._work.done(("state", name), min(ITEM, until - time.monotonic()), work)
             except (VflError, OSError, Refused) as error:
                 states[name] = (f"unreadable: {error}", "", "")
         return states
-
-    def _state(self, found: Found, name: str, folder: Path) -> tuple[Child, ...]:
-        return pages.state_of(self.base, name, folder, self._progress(found, folder))
 
     def _progress(self, found: Found, folder: Path) -> Progress:
         with self._lock:
@@ -137,7 +136,6 @@ class Site:
             return watched.progress(tuple(found.ledgers.values()))
 
     def _run(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        del query
         folder = _named(found.runs, name)
         progress = self._progress(found, folder)
         facts = self._gathered(found, folder) if progress.state == "finished" else None
@@ -148,15 +146,12 @@ class Site:
         return pages.run(self.base, name, progress, facts, section)
 
     def _live(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        del query
         return json.dumps(self._progress(found, _named(found.runs, name)).to_dict())
 
     def _report(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        del query
         return report_html(self._gathered(found, _named(found.runs, name)))
 
     def _card(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        del query
         facts = self._gathered(found, _named(found.runs, name))
         return card_html(f"Model card: {facts.certificate.job}", card(facts))
 
@@ -175,7 +170,6 @@ class Site:
         return pages.job(self.base, name, job, whole, _number(query, "positives"))
 
     def _ledger(self, found: Found, name: str, query: Mapping[str, str]) -> str:
-        del query
         return pages.ledger(self.base, name, SqliteLedger(_named(found.ledgers, name), readonly=True).show())
 
     def _gathered(self, found: Found, folder: Path) -> Facts:
