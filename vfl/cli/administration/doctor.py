@@ -44,10 +44,6 @@ def _version() -> str:
     return f"vfl {__version__}, Python {sys.version.split()[0]}"
 
 
-def _packages() -> str:
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-
-
 def _kernels() -> str:
     import numpy as np
 
@@ -78,10 +74,6 @@ def _ray() -> str:
         return f"starts, with {ray.cluster_resources().get('CPU', 0):g} CPU offered to one actor"
 
 
-def _machine() -> str:
-    return f"{os.cpu_count()} cores"
-
-
 def _measured() -> str:
     from vfl.launch.measuring import measure
 
@@ -96,8 +88,8 @@ def _measured() -> str:
 CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("version", _version),
     ("one place", _one_place),
-    ("packages", _packages),
-    ("machine", _machine),
+    ("packages", lambda: ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)),
+    ("machine", lambda: f"{os.cpu_count()} cores"),
     ("kernels", _kernels),
     ("noise", _noise),
     ("ray", _ray),

@@ -181,17 +181,9 @@ class Screen:
         joining = self._joining
         federation, name = joining.federation, joining.identity.name
         if self._as_json:
-            self._print(
-                {
-                    "event": "joining",
-                    "party": name,
-                    "federation": federation.name,
-                    "digest": federation.digest,
-                    "coordinator": federation.coordinator.name,
-                    "address": federation.address,
-                    "policy": None if joining.policy is None else str(joining.policy),
-                }
-            )
+            said = {"event": "joining", "party": name, "federation": federation.name, "digest": federation.digest}
+            said |= {"coordinator": federation.coordinator.name, "address": federation.address}
+            self._print(said | {"policy": None if joining.policy is None else str(joining.policy)})
             return
         click.echo(
             f"{name} joins federation {federation.name} (digest {federation.digest[:DIGITS]}): coordinator "

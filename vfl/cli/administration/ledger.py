@@ -12,12 +12,10 @@ import click
 from vfl.cli.options.jobs import NETWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from rich.table import Table
 
-    from vfl.privacy.accountants import Accountant
     from vfl.privacy.ledger import Balance, Head, SqliteLedger, Statement
 
 
@@ -44,9 +42,7 @@ STOPPED_EARLY = (
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 
 
-def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --json to a command."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(command)
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 @click.group("ledger", no_args_is_help=True)
@@ -188,15 +184,19 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     The result holds for charges that were fixed beforehand. For charges chosen in view of earlier ones, the cap holds.
     """
     from vfl.errors import PrivacyError
+    from vfl.privacy import accountants
     from vfl.privacy.ledger import SqliteLedger
+    from vfl.types import Adjacency
 
+    kind = {"gdp": "GaussianAccountant", "zcdp": "ZCdpAccountant", "pld": "PldAccountant"}[way]
+    accountant = getattr(accountants, kind)(Adjacency.REPLACE_ONE)
     ledger = SqliteLedger(path, readonly=True)
     balance = _named(ledger.show(), dataset)
     delta = balance.delta if delta is None else delta
     if not 0 < delta < 1:
         raise PrivacyError(f"delta must lie strictly between 0 and 1, not {delta!r}")
     releases = sum(run.releases for run in balance.runs)
-    epsilon = ledger.replay(dataset, _accountant(way)).epsilon(delta) if releases else 0.0
+    epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
     if as_json:
         _print_json(
             {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
@@ -327,21 +327,8 @@ def _head(text: str) -> Head:
     return Head(int(seq), digest)
 
 
-def _accountant(way: str) -> Accountant:
-    from vfl.privacy import accountants
-    from vfl.types import Adjacency
-
-    kinds: dict[str, Callable[[Adjacency], Accountant]] = {
-        "gdp": accountants.GaussianAccountant,
-        "zcdp": accountants.ZCdpAccountant,
-        "pld": accountants.PldAccountant,
-    }
-    return kinds[way](Adjacency.REPLACE_ONE)
-
-
 def _plain(balance: Balance) -> dict[str, Any]:
-    plain = dataclasses.asdict(balance)
-    return plain | {"adjacency": str(balance.adjacency)}
+    return dataclasses.asdict(balance) | {"adjacency": str(balance.adjacency)}
 
 
 def _print_json(value: object) -> None:
@@ -375,11 +362,9 @@ def _table(balance: Balance) -> Table:
     from rich.text import Text
 
     table = Table()
-    for column in ("run", "job", "status"):
-        table.add_column(column, no_wrap=True)
-    for column in ("ε reserved", "ε spent", "releases"):
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("run", "job", "status", "ε reserved", "ε spent", "releases"):
+        table.add_column(column, justify="left" if column in ("run", "job", "status") else "right", no_wrap=True)
     for run in balance.runs:
-        cells = (*(run.run, run.job[:12], run.status), *(f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases)))
+        cells = (run.run, run.job[:12], run.status, f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases))
         table.add_row(*map(Text, cells))
     return table

@@ -218,7 +218,7 @@ def draft(
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
-    ask = ask or _open
+    ask = ask or (lambda _: None)
     recognised = {party: recognise(source) for party, source in sources.items()}
     opened = {party: known.source for party, known in recognised.items()}
     found = {party: columns_of(party, source) for party, source in opened.items()}
@@ -230,9 +230,10 @@ def draft(
     labelled = found[owner][target] if target else None
     class_lines = _class_lines(target, labelled, ask)
     loss = _loss(labelled, class_lines)
+    files = (Path(path_of(source).partition("?")[0]).name for source in opened.values())
     decided = _decided(sources, class_lines, labelled, by_cells=id_how.startswith(OVERLAP))
     lines = [
-        f"# Drafted by vfl init from {', '.join(_name(source) for source in opened.values())}.",
+        f"# Drafted by vfl init from {', '.join(files)}.",
         "# Keep it to yourself: it shows cells.",
         f'# Comments that end in "{MARK}"',
         "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
@@ -312,16 +313,6 @@ def _read_lines(decided: str, ask: Ask) -> list[str]:
     ]
 
 
-def _open(question: Question) -> str | None:
-    """Leave a question open."""
-    del question
-    return None
-
-
-def _name(source: str | Csv) -> str:
-    return Path(path_of(source).partition("?")[0]).name
-
-
 def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | None) -> list[str]:
     """Return the table of a text file with its format, and the words for it."""
     said = f"  # {'; '.join(known)}" if known else ""
@@ -359,12 +350,11 @@ def _ids_with_reason(
     target: str,
 ) -> tuple[dict[str, str], str]:
     """Return {party: id column} and how they were found, with the share of ids that the files have in common."""
-    id_of = _ids(found, given)
+    id_of, how = _ids(found, given), "found by its name" if given is None else "as given"
     if len(sources) < 2:
-        return id_of, "found by its name" if given is None else "as given"
+        return id_of, how
     if id_of:
         cells = {party: distinct_cells(party, sources[party], [column]) for party, column in id_of.items()}
-        how = "found by its name" if given is None else "as given"
         if any(column not in cells[party] for party, column in id_of.items()):
             return id_of, f"{how}; CHECK: a file has the same id twice, or none"
         return id_of, f"{how}; {_said_overlap({p: cells[p][c] for p, c in id_of.items()})}"
@@ -375,15 +365,13 @@ def _ids_with_reason(
     shared = by_overlap({party: distinct_cells(party, sources[party], columns) for party, columns in kept.items()})
     if not shared:
         return {}, ""
-    return {party: column for party, (column, _) in shared.items()}, f"{OVERLAP}; " + _said_overlap(
-        {party: cells for party, (_, cells) in shared.items()}
-    )
+    said = _said_overlap({party: cells for party, (_, cells) in shared.items()})
+    return {party: column for party, (column, _) in shared.items()}, f"{OVERLAP}; {said}"
 
 
 def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
     (first, own), *others = cells.items()
-    shares = [f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others]
-    return "; ".join(shares)
+    return "; ".join(f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others)
 
 
 def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
@@ -436,12 +424,9 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
             '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere',
             f"# where its names differ: id = {{ {named} }}",
         ]
-    names = set(id_of.values())
-    spelt = (
-        _text(names.pop())
-        if len(names) == 1
-        else "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
-    )
+    spelt = "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
+    if len(set(id_of.values())) == 1:
+        spelt = _text(next(iter(id_of.values())))
     lines = [f"id = {spelt}  # by which records are aligned; {how}"]
     if all(found[party][column].kind == "numeric" for party, column in id_of.items()):
         lines.append('id_kind = "integer"')
@@ -514,22 +499,22 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
         return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: it is no class"]
     classes = json.dumps(shown, ensure_ascii=False)
     if len(shown) < 3:
-        return [*lines, _marked("classes", classes, Question("classes", target, classes), ask, "negative, positive; ")]
+        return [*lines, _marked("classes", Question("classes", target, classes), ask, "negative, positive; ")]
     against = json.dumps([shown[:-1], shown[-1]], ensure_ascii=False)
     lines += [
-        f"# the label has {len(shown)} classes, {', '.join(map(_value, shown))}",
+        f"# the label has {len(shown)} classes, {classes[1:-1]}",
         f'# for one class against the rest: loss = "logistic" and classes = {against}',
     ]
     if found.kind == "numeric":
         lines.append(
             '# for a count or an amount: loss = "poisson" or "squared", no classes, and the range of the label in [bounds]'
         )
-    return [*lines, _marked("classes", classes, Question("classes", target, classes), ask)]
+    return [*lines, _marked("classes", Question("classes", target, classes), ask)]
 
 
-def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") -> str:
+def _marked(key: str, question: Question, ask: Ask, note: str = "") -> str:
     """Return the declaration that was answered, or a comment with what the records suggest."""
-    return _line(key, shown, ask(question), note)
+    return _line(key, question.shown, ask(question), note)
 
 
 def _line(key: str, shown: str, answer: str | None, note: str = "") -> str:
@@ -561,11 +546,11 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
         lines += _codes(c, found)
         lines.append(_line(_key(c), question.shown, answer))
     for c, found in beside.items():
-        lines.append(_marked(_key(c), range_of(found), Question("bounds", c, range_of(found)), ask))
+        lines.append(_marked(_key(c), Question("bounds", c, range_of(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
-        lines += [_marked(_key(c), middles[c], Question("fill", c, middles[c]), ask) for c in gaps]
+        lines += [_marked(_key(c), Question("fill", c, middles[c]), ask) for c in gaps]
     for column, (party, local, found) in columns.items():
         if column in numeric:
             continue
@@ -573,21 +558,18 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
         elif found.kind == "date" and not named_as_id(local):
-            lines += [
-                'kind = "date"',
-                'parts = ["year", "month"]  # or quarter, day, weekday, yearday, hour, minute, days',
-            ]
+            lines.append('kind = "date"')
+            lines.append('parts = ["year", "month"]  # or quarter, day, weekday, yearday, hour, minute, days')
         elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(local):
             listed = f"[{', '.join(map(_text, sorted(found.values)))}]"
             lines.append('kind = "categorical"')
-            lines.append(_marked("categories", listed, Question("categories", column, listed), ask))
+            lines.append(_marked("categories", Question("categories", column, listed), ask))
             lines.append('unknown = "zero"')
         else:
             lines += _dropped(local, party, found)
             continue
         if found.missing:
-            question = Question("missing", column, '"indicator"')
-            lines.append(_marked("missing", '"indicator"', question, ask, "or fill = ...; "))
+            lines.append(_marked("missing", Question("missing", column, '"indicator"'), ask, "or fill = ...; "))
     return lines
 
 
@@ -655,10 +637,6 @@ def _short(value: float, rounding: str) -> str:
     if len(digits) > DIGITS + 2 and not value.is_integer():
         exact = exact.quantize(Decimal(1).scaleb(min(places, 0)), rounding=rounding)
     return repr(float(exact)).removesuffix(".0").replace(".0e", "e")
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _text(text: str) -> str:

@@ -38,14 +38,7 @@ NUMBERS: tuple[tuple[str, str | None], ...] = (
 """Decimal signs with the characters between groups of digits, the plainest first."""
 DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
-    *(
-        "%d.%m.%Y %H:%M",
-        "%d.%m.%Y %H:%M:%S",
-        "%d/%m/%Y %H:%M",
-        "%d/%m/%Y %H:%M:%S",
-        "%m/%d/%Y %H:%M",
-        "%m/%d/%Y %H:%M:%S",
-    ),
+    *(f"{date} {time}" for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M", "%H:%M:%S")),
     *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y"),
 )
 """Formats of dates beside ISO, which needs no declaration."""
@@ -96,32 +89,25 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
     decimal, thousands, marks, unsure = _numbers(columns, spec.delimiter)
     dates, doubtful = _dates(columns)
     usual = "\t" if is_tabbed(path) else ","
-    options: dict[str, Any] = {}
-    said = []
-    if spec.delimiter != usual or not plain:
-        options["delimiter"] = spec.delimiter
-        said.append(f"fields separated by {DELIMITERS[spec.delimiter]}")
-    if spec.quote != '"':
-        options["quote"] = spec.quote
-        said.append(f"fields quoted by {spec.quote}")
-    if encoding != "utf-8":
-        options["encoding"] = encoding
-        said.append(f"text in {encoding}")
-    if decimal != ".":
-        options["decimal"] = decimal
-        said.append("looks like numbers with decimal commas")
-    if thousands is not None:
-        options["thousands"] = thousands
-        said.append(f"digits in groups of three, separated by {_NAMES.get(thousands, thousands)}")
-    if unsure:
-        said.append("check: 1,234 may be a thousand or a fraction")
-    if marks:
-        options["missing"] = [*MISSING, *marks]
-        said.append(f"{' and '.join(marks)} taken for missing cells")
-    if dates is not None:
-        options["dates"] = dates
-        said.append(f"looks like dates as {dates}" + (", check: day and month may be exchanged" if doubtful else ""))
-    return Recognised(formatted(path, options), tuple(said))
+    groups = "" if thousands is None else _NAMES.get(thousands, thousands)
+    doubt = ", check: day and month may be exchanged" if doubtful else ""
+    found: tuple[tuple[str, Any, bool, str], ...] = (
+        (
+            "delimiter",
+            spec.delimiter,
+            spec.delimiter != usual or not plain,
+            f"fields separated by {DELIMITERS[spec.delimiter]}",
+        ),
+        ("quote", spec.quote, spec.quote != '"', f"fields quoted by {spec.quote}"),
+        ("encoding", encoding, encoding != "utf-8", f"text in {encoding}"),
+        ("decimal", decimal, decimal != ".", "looks like numbers with decimal commas"),
+        ("thousands", thousands, thousands is not None, f"digits in groups of three, separated by {groups}"),
+        ("", None, unsure, "check: 1,234 may be a thousand or a fraction"),
+        ("missing", [*MISSING, *marks], bool(marks), f"{' and '.join(marks)} taken for missing cells"),
+        ("dates", dates, dates is not None, f"looks like dates as {dates}{doubt}"),
+    )
+    options = {name: value for name, value, holds, _ in found if holds and name}
+    return Recognised(formatted(path, options), tuple(said for _, _, holds, said in found if holds))
 
 
 def _encoding(path: str) -> str:
@@ -152,8 +138,8 @@ def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list
                 continue
             width = len(rows[0])
             quoted = _quoted(lines, delimiter, quote)
-            score = (width > 1, sum(len(row) == width for row in rows) / len(rows), quoted if quote == "'" else 1)
-            score = (score[0], score[1] if width > 1 else 0.0, score[2])
+            fitting = sum(len(row) == width for row in rows) / len(rows) if width > 1 else 0.0
+            score = (width > 1, fitting, quoted if quote == "'" else 1)
             if best is None or score > best[0]:
                 best = (score, spec, rows)
     if best is None:

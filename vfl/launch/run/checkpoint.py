@@ -36,7 +36,7 @@ from vfl.privacy.ledger import Head
 from vfl.writing import owners_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from vfl.job import Job
@@ -120,17 +120,12 @@ class Checkpoint:
             self._write({"reserved": {"n_records": event.n_records, "head": head, "flags": list(event.flags)}})
             self._sync()
         elif isinstance(event, Round):
-            released = [[float(value).hex() for value in u] for u in event.released]
             attempt = event.charges[0][0].attempt if event.charges else 0
             self._write(
                 {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
-                | {"charged": len(event.charges), "released": None if event.refused else released}
+                | {"charged": len(event.charges), "released": None if event.refused else _spelt(event.released)}
                 | ({"left": event.parties[0]} if event.kind == LEFT else {})
-                | (
-                    {"products": [[float(value).hex() for value in u] for u in event.products]}
-                    if event.products
-                    else {}
-                )
+                | ({"products": _spelt(event.products)} if event.products else {})
             )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
@@ -139,19 +134,22 @@ class Checkpoint:
         text = json.dumps(entry, separators=(",", ":"))
         self._hash = chained(self._hash, text)
         line = f"{self._hash} {text}\n".encode()
-        try:
-            written = self._file.write(line)
-        except OSError as error:
-            raise OutputError(f"cannot write the log of the run: {error.strerror}; the run can be resumed") from error
-        if written != len(line):
-            raise OutputError(f"cannot write the log of the run: {os.strerror(errno.ENOSPC)}; the run can be resumed")
+        with _refusing():
+            if self._file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _sync(self) -> None:
-        try:
+        with _refusing():
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise OutputError(f"cannot write the log of the run: {error.strerror}; the run can be resumed") from error
         self._synced = time.monotonic()
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write the log of the run: {error.strerror}; the run can be resumed") from error
 
 
 def chained(previous: str, text: str) -> str:
@@ -169,11 +167,9 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
             if size + len(line) == len(content):
                 break
             raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
-        previous = digest
-        try:
+        previous, entry = digest, None
+        with contextlib.suppress(ValueError):
             entry = parse_json(text)
-        except ValueError:
-            entry = None
         if not isinstance(entry, dict):
             raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
         lines.append((digest, entry))
@@ -269,6 +265,10 @@ def _rounds(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if "round" in entry:
             made.append(entry)
     return made
+
+
+def _spelt(released: Released) -> list[list[str]]:
+    return [[float(value).hex() for value in u] for u in released]
 
 
 def _vectors(released: list[list[str]]) -> Released:

@@ -122,11 +122,8 @@ def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict
             "for it, with edges that are known or bought by vfl.private_quantiles"
         )
     if missing:
-        filled = declared.fill
-        own = 0.0
-        if filled is not None:
-            own = _of_fill(declared, column, filled, coefficient)
-        effects[MISSING] = missing[0] + own
+        filled = 0.0 if declared.fill is None else _of_fill(declared, column, declared.fill, coefficient)
+        effects[MISSING] = missing[0] + filled
     return effects
 
 

@@ -87,10 +87,9 @@ def tracked(result: Result) -> Tracked:
         "vfl.model_digest": certificate.model_digest,
         "vfl.signed_with": "" if certificate.signature is None else certificate.signature.public_key,
     }
+    shown = {name: value if isinstance(value, int | float) else str(value)[:LONGEST] for name, value in params.items()}
     return Tracked(
-        _named(
-            {name: value if isinstance(value, int | float) else str(value)[:LONGEST] for name, value in params.items()}
-        ),
+        _named(shown),
         _named({name: float(value) for name, value in metrics.items() if math.isfinite(value)}),
         {name: value[:LONGEST] for name, value in tags.items() if value},
     )

@@ -58,28 +58,19 @@ def verify_run(
 
     if run.is_file():
         certificate = Certificate.load(run)
-        expected = expected_of(certificate)
-        return verify(certificate, ledger=ledger, key=key, federation=expected)
+        return verify(certificate, ledger=ledger, key=key, federation=expected_of(certificate))
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE, follow=False)
     expected = expected_of(certificate)
     result, model = Result.load(run), read_model(run)
-    filed = _filed(run)
-    if filed != certificate.job_digest:
-        filed = None
+    filed = certificate.job_digest if _filed(run) == certificate.job_digest else None
     plan, job = _planned(result.job, certificate, filed)
     released, n_logged, log = _log(run, result.job, filed)
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
-    facts: dict[str, Any] = {
-        "model": model,
-        "findings": result.told(),
-        "plan": plan,
-        "filed": filed,
-        "n_logged": n_logged,
-        "released": released,
-    }
-    report = verify(certificate, **facts, ledger=ledger, key=key, federation=expected)
+    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "filed": filed}
+    facts |= {"n_logged": n_logged, "released": released, "ledger": ledger}
+    report = verify(certificate, **facts, key=key, federation=expected)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)
@@ -143,7 +134,7 @@ def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -
 
 def _units(result: Result, model: dict[str, Any]) -> Check:
     """Compare the coefficients in original units with the numbers that the certificate names."""
-    name, said = "units", "the coefficients in original units are those of the certified model"
+    said = "the coefficients in original units are {}those of the certified model"
     try:
         own = result.document()
         ours, theirs = (
@@ -154,7 +145,7 @@ def _units(result: Result, model: dict[str, Any]) -> Check:
             math.isclose(ours[name], theirs[name], rel_tol=UNITS, abs_tol=UNITS * max(terms)) for name in ours
         )
         if close and own | {"intercept": model["intercept"]} == model:
-            return Check(name, True, said)
+            return Check("units", True, said.format(""))
     except (KeyError, TypeError, ValueError):
         pass
-    return Check(name, False, "the coefficients in original units are not those of the certified model")
+    return Check("units", False, said.format("not "))
