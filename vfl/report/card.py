@@ -20,8 +20,7 @@ from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
-from vfl.report.measures import BASELINE, HEAD, rows_of
-from vfl.report.model import IMPORTANCE_NOTE
+from vfl.report.model import BASELINE, HEAD, IMPORTANCE_NOTE, rows_of
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:

@@ -13,14 +13,19 @@ from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
 from vfl.report.markup import Child, Markup, element, section, table
-from vfl.report.measures import BASELINE, HEAD, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.evaluation import Findings
     from vfl.report.facts import Facts
 
 
+HEAD = ("", "measure", "value", "95 % interval", "baseline", "")
+BASELINE = (
+    "Baseline: a model without features, computed from released values: the best constant prediction; for tpr and fpr, "
+    "predictions at random that are positive as often."
+)
 IMPORTANCE_NOTE = (
     "The spread is released with noise and charged to the training. The interval is about the spread alone: it leaves out the "
     "noise in the coefficients. Features that rise and fall together share their importance arbitrarily."
@@ -186,6 +191,22 @@ def contribution(facts: Facts) -> Markup:
         element("p", LENGTH, "" if facts.certificate.basis == "none" else NOISE_IN_LENGTH),
         charts.both(lambda width: charts.bars(width, rows, "length of the party's coefficients")),
     )
+
+
+def rows_of(found: Mapping[str, Findings]) -> list[tuple[str, ...]]:
+    """Return a row of `HEAD` per measure."""
+    return [
+        (
+            name,
+            measure,
+            f"{e.value:.4g}",
+            e.spread,
+            "" if e.baseline is None else f"{e.baseline:.2g}",
+            "too noisy to tell" if e.too_noisy else "",
+        )
+        for name, findings in found.items()
+        for measure, e in findings.measures.items()
+    ]
 
 
 def findings(facts: Facts) -> Markup | None:

@@ -88,16 +88,11 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
     columns = [[row[j].strip() for row in rows[1:] if len(row) == width] for j in range(width)]
     decimal, thousands, marks, unsure = _numbers(columns, spec.delimiter)
     dates, doubtful = _dates(columns)
-    usual = "\t" if is_tabbed(path) else ","
+    unusual = not plain or spec.delimiter != ("\t" if is_tabbed(path) else ",")
     groups = "" if thousands is None else _NAMES.get(thousands, thousands)
     doubt = ", check: day and month may be exchanged" if doubtful else ""
     found: tuple[tuple[str, Any, bool, str], ...] = (
-        (
-            "delimiter",
-            spec.delimiter,
-            spec.delimiter != usual or not plain,
-            f"fields separated by {DELIMITERS[spec.delimiter]}",
-        ),
+        ("delimiter", spec.delimiter, unusual, f"fields separated by {DELIMITERS[spec.delimiter]}"),
         ("quote", spec.quote, spec.quote != '"', f"fields quoted by {spec.quote}"),
         ("encoding", encoding, encoding != "utf-8", f"text in {encoding}"),
         ("decimal", decimal, decimal != ".", "looks like numbers with decimal commas"),

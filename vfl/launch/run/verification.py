@@ -18,9 +18,8 @@ from vfl.job.plain import digest_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
-from vfl.launch.run.label_counts import counts_among
 from vfl.launch.run.result import Result
-from vfl.launch.run.witness import FIRST
+from vfl.launch.run.witness import FIRST, counts_among
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:

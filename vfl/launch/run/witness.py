@@ -9,18 +9,22 @@ from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
-from vfl.launch.run.label_counts import counts_among
 from vfl.launch.run.result import Result, numbers, told
+from vfl.messages import Tally
+from vfl.solvers.releases.labels import asked_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log
+    from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Statement
     from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.labels import LabelCounts
+    from vfl.types import Vector
 
 
 GIVEN_UP = (
@@ -31,6 +35,23 @@ GIVEN_UP = (
 
 FIRST = 2
 """Queries whose releases are kept: moments of the columns, and the histogram of the labels."""
+
+
+def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
+    """Return the histogram of the labels among the first releases of a run; None if the run bought none. Post-processing.
+
+    It is a triple: the statistic, the noisy counts (BINS,), and the standard deviation of their noise.
+    """
+    if not plan.problem.loss.quadratic or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
+        return None
+    schedule = plan.solver.schedule(plan.problem)
+    query = next(schedule)
+    for values in released:
+        if isinstance(query, Tally):
+            found = asked_by(query)
+            return None if found is None else (found[0], values[0], found[1])
+        query = schedule.send(values)
+    return None
 
 
 class Witness:
