@@ -54,6 +54,9 @@ class Check:
     holds: bool | None
     finding: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.finding}"
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -63,9 +66,14 @@ class Report:
     checks: tuple[Check, ...]
 
     @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.holds is False)
+
+    @property
     def ok(self) -> bool:
         """True if no check failed."""
-        return all(check.holds is not False for check in self.checks)
+        return not self.failed
 
     @property
     def guarantee(self) -> tuple[str, str]:
@@ -75,8 +83,7 @@ class Report:
 
     def require(self) -> None:
         """Raise OutputError with all failed checks, if any."""
-        if not self.ok:
-            wrong = "; ".join(f"{check.name}: {check.finding}" for check in self.checks if check.holds is False)
+        if wrong := "; ".join(map(str, self.failed)):
             raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
 
     def __str__(self) -> str:

@@ -135,11 +135,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         """
         if self.class_weight is None:
             return None
-        if isinstance(self.class_weight, str):
-            if self.class_weight != "balanced":
-                raise SpecificationError(
-                    f"class_weight is {{label: weight}}, 'balanced' without privacy, or None, not {self.class_weight!r}"
-                )
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             if self.epsilon is not None:
                 ClassWeighted(positive="balanced")  # type: ignore[arg-type]  # refused, with the reason
             counts = np.bincount(codes, s, minlength=len(self.classes_))

@@ -180,7 +180,7 @@ def _provenance(facts: Facts) -> Table:
     rows = [("model digest", certificate.model_digest), ("job digest", certificate.job_digest)]
     if certificate.signature is not None:
         rows.append(("signed with key", certificate.signature.public_key))
-    failed = [check.name for check in facts.report.checks if check.holds is False]
+    failed = [check.name for check in facts.report.failed]
     rows.append(("checks", "hold" if not failed else f"FAILED: {', '.join(failed)}"))
     return Table(("", ""), tuple(rows))
 

@@ -20,8 +20,7 @@ def verdict(facts: Facts) -> Markup:
     """Return the verdict: the guarantee, or the failed checks."""
     certificate, report = facts.certificate, facts.report
     if not report.ok:
-        wrong = [f"{check.name}: {check.finding}" for check in report.checks if check.holds is False]
-        lines = (element("div", line) for line in wrong)
+        lines = (element("div", str(check)) for check in report.failed)
         said = element("b", "The certificate does not hold. Do not rely on it, nor on the model.")
         return element("div", said, *lines, class_="verdict bad")
     looked = sum(check.holds is not None for check in report.checks)

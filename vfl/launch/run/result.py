@@ -370,8 +370,7 @@ class Result:
         if self.certificate.signature is None:
             return ""
         report = verify(self.certificate, model=self.document(), findings=self.told())
-        wrong = (check for check in report.checks if check.holds is False and check.name in OWN_CHECKS)
-        return "; ".join(f"{check.name}: {check.finding}" for check in wrong)
+        return "; ".join(str(check) for check in report.failed if check.name in OWN_CHECKS)
 
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder and return it.
