@@ -77,10 +77,7 @@ class Schema:
                 if option in arguments:
                     raise SpecificationError(f"column {column!r}: {option} are declared twice")
                 arguments[option] = value
-        built = [
-            (column, _read(column, _declaration(column, arguments))) for column, arguments in sorted(plain.items())
-        ]
-        self._keep(built)
+        self._keep([(column, _read(column, _declaration(column, given))) for column, given in sorted(plain.items())])
 
     def _keep(self, declared: Sequence[tuple[str, Declaration]]) -> None:
         object.__setattr__(self, "_declared", tuple(declared))
@@ -96,11 +93,8 @@ class Schema:
         for column in columns:
             found = declared.get(column, _UNDECLARED)
             if "bounds" in {f.name for f in fields(found)} and found.limits == UNBOUNDED:
-                declared[column] = (
-                    plain
-                    if found == _UNDECLARED
-                    else _read(column, _declaration(column, {**_arguments(column, found), "bounds": plain.bounds}))
-                )
+                given = {**_arguments(column, found), "bounds": plain.bounds}
+                declared[column] = plain if found == _UNDECLARED else _read(column, _declaration(column, given))
         whole = Schema()
         whole._keep(sorted(declared.items()))
         return whole

@@ -125,10 +125,7 @@ class Tuning:
         """The charges of the whole tune, as (event, count): one for the training records, one for the held-out ones."""
         sides = ("training", "held out")
         made = [Selection(Adjacency.REPLACE_ONE, mu, len(self.jobs), self.inclusion) for mu in self.budgets]
-        return tuple(
-            (on_part(event, self.split, side), 1)  # type: ignore[misc]
-            for event, side in zip(made, sides, strict=True)
-        )
+        return tuple((on_part(event, self.split, side), 1) for event, side in zip(made, sides, strict=True))  # type: ignore[misc]
 
     @cached_property
     def epsilon(self) -> float:
@@ -144,9 +141,9 @@ class Tuning:
     def trials(self) -> tuple[Job, ...]:
         """The jobs of the trials: each with its own budget, and with the one score."""
         asked = self.jobs[0].evaluation or Evaluation()
-        measured = (
-            None if asked.epsilon is None else min(self.trial_epsilon, _epsilon_below(self.budgets[1], self._stated))
-        )
+        measured = None
+        if asked.epsilon is not None:
+            measured = min(self.trial_epsilon, _epsilon_below(self.budgets[1], self._stated))
         evaluation = replace(asked, score=self.score, epsilon=measured)
         return tuple(
             replace(job, privacy=_seeded(replace(_of(job), epsilon=self.trial_epsilon), number), evaluation=evaluation)
@@ -251,16 +248,13 @@ def _nested(change: Change, number: int) -> dict[str, Any]:
 
 
 def _merge(plain: dict[str, Any], name: str, value: Any) -> None:
-    known = plain.get(name)
-    if (
-        not isinstance(value, Mapping)
-        or not isinstance(known, dict)
-        or value.get("kind", known.get("kind")) != known.get("kind")
-    ):
+    known: Any = plain.get(name)
+    both = isinstance(value, Mapping) and isinstance(known, dict)
+    if both and value.get("kind", known.get("kind")) == known.get("kind"):
+        for key, inner in value.items():
+            _merge(known, key, inner)
+    else:
         plain[name] = value
-        return
-    for key, inner in value.items():
-        _merge(known, key, inner)
 
 
 def _check_number(jobs: Sequence[Job]) -> None:

@@ -41,9 +41,8 @@ class TunePlan:
     @cached_property
     def in_ledger(self) -> float:
         """ε of the run that takes as much of a ledger's budget as this tune: a ledger adds up μ²."""
-        return epsilon_of(
-            Accounting.GDP, plan_cost(self.tuning.events, Accounting.GDP), float(self.tuning.delta or 1.0)
-        )
+        cost = plan_cost(self.tuning.events, Accounting.GDP)
+        return epsilon_of(Accounting.GDP, cost, float(self.tuning.delta or 1.0))
 
     @cached_property
     def left(self) -> tuple[float, float]:
@@ -83,15 +82,13 @@ class TunePlan:
 
     def _lines(self) -> list[tuple[str, str]]:
         tuning, m, a = self.tuning, len(self.tuning.jobs), self.tuning.inclusion
+        trial, stated = tuning.trial_epsilon, f"ε = {tuning.epsilon:.4g} at δ = {tuning.delta:.3g}"
         lines = [
             (
                 "choose",
                 f"the best of {m} by {tuning.score}; each is considered with probability {a}/{a + 1}, in secret",
             ),
-            (
-                "privacy",
-                f"ε = {tuning.epsilon:.4g} at δ = {tuning.delta:.3g} for every record (replace one), all trials together",
-            ),
+            ("privacy", f"{stated} for every record (replace one), all trials together"),
             (
                 "noise",
                 f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {tuning.trial_epsilon:.4g}",

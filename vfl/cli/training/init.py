@@ -201,8 +201,7 @@ def _ask(question: Question) -> str | None:
             return str(answer)
         if answer.lower() in ("y", "yes"):
             return '""' if question.about == "read" else question.shown
-        read = _read(question.about, answer)
-        if read is not None:
+        if (read := _read(question.about, answer)) is not None:
             return read
         click.echo(f"  {answer!r} cannot be read: expected {_EXPECTED[question.about]}", err=True)
 
@@ -215,18 +214,12 @@ def _read(about: str, answer: str) -> str | None:
     if about == "bounds":
         return json.dumps(numbers) if len(numbers) == len(values) == 2 and numbers[0] < numbers[1] else None
     if about in ("fill", "epsilon"):
-        return (
-            json.dumps(numbers[0]) if len(numbers) == len(values) == 1 and (about == "fill" or numbers[0] > 0) else None
-        )
-    if about == "read":
-        return None
+        fits = len(numbers) == len(values) == 1 and (about == "fill" or numbers[0] > 0)
+        return json.dumps(numbers[0]) if fits else None
     if about == "missing":
         return '"indicator"' if answer.strip("\"'") == "indicator" else None
-    return (
-        json.dumps(values, ensure_ascii=False)
-        if len(values) >= 2 and len(set(map(str, values))) == len(values)
-        else None
-    )
+    distinct = len(values) >= 2 and len(set(map(str, values))) == len(values)
+    return json.dumps(values, ensure_ascii=False) if distinct and about != "read" else None
 
 
 def _value(text: str) -> Any:

@@ -55,10 +55,10 @@ class Bought:
         """The purchase in words."""
         cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
         counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
-        said = [f"bounds of {len(self.bounds)} columns bought for {cost}, {counted}"]
-        said.append(
-            "NOT PRIVATE unless publicly known: which columns are numeric was read from the records, not bought"
-        )
+        said = [
+            f"bounds of {len(self.bounds)} columns bought for {cost}, {counted}",
+            "NOT PRIVATE unless publicly known: which columns are numeric was read from the records, not bought",
+        ]
         if self.unknown:
             said.append(f"no bounds were found for {', '.join(self.unknown)}: too few records share a magnitude")
         return tuple(said)

@@ -134,9 +134,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
     squares: dict[str, int] = {}
     for column in asked:
         declared, party = job.schema[column], job.partition.owner(column)
-        twice = (
-            bool(indicators(column, declared.missing)) and declared.fill is not None
-        )  # of a missing cell, which is filled too
+        twice = bool(indicators(column, declared.missing)) and declared.fill is not None  # a missing cell is filled too
         squares[party] = squares.get(party, 0) + 1 + twice
     solver = LabelledCounts(squares)
     outcome = purchase(draft, data, solver, terms)
@@ -147,13 +145,8 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
     found = {}
     for column in asked:
         own = job.schema.features([column])
-        index = [at[name] for name in own]
-        found[column] = evidence(
-            job.partition.owner(column),
-            [name.removeprefix(f"{column}=") for name in own],
-            counts[:, index],
-            float(sigma[index[0]]),
-        )
+        names, index = [name.removeprefix(f"{column}=") for name in own], [at[name] for name in own]
+        found[column] = evidence(job.partition.owner(column), names, counts[:, index], float(sigma[index[0]]))
     return WeightOfEvidence(columns=found, noise=float(sigma.max()), **cost_of(outcome))
 
 
