@@ -89,10 +89,7 @@ class TunePlan:
                 f"the best of {m} by {tuning.score}; each is considered with probability {a}/{a + 1}, in secret",
             ),
             ("privacy", f"{stated} for every record (replace one), all trials together"),
-            (
-                "noise",
-                f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {tuning.trial_epsilon:.4g}",
-            ),
+            ("noise", f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {trial:.4g}"),
             ("", PARTIES.format(mu=m**0.5)),
             ("ledger", f"a ledger counts the tune as a run of ε = {self.in_ledger:.4g}, whole, before the first trial"),
             ("score", self.plans[0].inquiries[0].explain()),
