@@ -190,7 +190,7 @@ def test_costs_add_up() -> None:
         ({"shards": 2}, "only Ray has shards"),
         ({"transport": FEDERATION, "shards": 2}, "only Ray has shards"),
         ({"transport": CLUSTER, "shards": 0}, "shards must be a whole number of at least 1"),
-        ({"threads": 1.5}, "threads must be a whole number of at least 1"),
+        ({"threads": 1.5}, "threads must be a whole number, not 1.5"),
     ],
 )
 def test_other_options_are_refused(options: dict[str, Any], said: str) -> None:

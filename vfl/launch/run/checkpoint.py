@@ -146,6 +146,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
+    """Raise OutputError for a disk that refuses to write."""
     try:
         yield
     except OSError as error:
