@@ -38,7 +38,7 @@ CANDIDATES = click.option(
     "--records",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Records common to all parties; needed if privacy.delta is left out and nothing tells n.",
+    help="Records common to all parties, if known: their number checks all plans before data are opened.",
 )
 @LEDGER
 @NETWORK
