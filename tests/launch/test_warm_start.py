@@ -80,6 +80,7 @@ def test_the_start_costs_nothing_and_is_used(first: Result, solver: Any) -> None
     assert begin < np.linalg.norm(plan.problem.start)  # steps are short at this ε
 
 
+@pytest.mark.filterwarnings("ignore:.*protects next to nothing:vfl.PrivacyWarning")
 def test_squared_loss_starts_there_too() -> None:
     rng = np.random.default_rng(3)
     data = table().assign(y=lambda t: 2.0 * t["income"] + rng.normal(size=N))
