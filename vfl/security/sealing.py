@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509 import load_pem_x509_certificate
 
 from vfl.errors import FederationError
 
@@ -71,6 +70,8 @@ class Sealer:
         certificate_pem : None only where this party has no identity either.
         A key that has come before changes nothing, so that no nonce is used again. A second key of a party is refused.
         """
+        from cryptography.x509 import load_pem_x509_certificate  # slow to import, and for federations alone
+
         if other in self._met:
             if self._met[other] != key:
                 raise FederationError(f"{self._party!r} was sent two keys for sealed texts of {other!r} in one run")
