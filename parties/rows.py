@@ -281,24 +281,25 @@ class Rows:
         code = None if visit.weights is not None else CODES.get(weighting.kernel)
         if bounds is not None and code == SQUARED:  # v holds the residuals
             code = WEIGHTS
-        if code is None:
+        capped_here = code is not None and bounds is not None and clip.finite
+        if not capped_here:  # else the capped pass moves the margins too
             kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self.columns.block(0, 0), delta[:0], 0.0
+        if code is None:
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
             if visit.weights is not None:
                 v = weighed(v if bounds is None else capped(v, bounds, weighting.kernel), visit.weights)
-        if clip.finite:
-            at = self._geometry(step.centre, step.scale, clip)
-            if bounds is not None:
-                within: Integers = kernels.capped_step(
-                    pending, delta, shift, v, code, X, at, bounds, threads=self._threads
-                )
-                return within
-            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
+        sums: Sums
+        if not clip.finite:
+            at = Geometry(step.centre, step.scale)
+            sums = kernels.plain_gradient(X, v, y, code, at, threads=self._threads)
             return sums
-        at = Geometry(step.centre, step.scale)
-        plain: Vector = kernels.plain_step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
-        return plain
+        at = self._geometry(step.centre, step.scale, clip)
+        if bounds is None:
+            sums = kernels.gradient(X, v, y, code, at, threads=self._threads)
+        else:
+            sums = kernels.capped_step(pending, delta, shift, v, code, X, at, bounds, threads=self._threads)
+        return sums
 
     def _geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
         """Check that the sum over all n records stays an exact integer, and return the geometry of the clipped sum."""

@@ -50,14 +50,6 @@ def test_explicit_blocks_keep_the_declared_order_and_give_a_canonical_one():
     assert two().canonical_columns("telco") == ("calls", "data_mb")
 
 
-def test_blocks_of_a_given_size_never_span_parties():
-    partition = FeaturePartition.from_sizes({"a": 5, "b": 2, "c": 0}, label=("c", "y"))
-    assert partition.blocks_of(2) == (("a", ("x0", "x1")), ("a", ("x2", "x3")), ("a", ("x4",)), ("b", ("x5", "x6")))
-    assert partition.blocks_of(100) == (("a", ("x0", "x1", "x2", "x3", "x4")), ("b", ("x5", "x6")))
-    with pytest.raises(PartitionError, match=r"block size.*at least 1, not 0"):
-        partition.blocks_of(0)
-
-
 @pytest.mark.parametrize("blocks", [None, {"bank": [["age"], ["income"]], "telco": [["calls", "data_mb"]]}])
 def test_round_trip_through_toml(blocks):
     import json

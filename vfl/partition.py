@@ -195,19 +195,6 @@ class FeaturePartition:
             return self._held[column][0]
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
 
-    def blocks_of(self, size: int) -> Blocks:
-        """Cut every party's columns into consecutive blocks of `size`, as (party, columns), regardless of `blocks`.
-
-        A block never spans two parties: a party's last block may be smaller; a party with fewer columns is one block.
-        """
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise PartitionError(f"a block size is a whole number of at least 1, not {size!r}")
-        return tuple(
-            (party, columns[start : start + size])
-            for party, columns in self._owned
-            for start in range(0, len(columns), size)
-        )
-
     def check(
         self,
         available: Collection[str],
@@ -240,62 +227,47 @@ class FeaturePartition:
             if column not in self.features:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
 
-        def kept(columns: Sequence[str]) -> list[str]:
+        local = self._local(dropped)
+        for party, left in local["parties"].items():
+            if not left and party != self.label_party and party not in (local["groups"] or {}):
+                raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
+        return FeaturePartition(**local)
+
+    def _local(self, dropped: Collection[str] = ()) -> dict[str, Any]:
+        """Return the arguments that make this partition without some columns. Columns have their owners' names."""
+
+        def own(columns: Sequence[str]) -> list[str]:
             return [self.local(column) for column in columns if column not in dropped]
 
-        owned = {party: kept(columns) for party, columns in self._owned}
-        groups = self._local_groups()
-        for party, left in owned.items():
-            if not left and party != self.label_party and party not in groups:
-                raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
-        if self._blocks is None:
-            return FeaturePartition(owned, self.label, groups=groups, **self._local_factors())
         cut: dict[str, list[list[str]]] = {}
-        for party, block in self._blocks:
-            if rest := kept(block):
+        for party, block in self._blocks or ():
+            if rest := own(block):
                 cut.setdefault(party, []).append(rest)
-        return FeaturePartition(owned, self.label, cut, groups, **self._local_factors())
-
-    def _local_factors(self) -> dict[str, Any]:
-        names = (None if column is None else self.local(column) for column in self._factors)
-        return dict(zip(FACTORS, names, strict=True))
-
-    def _local_groups(self) -> dict[str, list[str]]:
-        return {party: list(map(self.local, columns)) for party, columns in self._groups}
-
-    def _local_blocks(self) -> dict[str, list[list[str]]] | None:
-        if self._blocks is None:
-            return None
-        cut: dict[str, list[list[str]]] = {}
-        for party, block in self._blocks:
-            cut.setdefault(party, []).append(list(map(self.local, block)))
-        return cut
+        factors = (None if column is None else self.local(column) for column in self._factors)
+        return {
+            "label": self.label,
+            "parties": {party: own(columns) for party, columns in self._owned},
+            "blocks": None if self._blocks is None else cut,
+            "groups": {party: own(columns) for party, columns in self._groups} or None,
+            **dict(zip(FACTORS, factors, strict=True)),
+        }
 
     def without_groups(self) -> FeaturePartition:
         """Return the partition without its group columns, and without parties that hold nothing else."""
         if not self._groups:
             return self
-        kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
-        return FeaturePartition(kept, self.label, self._local_blocks(), **self._local_factors())
+        local = self._local()
+        kept = {party: own for party, own in local["parties"].items() if own or party == self.label_party}
+        return FeaturePartition(**local | {"parties": kept, "groups": None})
 
     def with_factors(self, **columns: str | None) -> FeaturePartition:
         """Return the partition with other columns of exposures or weights, by keyword; None drops one."""
-        owned = {party: list(map(self.local, columns)) for party, columns in self._owned}
-        return FeaturePartition(
-            owned, self.label, self._local_blocks(), self._local_groups(), **self._local_factors() | columns
-        )
+        return FeaturePartition(**self._local() | columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
-        plain: dict[str, Any] = {
-            "label": list(self.label),
-            "parties": {party: list(map(self.local, columns)) for party, columns in self._owned},
-        }
-        if (cut := self._local_blocks()) is not None:
-            plain["blocks"] = cut
-        if self._groups:
-            plain["groups"] = self._local_groups()
-        return plain | {key: column for key, column in self._local_factors().items() if column is not None}
+        plain = self._local() | {"label": list(self.label)}
+        return {key: value for key, value in plain.items() if value is not None}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:

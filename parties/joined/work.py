@@ -15,7 +15,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.messages import Descend, Need, Notice
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, TakeMargins
 from vfl.planning import layout_of
-from vfl.secure.legs import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Legs
+from vfl.secure.legs import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Leg
 from vfl.secure.parcels import parcel_names
 from vfl.secure.spares import SPARES
 from vfl.security.psi import SIZE
@@ -163,7 +163,7 @@ class TrainingWork(Work):
         """Return the names of the vectors that a call takes."""
         if self._party is None:
             return _taken_by_alignment(message, self._task.party)
-        if isinstance(message, Legs):
+        if isinstance(message, Leg):
             return parcel_names(self._party.takes(message))
         return vectors_with(message[0]) if isinstance(message, tuple) else ()
 
@@ -178,7 +178,7 @@ class TrainingWork(Work):
             self._hears(message)
         if isinstance(message, Load) and self.offer.purpose != TRAIN:
             raise FederationError(f"party {own!r} was asked to load for {self.offer.purpose!r}")
-        if isinstance(message, tuple | Legs) and self._party is None:
+        if isinstance(message, tuple | Leg) and self._party is None:
             raise FederationError(f"party {own!r} was asked for an answer before it loaded its columns")
         if isinstance(message, tuple) and self._party is not None:
             query, key = message

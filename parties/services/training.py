@@ -9,7 +9,7 @@ from parties.services.service import Service
 from vfl.errors import PartyLost
 from vfl.messages import Notice, Records
 from vfl.messages.joining import Done, Load, Multiply, SendLabels
-from vfl.secure.legs import Legs
+from vfl.secure.legs import Leg
 from vfl.secure.parcels import given_parcels, named_parcels
 from vfl.shards import Each
 
@@ -51,7 +51,7 @@ class PartyService(Service):
                 return Done(), {"labels": party.labels()}
             case Notice():
                 return party.hear(message), {}
-        if isinstance(message, Legs):
+        if isinstance(message, Leg):
             reply_to_leg, parcels = party.leg(message, given_parcels(vectors))
             return reply_to_leg, named_parcels(parcels)
         raise self.undue(message)
@@ -84,7 +84,7 @@ class TrainingService(Service):
                 self._trained = PartyService(party)
         if self._trained is not None:
             return self._trained.answer(message, vectors)
-        if isinstance(message, tuple | SendLabels | Notice | Legs):
+        if isinstance(message, tuple | SendLabels | Notice | Leg):
             raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
         return self.aligning.answer(message, vectors)
 

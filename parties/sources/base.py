@@ -58,15 +58,22 @@ class Source(Protocol):
 class Seekable(ABC):
     """Base of the sources that can start reading at any record."""
 
+    names: tuple[str, ...]
+
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
         return self.batches_from(0, columns, rows)
 
-    @abstractmethod
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records from position `first`; what lies before it is not read if the format permits."""
+        listed = list(self.names if columns is None else columns)
+        return self._batches(first, listed, chunk_rows(len(listed)) if rows is None else rows)
+
+    @abstractmethod
+    def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the named columns of the records from position `first`, at most `rows` records at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from parties.sources.ranges import content_of
 from parties.sources.tables import open_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -52,11 +52,7 @@ class BlockSource(Seekable):
         self._held: tuple[int, ArraySource] | None = None
         self.names = self._block(next(k for k, count in enumerate(blocks.counts) if count)).names
 
-    def batches_from(
-        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`; blocks before it are not fetched."""
-        names = list(self.names if columns is None else columns)
+    def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         for number, count in enumerate(self._blocks.counts):
             if first < count:
                 block = self._block(number)

@@ -89,7 +89,6 @@ def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin)
 
 
 def _module(name: str, extra: str, origin: Origin) -> Any:
-
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parties.sources.base import Origin, Seekable, chunk_rows
+from parties.sources.base import Origin, Seekable
 from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
@@ -95,15 +95,10 @@ class ParquetSource(Seekable):
         self.at_most = sum(self._counts)
         self.n_records: int | None = self.at_most
 
-    def batches_from(
-        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`; files and row groups before it are not read."""
-        names = list(self.names if columns is None else columns)
-        step = chunk_rows(len(names)) if rows is None else rows
+    def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         for path, count in zip(self._paths, self._counts, strict=True):
             if first < count:
-                yield from self._of(path).each(self._batches_of(path, names, step, first), DAMAGED)
+                yield from self._of(path).each(self._batches_of(path, names, rows, first), DAMAGED)
             first = max(0, first - count)
 
     def _of(self, path: Path | str) -> Origin:
@@ -139,14 +134,9 @@ class ArrowSource(Seekable):
         self.names, self.at_most = origin.attempt(lambda: _arrow_facts(path), DAMAGED)
         self.n_records: int | None = self.at_most
 
-    def batches_from(
-        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`."""
-        names = list(self.names if columns is None else columns)
-        step = chunk_rows(len(names)) if rows is None else rows
+    def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
         yield from self.origin.each(
-            _arrow_batches(self._path, [self.names.index(n) for n in names], names, step, first), DAMAGED
+            _arrow_batches(self._path, [self.names.index(n) for n in names], names, rows, first), DAMAGED
         )
 
 
@@ -166,16 +156,6 @@ def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int, f
             for start in range(first, batch.num_rows, rows):
                 yield batch.slice(start, rows)
             first = max(0, first - batch.num_rows)
-
-
-def _open_arrow(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    del contents
-    return ArrowSource(path, origin)
-
-
-def _open_parquet(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    del contents
-    return ParquetSource([path], origin)
 
 
 def _plain_csv(path: Path) -> Csv:
@@ -207,8 +187,8 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
 
 
 OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
-    PARQUET: _open_parquet,
-    ARROW: _open_arrow,
+    PARQUET: lambda path, _, origin: ParquetSource([path], origin),
+    ARROW: lambda path, _, origin: ArrowSource(path, origin),
     (NPY,): _open_npy,
     (NPZ,): _open_npz,
 }

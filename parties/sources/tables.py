@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.sources.base import BY_POSITION, Seekable, chunk_rows
+from parties.sources.base import BY_POSITION, Seekable
 from parties.sources.objects import converted, object_array
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from parties.sources.base import Content, Origin
 
@@ -43,14 +43,9 @@ class ArraySource(Seekable):
         self.at_most = lengths.pop() if lengths else 0
         self.n_records: int | None = self.at_most
 
-    def batches_from(
-        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`."""
-        names = list(self.names if columns is None else columns)
-        step = chunk_rows(len(names)) if rows is None else rows
-        for start in range(first, self.at_most, step):
-            arrays = [self._arrow(name, slice(start, start + step)) for name in names]
+    def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        for start in range(first, self.at_most, rows):
+            arrays = [self._arrow(name, slice(start, start + rows)) for name in names]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _arrow(self, name: str, records: slice) -> pa.Array:

@@ -227,13 +227,3 @@ def infinite(column: str) -> str:
 def missing(column: str) -> str:
     """Return the complaint about a column that has missing cells and no fill."""
     return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"
-
-
-def filled(values: Vector, fill: float | None, column: str, origin: Origin) -> Vector:
-    """Replace NaN by `fill`, in place. Raises DataError where a cell is missing and there is no fill."""
-    absent = np.isnan(values)
-    if absent.any():
-        if fill is None:
-            raise origin.error(missing(column))
-        values[absent] = fill
-    return values

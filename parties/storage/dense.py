@@ -11,22 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from parties.storage.cells import (
-    MISSING,
-    UNKNOWN,
-    codes,
-    filled,
-    infinite,
-    lookup,
-    missing,
-    numbers,
-    toward_zero,
-    truths,
-)
+from parties.storage.cells import infinite, toward_zero
 from parties.storage.labels import TargetReader
 from parties.storage.made import reader_of
-from vfl.columns import Boolean, Categorical, Numeric
 from vfl.features import Feature
+from vfl.features.products import ranges_of
 from vfl.kernels import dense as kernels
 from vfl.problem import INTERCEPT
 
@@ -118,9 +107,7 @@ def read_columns(
     labels = TargetReader(label, factors, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # If the party needs no column, read any one to count the records.
-    listed = groups.sources if groups else ()
-    own = [s for column in columns for s in schema.sources(column)]
-    wanted = list(dict.fromkeys([*own, *(labels.columns if labels else ()), *listed])) or source.names[:1]
+    wanted = _wanted(columns, schema, labels, groups) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
@@ -164,9 +151,7 @@ def check_types(
     """
     labels = TargetReader(label, factors, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
-    listed = groups.sources if groups else ()
-    own = [s for column in columns for s in schema.sources(column)]
-    wanted = [*dict.fromkeys([*own, *(labels.columns if labels else ()), *listed])]
+    wanted = _wanted(columns, schema, labels, groups)
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
         return
@@ -179,43 +164,45 @@ def check_types(
         groups.add(batch.slice(0, 0), slice(0, 0))
 
 
+def _wanted(
+    columns: Sequence[str], schema: Schema, labels: TargetReader | None, groups: GroupReader | None
+) -> list[str]:
+    """Return the columns of the source that are read, each once."""
+    own = [source for column in columns for source in schema.sources(column)]
+    return list(dict.fromkeys([*own, *(labels.columns if labels else ()), *(groups.sources if groups else ())]))
+
+
 def _writers(
     columns: Sequence[str], schema: Schema, scaling: Scaling, origin: Origin, dtype: np.dtype[Any]
 ) -> list[Callable[[pa.RecordBatch, Matrix], None]]:
     """Return a function per column, which writes a chunk of it to its coordinates in rows of the array."""
-    kinds: dict[type, Callable[..., Callable[[pa.Array, Matrix], None]]] = {
-        Numeric: _number_writer,
-        Boolean: _boolean_writer,
-        Categorical: _category_writer,
-    }
     writers = []
     first = 0
     for column in columns:
-        declared, sources = schema[column], schema.sources(column)
-        coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(len(declared.features(column)))]
-        if isinstance(declared, Feature):
-            writers.append(_feature_writer(declared, sources, coordinates, origin))
-        else:
-            writers.append(_of_one(sources[0], kinds[type(declared)](column, declared, coordinates, origin)))
-        first += len(coordinates)
+        count = len(schema[column].features(column))
+        coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(count)]
+        writers.append(_writer(column, schema, coordinates, origin))
+        first += count
     return writers
 
 
-def _of_one(source: str, write: Callable[[pa.Array, Matrix], None]) -> Callable[[pa.RecordBatch, Matrix], None]:
-    return lambda batch, rows: write(batch.column(source), rows)
-
-
-def _feature_writer(
-    declared: Feature, sources: Sequence[str], coordinates: Sequence[_Coordinate], origin: Origin
+def _writer(
+    column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin
 ) -> Callable[[pa.RecordBatch, Matrix], None]:
-    read = reader_of(declared, sources, origin)
-    own = coordinates[: len(declared.ranges)]
+    declared, sources = schema[column], schema.sources(column)
+    read = reader_of(declared, sources, origin, None if isinstance(declared, Feature) else column)
+    n_own = len(ranges_of(declared))
+    own, indicators = coordinates[:n_own], coordinates[n_own:]
 
     def write(batch: pa.RecordBatch, rows: Matrix) -> None:
         absent, vectors = read([batch.column(source) for source in sources])
-        _indicate(absent, coordinates[len(own) :], rows)
+        for indicator in indicators:
+            rows[:, indicator.j] = indicator.scale(absent.astype(np.float64))
         for coordinate, vector in zip(own, vectors, strict=True):
-            rows[:, coordinate.j] = coordinate.scale(vector)
+            stored = coordinate.scale(vector)
+            if not coordinate.bounded and not np.isfinite(stored).all():
+                raise origin.error(infinite(column))
+            rows[:, coordinate.j] = stored
 
     return write
 
@@ -239,63 +226,3 @@ class _Coordinate:
                 values /= self.width
             stored = values.astype(self.lo.dtype, copy=False)
         return np.clip(stored, self.lo, self.hi, out=stored) if self.bounded else stored
-
-
-def _number_writer(
-    column: str, declared: Numeric, coordinates: Sequence[_Coordinate], origin: Origin
-) -> Callable[[pa.Array, Matrix], None]:
-    coordinate, *indicator = coordinates
-
-    def write(cells: pa.Array, rows: Matrix) -> None:
-        values = numbers(cells, column, origin)
-        _indicate(np.isnan(values), indicator, rows)
-        stored = coordinate.scale(filled(values, declared.instead, column, origin))
-        if not coordinate.bounded and not np.isfinite(stored).all():
-            raise origin.error(infinite(column))
-        rows[:, coordinate.j] = stored
-
-    return write
-
-
-def _boolean_writer(
-    column: str, declared: Boolean, coordinates: Sequence[_Coordinate], origin: Origin
-) -> Callable[[pa.Array, Matrix], None]:
-    coordinate, *indicator = coordinates
-
-    def write(cells: pa.Array, rows: Matrix) -> None:
-        values = truths(cells, column, origin)
-        _indicate(np.isnan(values), indicator, rows)
-        values = filled(values, declared.instead, column, origin)
-        if not ((values == 0) | (values == 1)).all():
-            raise origin.not_boolean(column)
-        rows[:, coordinate.j] = coordinate.scale(values)
-
-    return write
-
-
-def _category_writer(
-    column: str, declared: Categorical, coordinates: Sequence[_Coordinate], origin: Origin
-) -> Callable[[pa.Array, Matrix], None]:
-    code_of = lookup(declared.categories)
-    fill = None if declared.fill is None else code_of(declared.fill)
-    own, indicator = coordinates[: len(declared.texts)], coordinates[len(declared.texts) :]
-
-    def write(cells: pa.Array, rows: Matrix) -> None:
-        found = codes(cells, code_of, column, origin)
-        _indicate(found == MISSING, indicator, rows)
-        if fill is not None:
-            found[found == MISSING] = fill
-        if not indicator and (found == MISSING).any():
-            raise origin.error(missing(column))
-        if declared.unknown == "refuse" and (found == UNKNOWN).any():
-            raise origin.undeclared_category(column)
-        for code, coordinate in enumerate(own):
-            rows[:, coordinate.j] = coordinate.scale((found == code).astype(np.float64))
-
-    return write
-
-
-def _indicate(absent: npt.NDArray[np.bool_], indicator: Sequence[_Coordinate], rows: Matrix) -> None:
-    """Mark missing cells in the column's indicator, if it has one."""
-    for coordinate in indicator:
-        rows[:, coordinate.j] = coordinate.scale(absent.astype(np.float64))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, codes, lookup, missing, truths
+from parties.storage.cells import UNKNOWN, missing
+from parties.storage.made import values_of
 from vfl.columns import Boolean, Categorical
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class GroupReader:
         self.columns = tuple(columns)
         self._schema, self._origin = schema, origin
         self._codes = {column: np.zeros(at_most, dtype=np.int64) for column in columns}
+        self._values = {column: values_of(schema[column], column, origin) for column in columns}
 
     def __bool__(self) -> bool:
         return bool(self.columns)
@@ -52,26 +54,13 @@ class GroupReader:
 
     def _read(self, cells: pa.Array, column: str) -> Integers:
         declared = self._schema[column]
-        if isinstance(declared, Boolean):
-            values = truths(cells, column, self._origin)
-            absent = np.isnan(values)
-            values[absent] = 0.0 if declared.fill is None else float(declared.fill)
-            if not ((values == 0) | (values == 1)).all():
-                raise self._origin.not_boolean(column)
-            found, groups, filled = values.astype(np.int64), 2, declared.fill is not None
-        else:
-            assert isinstance(declared, Categorical)  # noqa: S101 - the job compares by no other columns
-            code_of = lookup(declared.categories)
-            found, groups = codes(cells, code_of, column, self._origin), len(declared.categories)
-            filled = declared.fill is not None
-            if declared.unknown == "refuse" and (found == UNKNOWN).any():
-                raise self._origin.undeclared_category(column)
-            absent = found == MISSING
-            if filled:
-                found[absent] = code_of(declared.fill)
-        if not filled:
+        assert isinstance(declared, Boolean | Categorical)  # noqa: S101 - the job compares by no other columns
+        groups = 2 if isinstance(declared, Boolean) else len(declared.categories)
+        found, absent = self._values[column](cells)
+        if declared.fill is None:
             if declared.missing is None and absent.any():
                 raise self._origin.error(missing(column))
             found[absent] = groups
         found[found == UNKNOWN] = groups
-        return found
+        codes: Integers = found.astype(np.int64)
+        return codes

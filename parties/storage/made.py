@@ -1,12 +1,13 @@
-"""Features that the owner makes of its columns (vfl.features): read, filled and made record by record."""
+"""Coordinates that the owner makes of its columns (vfl.features): read, filled and made record by record."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, codes, dates, filled, lookup, missing, numbers, text_of, truths
+from parties.storage.cells import MISSING, UNKNOWN, codes, dates, lookup, missing, numbers, text_of, truths
 from vfl.columns import Boolean, Categorical, Numeric
 from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
 
@@ -23,20 +24,22 @@ if TYPE_CHECKING:
     """Returns the missing cells (m,) and the coordinates (m,) each, within their ranges, of the cells of a column's sources."""
 
 
-def reader_of(declared: Any, sources: Sequence[str], origin: Origin) -> Reader:
-    """Return the reader of a column as a feature, or as one side of an interaction.
+def reader_of(declared: Any, sources: Sequence[str], origin: Origin, name: str | None = None) -> Reader:
+    """Return the reader of a column, or of one side of an interaction.
 
     It raises DataError for cells that the declaration does not allow: they are found at their owner.
+
+    name : of the column in errors; None takes that of its source.
     """
     if isinstance(declared, Crossed):
         return _crossed(declared, origin)
-    (source,) = sources
-    read = _values_of(declared, source, origin)
+    named = name or sources[0]
+    read = values_of(declared, named, origin)
 
     def made(cells: Sequence[pa.Array]) -> tuple[npt.NDArray[np.bool_], Iterable[Vector]]:
         values, absent = read(cells[0])
         if declared.missing is None and declared.fill is None and absent.any():
-            raise origin.error(missing(source))
+            raise origin.error(missing(named))
         if isinstance(declared, OfCells):
             return absent, declared.made(values)
         return absent, _plain(declared, values)
@@ -45,10 +48,10 @@ def reader_of(declared: Any, sources: Sequence[str], origin: Origin) -> Reader:
 
 
 def _plain(declared: Numeric | Boolean | Categorical, values: Any) -> Iterable[Vector]:
-    """Yield the coordinates of a column that is no feature, clamped, for an interaction."""
+    """Yield the coordinates of a column that is no feature, clamped."""
     if isinstance(declared, Categorical):
         return ((values == code).astype(np.float64) for code in range(len(declared.texts)))
-    return (np.clip(values, *declared.limits),)
+    return (np.clip(values, *declared.limits, out=values),)
 
 
 def _crossed(declared: Crossed, origin: Origin) -> Reader:
@@ -63,73 +66,63 @@ def _crossed(declared: Crossed, origin: Origin) -> Reader:
     return made
 
 
-def _values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    """Return the function from cells to values (m,), filled, and which of them were missing (m,)."""
-    if isinstance(declared, Categorical | Ordinal):
+def values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+    """Return the function from cells to values (m,), filled, and which of them were missing (m,).
+
+    Values are numbers, codes of categories, or dates. Unknown categories that the declaration allows are UNKNOWN.
+    """
+    if isinstance(declared, Categorical | Ordinal | Hashed):
         return _categories(declared, source, origin)
-    if isinstance(declared, Hashed):
-        return _hashed(declared, source, origin)
     if isinstance(declared, DateParts):
         return _dates(declared, source, origin)
     read = truths if isinstance(declared, Boolean) else numbers
     fill = declared.instead if isinstance(declared, Numeric | Boolean) else declared.fill
 
-    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
-        values = read(cells, source, origin)
-        absent = np.isnan(values)
+    def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        found = read(cells, source, origin)
+        absent = np.isnan(found)
         if fill is not None:
-            values = filled(values, float(fill), source, origin)
-        if isinstance(declared, Boolean) and not ((values == 0) | (values == 1) | np.isnan(values)).all():
+            found[absent] = fill
+        if isinstance(declared, Boolean) and not ((found == 0) | (found == 1) | np.isnan(found)).all():
             raise origin.not_boolean(source)
-        return values, absent
+        return found, absent
 
-    return values_of
+    return values
 
 
 def _categories(
-    declared: Categorical | Ordinal, source: str, origin: Origin
+    declared: Categorical | Ordinal | Hashed, source: str, origin: Origin
 ) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    code_of = lookup(declared.categories)
+    code_of: Callable[[object], int] = (
+        partial(_hash, declared) if isinstance(declared, Hashed) else lookup(declared.categories)
+    )
+    unknown = "" if isinstance(declared, Hashed) else declared.unknown
     fill = None if declared.fill is None else code_of(declared.fill)
 
-    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+    def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = codes(cells, code_of, source, origin)
-        if declared.unknown == "refuse" and (found == UNKNOWN).any():
+        if unknown == "refuse" and (found == UNKNOWN).any():
             raise origin.undeclared_category(source)
-        if declared.unknown == "missing":
+        if unknown == "missing":
             found[found == UNKNOWN] = MISSING
         absent = found == MISSING
         if fill is not None:
             found[absent] = fill
         return found, absent
 
-    return values_of
+    return values
 
 
-def _hashed(declared: Hashed, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    def code_of(cell: object) -> int:
-        if cell is None or cell != cell:  # NaN
-            return MISSING
-        return declared.code(text_of(cell))
-
-    fill = None if declared.fill is None else code_of(declared.fill)
-
-    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
-        found = codes(cells, code_of, source, origin)
-        absent = found == MISSING
-        if fill is not None:
-            found[absent] = fill
-        return found, absent
-
-    return values_of
+def _hash(declared: Hashed, cell: object) -> int:
+    return MISSING if cell is None or cell != cell else declared.code(text_of(cell))  # != itself: NaN
 
 
 def _dates(declared: DateParts, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+    def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = dates(cells, source, origin, refuse=declared.unknown == "refuse")
         absent = np.isnat(found)
         if declared.fill is not None:
             found[absent] = np.datetime64(declared.fill, "s")
         return found, absent
 
-    return values_of
+    return values

@@ -54,12 +54,13 @@ def bare_pass(X, w, v, y, scale, clip, rate):
 
 
 def our_pass(X, w, v, y, scale, clip, rate):
-    """Do the same pass with fused, exactly summed steps."""
+    """Do the same pass with exactly summed steps."""
     previous, delta, centre = X[:, :0], np.zeros(0), np.zeros(1)
     for j in range(X.shape[1]):
         block = X[:, j : j + 1]
         at = Geometry(centre, scale[j : j + 1], clip, GRID)
-        q = kernels.step(previous, delta, 0.0, v, y, kernels.LOGISTIC, block, at)
+        kernels.forward(previous, delta, v)
+        q = kernels.gradient(block, v, y, kernels.LOGISTIC, at)
         previous, delta = block, -rate * GRID * q
         w[j : j + 1] += delta
     kernels.forward(previous, delta, v)
@@ -115,12 +116,8 @@ def large(n: int, s: int, dtype: type, repeats: int = 15) -> dict[str, float]:
         plain_logistic=lambda: k.plain_gradient(X, v, y, k.LOGISTIC, at),
         forward=lambda: k.forward(X, delta, v),
         two_sums=lambda: (X.sum(), X_prev.sum()),
-        step_squared=lambda: k.step(X_prev, delta, 0.0, v, y, k.SQUARED, X, at),
-        step_logistic=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at),
-        plain_step_logistic=lambda: k.plain_step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at),
         second_moments=lambda: k.second_moments(X, scale, GRID),
         gradient_logistic_2_threads=lambda: k.gradient(X, v, y, k.LOGISTIC, at, threads=2),
-        step_logistic_2_threads=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at, threads=2),
     )
     show(f"{n} × {s} {np.dtype(dtype).name}", times, "sum")
     return times
@@ -182,7 +179,6 @@ def calls() -> None:
     times = best(
         3000,
         gradient=lambda: k.gradient(X, v, v, k.SQUARED, at),
-        step=lambda: k.step(X, one, 0.0, v, v, k.SQUARED, X, at),
         forward=lambda: k.forward(X, one, v),
         plain_gradient=lambda: k.plain_gradient(X, v, v, k.SQUARED, at),
     )

@@ -41,7 +41,7 @@ from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning.sharing import TYPICAL_MARGIN
-from vfl.secure.legs import Commitment, Contribution, Legs
+from vfl.secure.legs import Commitment, Contribution, Leg
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 
@@ -147,7 +147,7 @@ class Measured(InProcessTransport):
 
     def post(self, to: str, message: Any, *vectors: Any, **options: Any) -> Any:
         """Measure a leg."""
-        if not isinstance(message, Legs):
+        if not isinstance(message, Leg):
             return super().post(to, message, *vectors, **options)
         made: list[Any] = []
 
@@ -205,7 +205,7 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
     meter, sent, rounds = Meter(lambda: 0.0), FederationTransport._sent, []
 
     def measuring(self: Any, to: str, leg: Any, *rest: Any) -> Any:
-        if not isinstance(leg, Legs):
+        if not isinstance(leg, Leg):
             return sent(self, to, leg, *rest)
         found: list[Any] = []
 

@@ -40,8 +40,8 @@ def test_every_ratio_has_a_record():
 
 
 def test_slow_code_is_noticed(monkeypatch, capsys):
-    fast = guard.ours.step
+    fast = guard.ours.gradient
     monkeypatch.setattr(guard, "TURNS", 5)
     found = guard.pass_over_bare()
-    monkeypatch.setattr(guard.ours, "step", lambda *given: [fast(*given) for _ in range(6)][-1])
+    monkeypatch.setattr(guard.ours, "gradient", lambda *given: [fast(*given) for _ in range(6)][-1])
     assert guard.doubled(guard.pass_over_bare(), found)

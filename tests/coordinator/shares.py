@@ -14,14 +14,13 @@ from parties.loading import load
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Commitment, Contribution, Legs, receivers, senders
+from vfl.secure.legs import Commitment, Contribution, Leg, receivers, senders
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.messages import Greeting
-    from vfl.secure.legs import Leg
 
 N = 300
 CUT_OFF = b"lost"
@@ -82,7 +81,7 @@ class Watched(InProcessTransport):
 
     def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
         """Record a leg, and lose it if it is the one to lose."""
-        if not isinstance(message, Legs):
+        if not isinstance(message, Leg):
             return super().post(to, message, vectors, due, **options)
         leg: Leg = message
         self.legs.append((to, leg))

@@ -21,7 +21,7 @@ from vfl.errors import ConsentRefused, FederationError, SpecificationError
 from vfl.federation.events import Allowed, Ended, Released, Requested
 from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Legs
+from vfl.secure.legs import Leg
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
 
     def counting(self: Any, to: str, leg: Any, parcels: Any, *rest: Any) -> Any:
         reply, found = sent(self, to, leg, parcels, *rest)
-        if isinstance(leg, Legs):
+        if isinstance(leg, Leg):
             given = [parcel.get() for parcel in parcels.values()]
             words = [getattr(reply, name, b"") for name in ("words", "nonce", "digest")]
             with lock:

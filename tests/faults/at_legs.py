@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.federation.transport import FederationTransport
 from vfl.messages.joining import SealingKey
-from vfl.secure.legs import Legs
+from vfl.secure.legs import Leg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def at_legs(
     sent = FederationTransport._sent
 
     def acting(self: Any, to: str, leg: Any, *rest: Any) -> Any:
-        if not isinstance(leg, Legs):
+        if not isinstance(leg, Leg):
             return sent(self, to, leg, *rest)
         name = type(leg).__name__
         act(name, to, BEFORE)

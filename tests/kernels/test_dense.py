@@ -86,7 +86,6 @@ def test_groups_of_columns_change_no_bit(t, s, loss):
     bounds = kernels.bounds_of(np.abs(v), y, loss)
     delta = np.where(np.arange(t) % 3 == 1, 0.0, np.linspace(-1.0, 1.0, t))
     runs = {
-        "step": lambda rows, w: kernels.step(X_prev[rows], delta, 0.5, w, y[rows], loss, X[rows], at),
         "capped_step": lambda rows, w: kernels.capped_step(
             X_prev[rows], delta, 0.5, w, loss, X[rows], at, bounds[rows]
         ),
@@ -227,25 +226,6 @@ def test_broken_records_count_as_zero_and_do_not_affect_others():
     )
 
 
-@pytest.mark.parametrize("n", ROWS)
-@pytest.mark.parametrize(("t", "s"), [(0, 1), (1, 1), (3, 2), (4, 7), (9, 16)])
-@pytest.mark.parametrize("loss", [WEIGHTS, SQUARED, LOGISTIC])
-def test_step_is_forward_then_gradient(n, t, s, loss):
-    X_prev, v, y, _ = problem(n, t, seed=1)
-    X, _, _, scale = problem(n, s)
-    delta = np.linspace(-0.5, 0.5, t)
-    v1, v2, v3 = v.copy(), v.copy(), v.copy()
-    shift, c = 0.125 * t, centres(s)
-    q = kernels.step(X_prev, delta, shift, v1, y, loss, X, Geometry(c, scale, 2.0, GRID))
-    assert kernels.forward(X_prev, delta, v2, shift) is v2
-    np.testing.assert_array_equal(v1, v2)
-    np.testing.assert_allclose(v1, v + X_prev @ delta + shift, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(q, kernels.gradient(X, v2, y, loss, Geometry(c, scale, 2.0, GRID)))
-    u = kernels.plain_step(X_prev, delta, shift, v3, y, loss, X, Geometry(c, scale))
-    np.testing.assert_array_equal(v3, v2)
-    np.testing.assert_array_equal(u, kernels.plain_gradient(X, v2, y, loss, Geometry(c, scale)))
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_forward_and_plain_sums_equal_numpy_in_double(dtype):
     X, v, y, scale = problem(2000, 7, dtype)
@@ -254,10 +234,6 @@ def test_forward_and_plain_sums_equal_numpy_in_double(dtype):
     np.testing.assert_allclose(kernels.forward(X, delta, v.copy()), v + wide @ delta, rtol=0, atol=1e-13)
     u = kernels.plain_gradient(X, v, y, SQUARED, Geometry(c, scale))
     np.testing.assert_allclose(u, scale * ((wide - c).T @ (v - y)), rtol=1e-12, atol=1e-10)
-    np.testing.assert_array_equal(
-        kernels.step(X, delta, 0.0, v.copy(), y, SQUARED, X, Geometry(c, scale, 1.0, GRID)),
-        kernels.gradient(X, kernels.forward(X, delta, v.copy()), y, SQUARED, Geometry(c, scale, 1.0, GRID)),
-    )
 
 
 def test_unmoved_columns_are_not_read():
@@ -274,16 +250,12 @@ def test_threads_change_no_bit(s, monkeypatch):
     delta, c = np.linspace(-1, 1, s), centres(s)
 
     def run(threads):
-        moved, plain = v.copy(), v.copy()
         return [
             kernels.gradient(X, v, y, LOGISTIC, Geometry(c, scale, 1.0, GRID), threads=threads),
-            kernels.step(X, delta, 0.5, moved, y, SQUARED, X, Geometry(c, scale, 1.0, GRID), threads=threads),
-            moved,
             kernels.plain_gradient(X, v, y, LOGISTIC, Geometry(c, scale), threads=threads),
-            kernels.plain_step(X, delta, 0.5, plain, y, LOGISTIC, X, Geometry(c, scale), threads=threads),
             kernels.second_moments(X, np.ones(s), GRID, threads=threads),
             kernels.first_moments(X, np.ones(s), GRID, threads=threads),
-            kernels.forward(X, delta, v.copy(), threads=threads),
+            kernels.forward(X, delta, v.copy(), 0.5, threads=threads),
         ]
 
     alone = run(1)

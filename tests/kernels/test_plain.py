@@ -27,9 +27,8 @@ def results() -> dict[str, list[int]]:
     found = {
         "gradient": dense.gradient(X, v, y, dense.LOGISTIC, at),
         "singles": dense.singles(X, v, y, dense.SQUARED, at),
-        "step": dense.step(X, np.full(s, 0.01), 0.5, moved, y, dense.LOGISTIC, X, at),
+        "forward": dense.forward(X, np.full(s, 0.01), moved, 0.5).view(np.int64),
         "capped": dense.capped_step(X, np.full(s, 0.01), 0.5, moved.copy(), dense.LOGISTIC, X, at, bounds),
-        "margins": moved.view(np.int64),
         "moments": dense.second_moments(X, np.full(s, 4.0), 2.0**-20),
         "weights": dense.weights(v, y, dense.LOGISTIC, np.empty(n)).view(np.int64),
     }

@@ -55,12 +55,7 @@ def test_sums_and_margins_equal_those_of_the_dense_kernels(loss, s, dtype):
                     for k, A in ((dense, X), (sparse, S))
                 ]
                 np.testing.assert_array_equal(*sums)
-        moved = v.copy(), v.copy()
-        sums = [
-            k.step(A, delta, 0.25, m, y, loss, A, Geometry(c, scale, clip, GRID))
-            for k, A, m in ((dense, X, moved[0]), (sparse, S, moved[1]))
-        ]
-        np.testing.assert_array_equal(*sums)
+        moved = [k.forward(A, delta, v.copy(), 0.25) for k, A in ((dense, X), (sparse, S))]
         assert moved[0].tobytes() == moved[1].tobytes()
         assert not S.scratch.any()
     np.testing.assert_allclose(
@@ -68,10 +63,6 @@ def test_sums_and_margins_equal_those_of_the_dense_kernels(loss, s, dtype):
         dense.plain_gradient(X, v, y, loss, Geometry(c, scale)),
         atol=1e-12,
     )
-    plain = [
-        k.plain_step(A, delta, 0.0, v.copy(), y, loss, A, Geometry(c, scale)) for k, A in ((dense, X), (sparse, S))
-    ]
-    np.testing.assert_allclose(*plain, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -164,16 +155,12 @@ def test_threads_change_no_bit(s, monkeypatch):
     S, c, delta = block_of(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1
 
     def run(threads):
-        moved, plain = v.copy(), v.copy()
         at = Geometry(c, scale, 1.0, 2.0**-40)
         return [
             sparse.gradient(S, v, y, LOGISTIC, at, threads=threads),
             sparse.singles(S, v, y, LOGISTIC, at, threads=threads),
-            sparse.step(S, delta, 0.5, moved, y, SQUARED, S, at, threads=threads),
-            moved,
-            sparse.plain_step(S, delta, 0.5, plain, y, LOGISTIC, S, Geometry(c, scale), threads=threads),
-            plain,
-            sparse.forward(S, delta, v.copy(), threads=threads),
+            sparse.plain_gradient(S, v, y, LOGISTIC, Geometry(c, scale), threads=threads),
+            sparse.forward(S, delta, v.copy(), 0.5, threads=threads),
         ]
 
     alone = run(1)
@@ -223,7 +210,8 @@ def test_a_step_costs_entries_not_records():
         v, y, two, taken = np.zeros(n), np.ones(n), np.ones(2), []
         for _ in range(60):
             start = time.thread_time()  # without the time of other processes
-            sparse.step(S, 1e-9 * two, 0.0, v, y, LOGISTIC, S, Geometry(0 * two, two, 1.0, GRID))
+            sparse.forward(S, 1e-9 * two, v)
+            sparse.gradient(S, v, y, LOGISTIC, Geometry(0 * two, two, 1.0, GRID))
             taken.append(time.thread_time() - start)
         times[n] = min(taken)
     assert times[2_000_000] < 20 * times[2_000]

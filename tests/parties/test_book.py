@@ -33,7 +33,7 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
-from vfl.privacy.ledger import Head, Ledger, SqliteLedger
+from vfl.privacy.ledger import Head, SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.gcd import GCD
@@ -135,7 +135,7 @@ class TestRecording:
 
     def test_a_visit_is_one_transaction(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         writes: list[Any] = []
-        monkeypatch.setattr(Ledger, "write", _counted(Ledger.write, writes, place.books["bank"]))
+        monkeypatch.setattr(SqliteLedger, "write", _counted(SqliteLedger.write, writes, place.books["bank"]))
         events = list(place.events(job()))
         visits = [r for r in events if isinstance(r, Round) and "bank" in r.parties and r.events]
         assert 2 <= len(visits) < len(recorded(place.books["bank"])) - 1

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from tests.privacy.accountant_contract import REPLACE, AccountantContract, Mystery
-from vfl.errors import BudgetExceeded, PrivacyError, UnknownEvent
+from vfl.errors import PrivacyError, UnknownEvent
 from vfl.privacy.accountants import (
     GaussianAccountant,
-    GdpFilter,
     PldAccountant,
     SelectionAccountant,
     ZCdpAccountant,
-    ZCdpFilter,
     choose_accountant,
     epsilon_of_rho,
     rho_of,
@@ -31,7 +29,9 @@ from vfl.privacy.accountants import (
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
 from vfl.privacy.gaussian_dp import delta_of, epsilon_of, log_delta_of, mu_of
+from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.privacy.pld import bounded_range_curve
+from vfl.privacy.spending import floor_units
 from vfl.privacy.zcdp import delta_of_rho
 
 GAUSSIAN = Gaussian(REPLACE, 1.0, 20.0, 3)
@@ -192,9 +192,11 @@ def test_importing_accounting_is_light():
 def test_noise_multiplier_fits_exactly(mu, releases, sensitivity):
     z = noise_multiplier(mu, releases)
     event = Gaussian(REPLACE, sensitivity, z * sensitivity, 1)
-    assert GdpFilter(mu).admits(event, releases)
+    cap = floor_units(Fraction(mu) ** 2)
+    assert plan_cost([(event, releases)], Accounting.GDP) <= cap
     assert GaussianAccountant().compose(event, releases).mu <= mu
-    assert not GdpFilter(mu).admits(Gaussian(REPLACE, sensitivity, z * (1 - 1e-14) * sensitivity, 1), releases)
+    little = Gaussian(REPLACE, sensitivity, z * (1 - 1e-14) * sensitivity, 1)
+    assert plan_cost([(little, releases)], Accounting.GDP) > cap
 
 
 @settings(max_examples=200, deadline=None)
@@ -239,36 +241,6 @@ def test_a_million_small_charges_do_not_vanish_beside_a_large_one():
     accountant = GaussianAccountant().compose(Gaussian(REPLACE, 1e8, 1.0, 1))
     accountant.compose(Gaussian(REPLACE, 1e-8, 1.0, 1), 10**6)
     assert Fraction(accountant.mu) ** 2 > Fraction(10**16)
-
-
-@pytest.mark.parametrize(
-    ("make", "event"),
-    [
-        (lambda: GdpFilter(4.0), Gaussian(REPLACE, 1.0, 1.0, 1)),
-        (lambda: ZCdpFilter(2.0), BoundedRange(REPLACE, 1.0)),
-    ],
-    ids=["gdp", "zcdp"],
-)
-def test_filter_admits_the_cap_and_no_more(make, event):
-    book = make()
-    before = book.epsilon(1e-6), book.delta(1.0)
-    for _ in range(16):
-        assert book.admits(event)
-        book.spend(event)
-    assert not book.admits(event)
-    with pytest.raises(BudgetExceeded, match=r"budget left.*more noise"):
-        book.spend(event)
-    assert book.admits(event, 0)
-    assert (book.epsilon(1e-6), book.delta(1.0)) == before  # the guarantee is the cap, however much was spent
-    with pytest.raises(UnknownEvent):
-        book.admits(Mystery(REPLACE))
-
-
-def test_filter_refusal_spends_nothing():
-    book = GdpFilter(1.0)
-    with pytest.raises(BudgetExceeded):
-        book.spend(Gaussian(REPLACE, 1.0, 1.0, 1), 2)
-    assert book.admits(Gaussian(REPLACE, 1.0, 1.0, 1), 1)
 
 
 # --- zCDP ----------------------------------------------------------------------------------------------------------

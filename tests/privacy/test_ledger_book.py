@@ -20,7 +20,7 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, Book, DatasetBook, FitBook, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
-from vfl.privacy.ledger.composition import cost
+from vfl.privacy.ledger.composition import cost, epsilon_of
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -184,10 +184,12 @@ def test_the_book_of_a_fit_accepts_plans_with_secret_sampling():
 
 def test_costs_equal_those_of_the_accountants():
     event = Gaussian(R1, 0.3, 7.0, 2)
-    assert cost(event, Accounting.GDP) == GaussianAccountant().cost(event)
-    assert cost(event, Accounting.ZCDP) == ZCdpAccountant().cost(event)
-    for kind in (BoundedRange(R1, 0.7), Laplace(R1, 0.7, 1.0)):
-        assert cost(kind, Accounting.ZCDP) == ZCdpAccountant().cost(kind)
+    assert epsilon_of(Accounting.GDP, cost(event, Accounting.GDP), 1e-6) == GaussianAccountant().compose(event).epsilon(
+        1e-6
+    )
+    for kind in (event, BoundedRange(R1, 0.7), Laplace(R1, 0.7, 1.0)):
+        found = epsilon_of(Accounting.ZCDP, cost(kind, Accounting.ZCDP), 1e-6)
+        assert found == ZCdpAccountant().compose(kind).epsilon(1e-6)
     sampled = PoissonSubsampledGaussian(R1, 0.3, 7.0, 0.01)
     assert [cost(sampled, way) for way in Accounting] == [cost(event, way) for way in Accounting]
 

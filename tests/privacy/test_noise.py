@@ -139,7 +139,8 @@ def test_a_wider_bound_sends_more_lanes_to_integers_and_changes_no_result(scale,
     usual = rounded_gaussian(Recorded(words), scale, 1000)
     few = len(decided)
     decided.clear()
-    assert rounded_gaussian(Recorded(words), scale, 1000, ndtri_error=bound).tolist() == usual.tolist()
+    monkeypatch.setattr(module, "NDTRI_ERROR", bound)
+    assert rounded_gaussian(Recorded(words), scale, 1000).tolist() == usual.tolist()
     assert len(decided) >= (few if bound < 1 else 900)
 
 
@@ -270,12 +271,6 @@ def test_twenty_million_draws_pin_sigma_to_a_thousandth():
 def test_an_impossible_scale_is_refused(scale):
     with pytest.raises(PrivacyError, match=r"scale must be .*2\^48"):
         rounded_gaussian(SeededNoise(0).stream(KEY), scale, 3)
-
-
-@pytest.mark.parametrize("bound", [0.0, NDTRI_ERROR / 2, 1.5, math.nan])
-def test_the_bound_cannot_be_narrowed(bound):
-    with pytest.raises(PrivacyError, match="ndtri_error must be"):
-        rounded_gaussian(SeededNoise(0).stream(KEY), 1.0, 3, ndtri_error=bound)
 
 
 def test_sizes():

@@ -89,9 +89,6 @@ def test_caps_of_all_parties_add_up_to_the_cap_exactly(cap, squares, residual):
     joint = sum((Fraction(own) * r) ** 2 for own in caps.values())
     assert joint <= Fraction(cap) ** 2
     assert float(joint) == pytest.approx(cap**2, rel=1e-12)
-    assert ring.covers(cap, residual, caps)
-    worse = {party: own * (1 + 1e-9) for party, own in caps.items()}
-    assert not ring.covers(cap, residual, worse)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([1.0, 1e-3, 1e5, 1e200]), st.integers(8, 14))

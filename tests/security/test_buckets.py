@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.launch import test_alignment as jobs
+from tests.security.blinding import Blinder
 from vfl.errors import DataError, FederationError, OutputError
 from vfl.security import buckets, psi
 from vfl.security.identifiers import IdKind, Ids, normalised, repeated
@@ -69,7 +70,7 @@ def test_a_party_that_sorts_in_buckets_sends_and_joins_the_same(
     for large in (1 << 30, 4):
         for module in (buckets, psi):
             monkeypatch.setattr(module, "LARGE", large)
-        with psi.Blinder("a", SALT, folder=tmp_path) as blinder:  # the folder keeps the secret
+        with Blinder("a", SALT, folder=tmp_path) as blinder:  # the folder keeps the secret
             own, blinded = blinder.own(ids), blinder.blind(others, "b")
             rows = blinder.rows(np.arange(0, 150, 3))
         results.append((own.tobytes(), blinded.tobytes(), rows.tobytes()))

@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.security.blinding import Blinder, normalise
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security import psi
-from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, normalise, normalised
+from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, normalised
 
 SALT = bytes(range(32))
 P = 2**255 - 19
@@ -47,7 +48,7 @@ class Wire:
 
     def __init__(self, ids, salt=SALT, **options):
         self.sent = []
-        blinders = {party: psi.Blinder(party, salt, **options) for party in ids}
+        blinders = {party: Blinder(party, salt, **options) for party in ids}
         sets = {party: self.send(blinders[party].own(own)) for party, own in ids.items()}
         self.first = dict(sets)
         for step in psi.ring(list(ids)):
@@ -128,12 +129,12 @@ def test_several_cores_give_the_same_as_one(monkeypatch, tmp_path, started):
     monkeypatch.setattr(psi, "PIECE", 16)
     ids = numbered(100)
     # Another folder with the same secret: products depend on the secret only.
-    with psi.Blinder("a", SALT, folder=tmp_path / "one") as one:
+    with Blinder("a", SALT, folder=tmp_path / "one") as one:
         expected = one.own(ids)
     (tmp_path / "two").mkdir()
     secret = next((tmp_path / "one").glob("*.secret"))
     (tmp_path / "two" / secret.name).write_bytes(secret.read_bytes())
-    with psi.Blinder("a", SALT, cores=2, folder=tmp_path / "two") as two:
+    with Blinder("a", SALT, cores=2, folder=tmp_path / "two") as two:
         assert np.array_equal(two.own(ids), expected)
         first, second = started
         first.kill()
@@ -153,7 +154,7 @@ def test_a_process_that_is_given_no_secret_ends_in_silence(monkeypatch):
 
 
 def test_blinding_is_x25519_of_the_stated_hash(tmp_path):
-    blinder = psi.Blinder("a", SALT, folder=tmp_path)
+    blinder = Blinder("a", SALT, folder=tmp_path)
     key = X25519PrivateKey.from_private_bytes(next(tmp_path.glob("*.secret")).read_bytes())
     ids = numbered(20)
     hashes = [
@@ -205,7 +206,7 @@ def stop_at(limit, seen):
 def test_an_interrupted_call_continues_with_the_missing_piece(monkeypatch, cores):
     monkeypatch.setattr(psi, "PIECE", 10)
     ids, seen, rest = numbered(95), [], []
-    with psi.Blinder("a", SALT, cores=cores) as blinder:
+    with Blinder("a", SALT, cores=cores) as blinder:
         with pytest.raises(Stop):
             blinder.own(ids, stop_at(40, seen))
         assert seen == [(10, 95), (20, 95), (30, 95), (40, 95)]
@@ -223,10 +224,10 @@ def test_another_process_continues_from_the_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(psi, "PIECE", 10)
     ids, rest = numbered(50), []
     with pytest.raises(Stop):
-        psi.Blinder("a", SALT, folder=tmp_path).own(ids, stop_at(30, []))
+        Blinder("a", SALT, folder=tmp_path).own(ids, stop_at(30, []))
     stored = next(tmp_path.glob("*.points"))
     stored.write_bytes(stored.read_bytes()[:-7])  # killed in the middle of a point
-    again = psi.Blinder("a", SALT, folder=tmp_path)
+    again = Blinder("a", SALT, folder=tmp_path)
     mine = again.own(ids, lambda done, total: rest.append(done))
     assert rest == [39, 49, 50]
     assert len(mine) == len({bytes(row) for row in mine}) == 50
@@ -234,32 +235,32 @@ def test_another_process_continues_from_the_folder(monkeypatch, tmp_path):
     fresh.mkdir()
     secret = next(tmp_path.glob("*.secret"))
     (fresh / secret.name).write_bytes(secret.read_bytes())
-    assert np.array_equal(psi.Blinder("a", SALT, folder=fresh).own(ids), mine)
+    assert np.array_equal(Blinder("a", SALT, folder=fresh).own(ids), mine)
 
 
 def test_damaged_or_foreign_state_is_not_continued(monkeypatch, tmp_path):
     monkeypatch.setattr(psi, "PIECE", 10)
     ids, rest = numbered(50), []
     with pytest.raises(Stop):
-        psi.Blinder("a", SALT, folder=tmp_path).own(ids, stop_at(30, []))
+        Blinder("a", SALT, folder=tmp_path).own(ids, stop_at(30, []))
     stored = next(tmp_path.glob("*.points"))
     stored.write_bytes(stored.read_bytes()[:-320] + bytes(320))
-    psi.Blinder("a", SALT, folder=tmp_path).own(ids, lambda done, total: rest.append(done))
+    Blinder("a", SALT, folder=tmp_path).own(ids, lambda done, total: rest.append(done))
     assert rest[0] == 10
     rest.clear()
-    psi.Blinder("a", SALT, folder=tmp_path).own([*ids[:-1], b"changed"], lambda done, total: rest.append(done))
+    Blinder("a", SALT, folder=tmp_path).own([*ids[:-1], b"changed"], lambda done, total: rest.append(done))
     assert rest[0] == 10
 
 
 def test_a_restarted_party_remembers_the_owners_whose_sets_it_has_blinded(tmp_path):
     """One secret answers one question of each owner: the secret outlives the process, so what was asked has to, too."""
-    first = psi.Blinder("a", SALT, folder=tmp_path)
+    first = Blinder("a", SALT, folder=tmp_path)
     mine = first.own(numbered(3))
     blinded = first.blind(points(2, 3), "b")
-    again = psi.Blinder("a", SALT, folder=tmp_path)
+    again = Blinder("a", SALT, folder=tmp_path)
     assert np.array_equal(again.own(numbered(3)), mine)
     assert np.array_equal(again.blind(points(2, 3), "b"), blinded)
-    another = psi.Blinder("a", SALT, folder=tmp_path)
+    another = Blinder("a", SALT, folder=tmp_path)
     with pytest.raises(FederationError, match="second set of 'b'"):
         another.blind(points(4, 5), "b")
     another.blind(points(4, 5), "c")
@@ -268,13 +269,13 @@ def test_a_restarted_party_remembers_the_owners_whose_sets_it_has_blinded(tmp_pa
 
 
 def test_discard_removes_everything(tmp_path):
-    blinder = psi.Blinder("a", SALT, folder=tmp_path / "state")
+    blinder = Blinder("a", SALT, folder=tmp_path / "state")
     blinder.own(numbered(3))
     kept = list((tmp_path / "state").iterdir())
     assert len(kept) == 2
     secret = next(path for path in kept if path.suffix == ".secret")
     assert os.name == "nt" or secret.stat().st_mode & 0o077 == 0
-    psi.Blinder("a", bytes(32), folder=tmp_path / "state")
+    Blinder("a", bytes(32), folder=tmp_path / "state")
     blinder.discard()
     assert len(list((tmp_path / "state").iterdir())) == 1  # that of the other salt
 
@@ -296,7 +297,7 @@ def test_no_id_or_hash_of_one_leaves_a_party():
 
 def test_the_order_of_a_set_does_not_depend_on_the_rows():
     ids = numbered(200)
-    blinder = psi.Blinder("a", SALT)
+    blinder = Blinder("a", SALT)
     forwards, backwards = blinder.own(ids), blinder.own(ids[::-1])
     assert np.array_equal(forwards, backwards)
     rows = blinder.rows(np.arange(200))
@@ -318,8 +319,8 @@ def test_one_id_under_two_salts_or_secrets_differs(tmp_path):
     first, second = Wire({"a": [b"1"]}), Wire({"a": [b"1"]})
     assert not np.array_equal(first.last["a"], second.last["a"])
     # A party keeps a secret per salt.
-    psi.Blinder("a", SALT, folder=tmp_path)
-    psi.Blinder("a", other, folder=tmp_path)
+    Blinder("a", SALT, folder=tmp_path)
+    Blinder("a", other, folder=tmp_path)
     secrets = [path.read_bytes() for path in tmp_path.glob("*.secret")]
     assert len(set(secrets)) == 2
 
@@ -339,9 +340,9 @@ def test_parties_learn_only_positions_of_the_intersection():
 
 def test_a_secret_cannot_be_pickled_or_seen_in_a_command_line(monkeypatch, tmp_path, started):
     with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(psi.Blinder("a", SALT))
+        pickle.dumps(Blinder("a", SALT))
     monkeypatch.setattr(psi, "PIECE", 4)
-    with psi.Blinder("a", SALT, cores=2, folder=tmp_path) as blinder:
+    with Blinder("a", SALT, cores=2, folder=tmp_path) as blinder:
         blinder.own(numbered(20))
         secret = next(tmp_path.glob("*.secret")).read_bytes()[:32]
     assert len(started) == 2
@@ -360,12 +361,12 @@ def test_importing_vfl_does_not_load_cryptography():
 def test_points_of_small_order_are_refused(monkeypatch, value, cores):
     monkeypatch.setattr(psi, "PIECE", 4)
     bad = points(*range(2, 12), value)
-    with psi.Blinder("a", SALT, cores=cores) as blinder, pytest.raises(FederationError, match=r"'b'.*small order"):
+    with Blinder("a", SALT, cores=cores) as blinder, pytest.raises(FederationError, match=r"'b'.*small order"):
         blinder.blind(bad, "b")
 
 
 def test_messages_outside_the_protocol_are_refused():
-    blinder = psi.Blinder("a", SALT)
+    blinder = Blinder("a", SALT)
     with pytest.raises(FederationError, match="before it sent"):
         blinder.rows(np.arange(2))
     with pytest.raises(FederationError, match="its own set"):
@@ -387,7 +388,7 @@ def test_messages_outside_the_protocol_are_refused():
 
 
 def test_no_common_id_is_an_error_at_each_owner():
-    blinder = psi.Blinder("a", SALT)
+    blinder = Blinder("a", SALT)
     mine = blinder.own([b"1"])
     positions = psi.intersect({"a": mine, "b": points(9)})
     with pytest.raises(DataError, match=r"^party 'a': no id is common.*check"):
@@ -396,23 +397,23 @@ def test_no_common_id_is_an_error_at_each_owner():
 
 def test_bad_specifications(tmp_path):
     with pytest.raises(SpecificationError, match=r"salt.*32 bytes"):
-        psi.Blinder("a", b"short").own([b"1"])
+        Blinder("a", b"short").own([b"1"])
     with pytest.raises(SpecificationError, match="cores"):
-        psi.Blinder("a", SALT, cores=0)
+        Blinder("a", SALT, cores=0)
     with pytest.raises(SpecificationError, match="different names"):
         psi.ring(["a", "a"])
     with pytest.raises(SpecificationError, match="at least one party"):
         psi.ring([])
     for ids in ([], [b"1", b"1"]):
         with pytest.raises(DataError, match="each once"):
-            psi.Blinder("a", SALT).own(ids)
+            Blinder("a", SALT).own(ids)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match=r"party 'a' cannot keep .* choose a folder"):
-        psi.Blinder("a", SALT, folder=tmp_path / "file")
-    psi.Blinder("a", SALT, folder=tmp_path)
+        Blinder("a", SALT, folder=tmp_path / "file")
+    Blinder("a", SALT, folder=tmp_path)
     next(tmp_path.glob("*.secret")).write_bytes(b"short")
     with pytest.raises(OutputError, match="secret is damaged"):
-        psi.Blinder("a", SALT, folder=tmp_path)
+        Blinder("a", SALT, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

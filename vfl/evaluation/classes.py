@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfl.evaluation.curves import Histogram
     from vfl.losses import Loss
     from vfl.messages import Query
-    from vfl.privacy.events import Event, Gaussian
+    from vfl.privacy.events import Gaussian
     from vfl.solvers.protocol import Released
     from vfl.types import Integers, Vector
 
@@ -78,13 +78,8 @@ class HeldOutClasses(HeldOut):
         return ClassOutcomes(self.problem.loss, self.loss_cap(), steps, self.problem.layout.width)
 
     @property
-    def _event(self) -> Gaussian | None:
-        return event_of(self._outcomes, self.mu)
-
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
-        event = self._event
-        return () if event is None else ((event, 1),)
+    def _events(self) -> tuple[Gaussian | None]:
+        return (event_of(self._outcomes, self.mu),)
 
     @property
     def _measures(self) -> tuple[str, ...]:
@@ -92,7 +87,7 @@ class HeldOutClasses(HeldOut):
 
     def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
         del w
-        outcomes, event = self._outcomes, self._event
+        outcomes, (event,) = self._outcomes, self._events
         (released,) = yield tally(outcomes, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
         found |= measured(released, outcomes, self.problem.layout.classes, self.n_records, sigma)
@@ -104,7 +99,7 @@ class HeldOutClasses(HeldOut):
     def explain(self) -> str:
         """Return a sentence on the measures, the number of records, and the expected noise."""
         about = f"{self.n_records} records held out"
-        outcomes, event = self._outcomes, self._event
+        outcomes, (event,) = self._outcomes, self._events
         if event is None:
             return f"{about}, measured {PUBLIC if self.problem.private else UNNOISED}"
         a, b = (event.sigma / (step * GRID) / self.n_records for step in outcomes.steps)

@@ -19,6 +19,7 @@ import numpy as np
 
 from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.inquiries import Inquiry
 from vfl.holdout import Side
 from vfl.messages import Backward, Forward
 from vfl.penalties import L2, ElasticNet
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from vfl.losses import Loss
     from vfl.messages import Query
-    from vfl.privacy.events import Event, Gaussian
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
@@ -130,12 +131,12 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distance:
+class Distance(Inquiry):
     """A distance between the released model and the minimiser of F on the same records: at most d, with probability 1 − ζ/2.
 
     problem : of the training part; `why_none` is ''.
     mu : the budget of the noisy gradient; None computes it without noise.
-    radius : d where it follows from public facts, as for output perturbation; None buys a gradient.
+    radius : d where it follows from public facts, as for output perturbation; None releases a gradient.
     """
 
     problem: Problem
@@ -143,11 +144,7 @@ class Distance:
     radius: float | None = None
 
     name: ClassVar[str] = "distance"
-
-    @property
-    def side(self) -> Side:
-        """The training part."""
-        return Side.TRAINING
+    side: ClassVar[Side] = Side.TRAINING
 
     @property
     def _clip(self) -> Clip:
@@ -158,10 +155,9 @@ class Distance:
     def _event(self) -> Gaussian | None:
         return None if self.mu is None else self._clip.event(noise_multiplier(self.mu, 1))
 
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one event; none where d is public."""
-        event = self._event if self.radius is None else None
-        return ((event, 1),) if event is not None else ()
+    @property
+    def _events(self) -> tuple[Gaussian | None]:
+        return (self._event if self.radius is None else None,)
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
@@ -175,12 +171,12 @@ class Distance:
         event = self._event
         note = f"{said}; from a gradient with noise, charged" if event is not None else "exact: NOT PRIVATE"
         try:
-            d = yield from self._bought(w, event)
+            d = yield from self._released(w, event)
         except (BudgetExceeded, PartyLost):
             return Findings({}, n, LOST)
         return Findings({MEASURE: Estimate(d, 0.0)}, n, note)
 
-    def _bought(self, w: Vector, event: Gaussian | None) -> Generator[Query, Released, float]:
+    def _released(self, w: Vector, event: Gaussian | None) -> Generator[Query, Released, float]:
         problem, clip = self.problem, self._clip
         n, p = problem.n_records, problem.layout.n_coordinates
         whole = problem.layout.whole()

@@ -16,10 +16,9 @@ from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation import distance as distances
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.gaps import SEEN, Table, gap, noiseless, notions_of, shift
-from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, event_of, moved, spread_of, tally
+from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, Inquiry, event_of, moved, spread_of, tally
 from vfl.evaluation.statistics import GroupCells, GroupScores, strides
 from vfl.evaluation.thresholds import chosen, cut, edges_of
-from vfl.holdout import Side
 from vfl.messages import Forward, Groups, RecordNorms
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from vfl.evaluation.gaps import Notion
     from vfl.evaluation.specification import Fairness
     from vfl.messages import Query
-    from vfl.privacy.events import Event, Gaussian
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
@@ -48,7 +47,7 @@ class GroupColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GroupFairness:
+class GroupFairness(Inquiry):
     """Gaps between groups of the held-out records, each with its error and, with a bound, that of the model without noise.
 
     problem : of the training part. columns : the group columns. n_records : of the held-out part.
@@ -64,11 +63,6 @@ class GroupFairness:
     why_unbounded: str = ""
 
     name: ClassVar[str] = "fairness"
-
-    @property
-    def side(self) -> Side:
-        """The held-out part."""
-        return Side.HELD_OUT
 
     @property
     def bounded(self) -> bool:
@@ -89,10 +83,9 @@ class GroupFairness:
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         return event_of(self._statistic(nowhere, 0.0 if self.bounded else None), self.mu)  # Δ depends on neither
 
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
-        event = self._event
-        return ((event, 1),) if event is not None else ()
+    @property
+    def _events(self) -> tuple[Gaussian | None]:
+        return (self._event,)
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()

@@ -6,8 +6,9 @@ They run through the same executor as the solver, which charges them before they
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -58,20 +59,24 @@ LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
 
-class Inquiry(Protocol):
+class Inquiry(ABC):
     """A question besides training. Its fields are public."""
 
+    __slots__ = ()
     name: ClassVar[str]
+    side: ClassVar[Side] = Side.HELD_OUT
+    """Part of the records that it asks about."""
 
     @property
-    def side(self) -> Side:
-        """Part of the records that it asks about."""
-        ...
+    def _events(self) -> tuple[Gaussian | None, ...]:
+        """The event of each release; None without noise."""
+        return ()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
         """Return all events that it will charge, as (event, count)."""
-        ...
+        return tuple((event, 1) for event in self._events if event is not None)
 
+    @abstractmethod
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
@@ -79,16 +84,15 @@ class Inquiry(Protocol):
 
         found : the findings of the inquiries before this one. gone : parties that were given up, which are asked nothing.
         """
-        ...
 
+    @abstractmethod
     def explain(self) -> str:
-        """Return a sentence for the plan."""
-        ...
+        """Return a sentence for the plan, with the expected noise."""
 
     @property
+    @abstractmethod
     def queries(self) -> int:
         """Number of queries."""
-        ...
 
 
 def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
@@ -127,7 +131,7 @@ def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldOut:
+class HeldOut(Inquiry):
     """Measures of the model on the held-out records: μ-GDP for each of them, and independent of all other records.
 
     The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
@@ -146,11 +150,6 @@ class HeldOut:
     mu: float | None
 
     name: ClassVar[str] = "held out"
-
-    @property
-    def side(self) -> Side:
-        """The held-out part."""
-        return Side.HELD_OUT
 
     @property
     def _shares(self) -> tuple[float | None, float | None]:
@@ -257,9 +256,9 @@ class HeldOut:
 
         return min(FINER, key=lost)
 
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the events of one release or of two."""
-        return tuple((event, 1) for event in (self._first_event, self._second_event()) if event is not None)
+    @property
+    def _events(self) -> tuple[Gaussian | None, ...]:
+        return self._first_event, self._second_event()
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
@@ -371,7 +370,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassBalance:
+class ClassBalance(Inquiry):
     """Number of positive labels in the training part: a count of sensitivity 1, μ-GDP, paid with a share of μ².
 
     n_records : of the training part. mu : the budget; None counts without noise.
@@ -381,26 +380,17 @@ class ClassBalance:
     mu: float | None
 
     name: ClassVar[str] = "class balance"
+    side: ClassVar[Side] = Side.TRAINING
 
     @property
-    def side(self) -> Side:
-        """The training part."""
-        return Side.TRAINING
-
-    @property
-    def _released(self) -> Gaussian | None:
-        return event_of(Positives(), self.mu)
-
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
-        event = self._released
-        return ((event, 1),) if event is not None else ()
+    def _events(self) -> tuple[Gaussian | None]:
+        return (event_of(Positives(), self.mu),)
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
         """Count."""
-        event = self._released
+        (event,) = self._events
         note = NOISED if event is not None else UNNOISED
         try:
             ((count,),) = yield tally(Positives(), event, self.side)
@@ -412,7 +402,7 @@ class ClassBalance:
 
     def explain(self) -> str:
         """Return a sentence on the expected noise."""
-        event = self._released
+        (event,) = self._events
         noise = "none" if event is None else f"{event.sigma / self.n_records:.2g}"
         return f"share of positive labels; noise {noise}"
 
@@ -423,21 +413,13 @@ class ClassBalance:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Diagnosis:
+class Diagnosis(Inquiry):
     """F(w) at the end, un-noised and uncharged: NOT PRIVATE, on request only."""
 
     problem: Problem
 
     name: ClassVar[str] = "diagnostics"
-
-    @property
-    def side(self) -> Side:
-        """The training part."""
-        return Side.TRAINING
-
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return no events: nothing is charged."""
-        return ()
+    side: ClassVar[Side] = Side.TRAINING
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()

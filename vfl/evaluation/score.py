@@ -9,7 +9,7 @@ import numpy as np
 
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.evaluation.estimates import Findings, bounded_mean
-from vfl.evaluation.inquiries import NOISED, HeldOut, event_of, moved, tally
+from vfl.evaluation.inquiries import NOISED, HeldOut, Inquiry, event_of, moved, tally
 from vfl.evaluation.statistics import Lost, weight
 from vfl.holdout import Side
 from vfl.messages import Forward
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from vfl.evaluation.specification import Evaluation
     from vfl.messages import Query
-    from vfl.privacy.events import Event, Gaussian
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
@@ -28,7 +28,7 @@ NAME = "score"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Score:
+class Score(Inquiry):
     """One measure of the model: μ-GDP for each held-out record, and independent of all other records.
 
     A record loses t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
@@ -45,11 +45,6 @@ class Score:
     name: ClassVar[str] = NAME
 
     @property
-    def side(self) -> Side:
-        """The held-out part."""
-        return Side.HELD_OUT
-
-    @property
     def _measure(self) -> str:
         return str(self.spec.score)
 
@@ -64,15 +59,16 @@ class Score:
             raise SpecificationError(f"{self.problem.loss.name} loss has no deviance: choose another score")
         return Lost(self.problem.loss, cap, self._measure, weight(1.0, 1.0))
 
+    @property
     def _event(self) -> Gaussian:
         event = event_of(self._lost, self.mu)
         if event is None:
             raise PrivacyError("a score is released with noise only")
         return event
 
-    def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
-        return ((self._event(), 1),)
+    @property
+    def _events(self) -> tuple[Gaussian]:
+        return (self._event,)
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
@@ -80,7 +76,7 @@ class Score:
         """Ask for the margins, which stay at the coordinator, then for the sum."""
         del found, gone
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
-        lost, event = self._lost, self._event()
+        lost, event = self._lost, self._event
         try:
             ((total,),) = yield tally(lost, event, Side.HELD_OUT)
         except BudgetExceeded:
@@ -95,7 +91,7 @@ class Score:
 
     @property
     def _noise(self) -> float:
-        return self._event().sigma / (self._lost.steps * self._lost.grid) / self.n_records
+        return self._event.sigma / (self._lost.steps * self._lost.grid) / self.n_records
 
     def explain(self) -> str:
         """Return a sentence on the measure, the number of records, and the expected noise."""

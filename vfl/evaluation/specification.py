@@ -101,7 +101,7 @@ class Fairness:
         convex objective that penalises every coordinate; without one the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
         Predicting with them needs each record's group. Needs `bound=False` and one column.
-    share : of the evaluation's μ². distance_share : of the training's μ², for a bound that has to be bought.
+    share : of the evaluation's μ². distance_share : of the training's μ², for a bound that needs a release.
     """
 
     group: str | Sequence[str]

@@ -94,23 +94,6 @@ class ClassKernels:
         bounds = bounds_of(limits, y, loss)
         return self.capped_step(self.nothing, np.zeros(0), 0.0, v.copy(), loss, X, geometry, bounds, threads=threads)
 
-    def step(
-        self,
-        X_prev: Any,
-        delta: Vector,
-        shift: Any,
-        v: Vector,
-        y: Vector,
-        loss: int,
-        X: Any,
-        geometry: Geometry,
-        *,
-        threads: int = 1,
-    ) -> Integers:
-        """Add X_prev Δ + shift to v, in place, then return `gradient`."""
-        self.forward(X_prev, delta, v, shift, threads=threads)
-        return self.gradient(X, v, y, loss, geometry, threads=threads)
-
     def plain_gradient(
         self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
@@ -122,23 +105,6 @@ class ClassKernels:
         at = self.of_columns(geometry)
         sums = [self.kernels.plain_gradient(X, r, r, WEIGHTS, at, threads=threads) for r in self._by_class(v)]
         return np.stack(sums, axis=1).ravel()
-
-    def plain_step(
-        self,
-        X_prev: Any,
-        delta: Vector,
-        shift: Any,
-        v: Vector,
-        y: Vector,
-        loss: int,
-        X: Any,
-        geometry: Geometry,
-        *,
-        threads: int = 1,
-    ) -> Vector:
-        """Add X_prev Δ + shift to v, in place, then return `plain_gradient`."""
-        self.forward(X_prev, delta, v, shift, threads=threads)
-        return self.plain_gradient(X, v, y, loss, geometry, threads=threads)
 
     def forward(self, X: Any, delta: Vector, v: Vector, shift: Any = 0.0, *, threads: int = 1) -> Vector:
         """Add X Δ_k + shift_k to the margins of every class k, in place, and return v, (K·n,).

@@ -84,39 +84,6 @@ def _clipped_sum(
     return total(each(rows, n, n * s, threads))
 
 
-def step(
-    X_prev: Matrix,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    X: Matrix,
-    geometry: Geometry,
-    *,
-    threads: int = 1,
-) -> Integers:
-    """Add X_prev Δ + shift to the margins v, in place, and return `gradient` over X at the new margins, in one pass.
-
-    X_prev, delta : (n, s') and (s',); no columns, no change.
-    """
-    n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
-    s, t = len(columns), len(previous)
-    _, y = check_vectors(n, v, y)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
-    (delta,) = check_vectors(t, delta)
-    check_writable(v)
-    check_loss(loss)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
-
-    def rows(start: int, stop: int) -> Integers:
-        return loops.step(
-            previous, delta, shift, v, y, loss, columns, centre, scale, geometry.cap, per_grid, start, stop
-        )
-
-    return total(each(rows, n, n * (s + t), threads))
-
-
 def capped_step(
     X_prev: Matrix,
     delta: Vector,
@@ -178,6 +145,8 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
     check_vectors(n, v)
     (delta,) = check_vectors(len(columns), delta)
     check_writable(v)
+    if shift == 0.0 and not delta.any():
+        return v
     each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, n * len(columns), threads)
     return v
 
@@ -194,36 +163,6 @@ def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometr
     check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
     each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, n * s, threads)
-    sums: Vector = scale * partial.sum(axis=0)
-    return sums
-
-
-def plain_step(
-    X_prev: Matrix,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    X: Matrix,
-    geometry: Geometry,
-    *,
-    threads: int = 1,
-) -> Vector:
-    """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins, in one pass."""
-    n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
-    s, t = len(columns), len(previous)
-    _, y = check_vectors(n, v, y)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
-    (delta,) = check_vectors(t, delta)
-    check_writable(v)
-    check_loss(loss)
-    partial = np.zeros((-(-n // loops.PANEL), s))
-
-    def rows(start: int, stop: int) -> None:
-        loops.plain_step(previous, delta, shift, v, y, loss, columns, centre, partial, start, stop)
-
-    each(rows, n, n * (s + t), threads)
     sums: Vector = scale * partial.sum(axis=0)
     return sums
 
@@ -295,13 +234,13 @@ def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y
 def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
     """Load or compile the loops for columns of this type, so that the first round of a run does not wait."""
     X, one, v = np.ones((1, 1), dtype=dtype, order="F"), np.ones(1), np.zeros(1)
-    forward(X, v, v)
+    forward(X, one, v)
     if private:
         first_moments(X, one, 0.5)
         second_moments(X, one, 0.5)
-        step(X, v, 0.0, v, one, WEIGHTS, X, Geometry(v, one, 1.0))
+        gradient(X, v, one, WEIGHTS, Geometry(v, one, 1.0))
     else:
-        plain_step(X, v, 0.0, v, one, WEIGHTS, X, Geometry(v, one))
+        plain_gradient(X, v, one, WEIGHTS, Geometry(v, one))
 
 
 def columns_of(X: Matrix, n: int) -> Matrix:

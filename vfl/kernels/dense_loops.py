@@ -358,44 +358,6 @@ def gradient(
 
 
 @compiled
-def step(
-    previous: Matrix,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    columns: Matrix,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    start: int,
-    stop: int,
-) -> Integers:
-    """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
-    align_stack()
-    s, moving = columns.shape[0], np.flatnonzero(delta)
-    sums, products = np.zeros((s, SUMS), np.int64), np.empty(WIDTH * s)
-    together = moving.size + s <= NEAR
-    for a in range(start, stop, PANEL):
-        b = min(a + PANEL, stop)
-        if not together:
-            _advance_panel(previous, delta, moving, shift, v, a, b)
-        whole = b - (b - a) % WIDTH
-        for i in range(a, whole, WIDTH):
-            if together:
-                _advance(previous, delta, moving, shift, v, i, lanes())
-            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
-        for i in range(whole, b):
-            if together:
-                _advance(previous, delta, moving, shift, v, i, 0.0)
-            _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
-    return exact_sums(sums, stop - start)
-
-
-@compiled
 def capped_step(
     previous: Matrix,
     delta: Vector,
@@ -445,72 +407,29 @@ def capped_step(
     return exact_sums(sums, stop - start)
 
 
-@part
-def _add_plain_panel(
-    columns: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    start: int,
-    stop: int,
-    r: Vector,
-    sums: Matrix,
-) -> None:
-    """Add r_i (x_i − c) of rows [start, stop) of a panel to sums, (s, SUMS), by groups of columns.
-
-    r : room for the weights of the rows.
-    """
-    s, whole = columns.shape[0], stop - (stop - start) % WIDTH
-    size = _side_by_side(s)
-    if s <= NEAR:
-        for i in range(start, whole, WIDTH):
-            at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_plain(columns, 0, s, centre, at, i, lanes(), sums)
-    else:
-        for i in range(start, whole, WIDTH):
-            put(r, i - start, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
-        for g in range(0, s, size):
-            for i in range(start, whole, WIDTH):
-                _add_plain(columns, g, min(g + size, s), centre, entries(r, i - start, lanes()), i, lanes(), sums)
-    for i in range(whole, stop):
-        _add_plain(columns, 0, s, centre, weight(v[i], y[i], loss), i, 0.0, sums)
-
-
 @compiled
 def plain_gradient(
     columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
 ) -> None:
     """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
     align_stack()
-    sums, room = np.zeros((columns.shape[0], SUMS)), _room(columns.shape[0], stop - start)
-    for a in range(start, stop, PANEL):
-        _add_plain_panel(columns, centre, v, y, loss, a, min(a + PANEL, stop), room, sums)
-        add_panel(sums, partial[a // PANEL])
-
-
-@compiled
-def plain_step(
-    previous: Matrix,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    columns: Matrix,
-    centre: Vector,
-    partial: Vector,
-    start: int,
-    stop: int,
-) -> None:
-    """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
-    align_stack()
-    sums, moving = np.zeros((columns.shape[0], SUMS)), np.flatnonzero(delta)
-    room = _room(columns.shape[0], stop - start)
+    s = columns.shape[0]
+    sums, room, size = np.zeros((s, SUMS)), _room(s, stop - start), _side_by_side(s)
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
-        _advance_panel(previous, delta, moving, shift, v, a, b)
-        _add_plain_panel(columns, centre, v, y, loss, a, b, room, sums)
+        whole = b - (b - a) % WIDTH
+        if s <= NEAR:
+            for i in range(a, whole, WIDTH):
+                at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+                _add_plain(columns, 0, s, centre, at, i, lanes(), sums)
+        else:
+            for i in range(a, whole, WIDTH):
+                put(room, i - a, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
+            for g in range(0, s, size):
+                for i in range(a, whole, WIDTH):
+                    _add_plain(columns, g, min(g + size, s), centre, entries(room, i - a, lanes()), i, lanes(), sums)
+        for i in range(whole, b):
+            _add_plain(columns, 0, s, centre, weight(v[i], y[i], loss), i, 0.0, sums)
         add_panel(sums, partial[a // PANEL])
 
 

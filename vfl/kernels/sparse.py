@@ -119,23 +119,6 @@ def singles(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry,
     return total(each(rows, len(v), X.stored, threads))
 
 
-def step(
-    X_prev: SparseBlock,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    X: SparseBlock,
-    geometry: Geometry,
-    *,
-    threads: int = 1,
-) -> Integers:
-    """Add X_prev Δ + shift to the margins v, in place, and return `gradient` over X at the new margins."""
-    forward(X_prev, delta, v, shift, threads=threads)
-    return gradient(X, v, y, loss, geometry, threads=threads)
-
-
 def capped_step(
     X_prev: SparseBlock,
     delta: Vector,
@@ -177,23 +160,6 @@ def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Ge
     v, y, scale = _checked(X, v, y, loss, geometry)
     sums: Vector = scale * loops.plain_gradient(*X.between(0, len(v)), v, y, loss)
     return sums
-
-
-def plain_step(
-    X_prev: SparseBlock,
-    delta: Vector,
-    shift: float,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    X: SparseBlock,
-    geometry: Geometry,
-    *,
-    threads: int = 1,
-) -> Vector:
-    """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins."""
-    forward(X_prev, delta, v, shift, threads=threads)
-    return plain_gradient(X, v, y, loss, geometry)
 
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:

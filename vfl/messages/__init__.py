@@ -1,76 +1,39 @@
 """Messages between coordinator and parties: frozen queries, replies and the handshake around a run."""
 
-from vfl.messages.batches import Fold, Piece
-from vfl.messages.handshake import BookHeads, Greeting, Notice, Phase
-from vfl.messages.passes import Paid, RecordCap
-from vfl.messages.queries import (
-    Backward,
-    Descend,
-    Forward,
-    Groups,
-    Moments,
-    Ranges,
-    RecordNorms,
-    Reweigh,
-    Sample,
-    Select,
-    Step,
-    Tally,
-    Unnoised,
-)
-from vfl.messages.query import (
-    HELD_GROUPS,
-    HELD_NORMS,
-    HELD_OUT,
-    HELD_POSITIONS,
-    Block,
-    Local,
-    Need,
-    Query,
-    Rule,
-    ScoreRule,
-    Statistic,
-    Weighted,
-    Weighting,
-)
-from vfl.messages.wire import Records, Reply, Stored
-
-__all__ = [
-    "HELD_GROUPS",
-    "HELD_NORMS",
-    "HELD_OUT",
-    "HELD_POSITIONS",
-    "Backward",
-    "Block",
-    "BookHeads",
-    "Descend",
-    "Fold",
-    "Forward",
-    "Greeting",
-    "Groups",
-    "Local",
-    "Moments",
-    "Need",
-    "Notice",
-    "Paid",
-    "Phase",
-    "Piece",
-    "Query",
-    "Ranges",
-    "RecordCap",
-    "RecordNorms",
-    "Records",
-    "Reply",
-    "Reweigh",
-    "Rule",
-    "Sample",
-    "ScoreRule",
-    "Select",
-    "Statistic",
-    "Step",
-    "Stored",
-    "Tally",
-    "Unnoised",
-    "Weighted",
-    "Weighting",
-]
+from vfl.messages.batches import Fold as Fold
+from vfl.messages.batches import Piece as Piece
+from vfl.messages.handshake import BookHeads as BookHeads
+from vfl.messages.handshake import Greeting as Greeting
+from vfl.messages.handshake import Notice as Notice
+from vfl.messages.handshake import Phase as Phase
+from vfl.messages.passes import Paid as Paid
+from vfl.messages.passes import RecordCap as RecordCap
+from vfl.messages.queries import Backward as Backward
+from vfl.messages.queries import Descend as Descend
+from vfl.messages.queries import Forward as Forward
+from vfl.messages.queries import Groups as Groups
+from vfl.messages.queries import Moments as Moments
+from vfl.messages.queries import Ranges as Ranges
+from vfl.messages.queries import RecordNorms as RecordNorms
+from vfl.messages.queries import Reweigh as Reweigh
+from vfl.messages.queries import Sample as Sample
+from vfl.messages.queries import Select as Select
+from vfl.messages.queries import Step as Step
+from vfl.messages.queries import Tally as Tally
+from vfl.messages.queries import Unnoised as Unnoised
+from vfl.messages.query import HELD_GROUPS as HELD_GROUPS
+from vfl.messages.query import HELD_NORMS as HELD_NORMS
+from vfl.messages.query import HELD_OUT as HELD_OUT
+from vfl.messages.query import HELD_POSITIONS as HELD_POSITIONS
+from vfl.messages.query import Block as Block
+from vfl.messages.query import Local as Local
+from vfl.messages.query import Need as Need
+from vfl.messages.query import Query as Query
+from vfl.messages.query import Rule as Rule
+from vfl.messages.query import ScoreRule as ScoreRule
+from vfl.messages.query import Statistic as Statistic
+from vfl.messages.query import Weighted as Weighted
+from vfl.messages.query import Weighting as Weighting
+from vfl.messages.wire import Records as Records
+from vfl.messages.wire import Reply as Reply
+from vfl.messages.wire import Stored as Stored

@@ -23,7 +23,7 @@ _SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by 
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return the z = √releases/μ, rounded up, for which `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    The releases fit under a cap of `mu` in `GaussianAccountant` and in `GdpFilter` although z·Δ is rounded once more, for
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book although z·Δ is rounded once more, for
     every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
     """
     releases = operator.index(releases)

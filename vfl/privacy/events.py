@@ -41,9 +41,7 @@ class Gaussian(Event):
     dimension: int
 
     def __post_init__(self) -> None:
-        for name, value in (("sensitivity", self.sensitivity), ("sigma", self.sigma)):
-            if not (math.isfinite(value) and value > 0):
-                raise PrivacyError(f"Gaussian event: {name} must be positive and finite, not {value!r}")
+        _require_positive(self, "sensitivity", "sigma")
         if self.dimension < 1:
             raise PrivacyError(f"Gaussian event: dimension must be at least 1, not {self.dimension!r}")
 
@@ -58,8 +56,7 @@ class BoundedRange(Event):
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PrivacyError(f"BoundedRange event: epsilon must be positive and finite, not {self.epsilon!r}")
+        _require_positive(self, "epsilon")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +67,7 @@ class Laplace(Event):
     scale: float
 
     def __post_init__(self) -> None:
-        for name, value in (("sensitivity", self.sensitivity), ("scale", self.scale)):
-            if not (math.isfinite(value) and value > 0):
-                raise PrivacyError(f"Laplace event: {name} must be positive and finite, not {value!r}")
+        _require_positive(self, "sensitivity", "scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +83,7 @@ class PoissonSubsampledGaussian(Event):
     rate: float
 
     def __post_init__(self) -> None:
-        for name, value in (("sensitivity", self.sensitivity), ("sigma", self.sigma)):
-            if not (math.isfinite(value) and value > 0):
-                raise PrivacyError(
-                    f"PoissonSubsampledGaussian event: {name} must be positive and finite, not {value!r}"
-                )
+        _require_positive(self, "sensitivity", "sigma")
         if not 0 < self.rate <= 1:
             raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
 
@@ -115,11 +106,23 @@ class Selection(Event):
     def __post_init__(self) -> None:
         if not 0 < self.mu <= LARGEST_SELECTED_MU:
             raise PrivacyError(f"Selection event: mu must be positive and at most 30, not {self.mu!r}")
-        for name, value in (("candidates", self.candidates), ("concentration", self.concentration)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
-                raise PrivacyError(
-                    f"Selection event: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
-                )
+        require_selection(self.candidates, self.concentration)
+
+
+def require_selection(candidates: int, concentration: int) -> None:
+    """Raise PrivacyError unless candidates and concentration are whole numbers from 1 to 64."""
+    for name, value in (("candidates", candidates), ("concentration", concentration)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
+            raise PrivacyError(
+                f"a private selection: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
+            )
+
+
+def _require_positive(event: Event, *names: str) -> None:
+    for name in names:
+        value = getattr(event, name)
+        if not (math.isfinite(value) and value > 0):
+            raise PrivacyError(f"{type(event).__name__} event: {name} must be positive and finite, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

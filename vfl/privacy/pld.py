@@ -39,7 +39,7 @@ import importlib
 import importlib.metadata
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,7 +47,6 @@ from vfl.errors import PrivacyError
 from vfl.privacy import spending, zcdp
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, bare
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +61,7 @@ _REACH = 10.0  # in standard deviations: the library cuts its Gaussians there, a
 _LARGEST_LOSS = 600.0  # e^loss must be a double
 
 
-class PldAccountant:
+class PldAccountant(spending.Accountant):
     """The recorded events together are (ε, δ)-DP for a plan that is fixed beforehand, in any order.
 
     Not valid as a filter: events, counts and noise must not depend on released values. Supports Gaussian, Laplace,
@@ -71,25 +70,12 @@ class PldAccountant:
     PrivacyError.
     """
 
-    def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
-        self.adjacency = adjacency
-        self._counts: dict[Event, int] = {}
-
-    def check(self, event: Event, count: int = 1) -> None:
-        """Raise UnknownEvent for an event without a pair, PrivacyError for another adjacency or a bad count."""
+    def _require_known(self, event: Event) -> None:
         _library()
-        spending.require_event(event, count, self.adjacency)
         if type(bare(event)) not in (Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian):
             raise spending.unknown(
                 event, "accounting by privacy loss distributions", "charge an event that dominates it instead"
             )
-
-    def compose(self, event: Event, count: int = 1) -> Self:
-        """Check, then record `count` such events. Returns self."""
-        self.check(event, count)
-        if count:
-            self._counts[event] = self._counts.get(event, 0) + int(count)
-        return self
 
     def epsilon(self, delta: float) -> float:
         """Return an ε at δ, rounded up; 0 without events.

@@ -33,7 +33,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.privacy import gaussian_dp
-from vfl.privacy.events import LARGEST_SELECTED_MU, MOST_CANDIDATES
+from vfl.privacy.events import LARGEST_SELECTED_MU, require_selection
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 
 if TYPE_CHECKING:
@@ -51,15 +51,6 @@ _Z_CELLS = 8_000
 _REACH = 10.0  # standard deviations of z beyond the first point that counts
 _ROUNDING = 1e-11  # relative error of C, of sums and of masses, with a wide margin
 _STEPS_OF_FACTOR = 256
-
-
-def require_selection(candidates: int, concentration: int) -> None:
-    """Raise PrivacyError unless candidates and concentration are whole numbers from 1 to 64."""
-    for name, value in (("candidates", candidates), ("concentration", concentration)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
-            raise PrivacyError(
-                f"a private selection: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
-            )
 
 
 def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> float:

@@ -6,17 +6,17 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from vfl.errors import PrivacyError
 from vfl.privacy.normal_tail import Side, side_of
 
 if TYPE_CHECKING:
     from vfl.privacy.keystream import Keystream
-    from vfl.types import Integers
+    from vfl.types import Integers, Vector
 
 # Relative error of scipy.special.ndtri on (0, 1/2]. The largest difference from mpmath is 0.9e-15, near q = exp(-2) where
-# it changes formulas; this bound is four times as large. tests/privacy/test_noise.py requires scipy to be within half of it.
+# it changes formulas; this bound is four times as large, and tests/privacy/test_noise.py requires scipy to be within half of
+# it. A larger bound costs time and changes no result.
 NDTRI_ERROR = 2.0**-48
 
 # At 2^48 the greatest |Z| of 63 bits, 9.1, gives less than 2^52: half-integers are doubles, and sums fit in int64.
@@ -36,7 +36,7 @@ _WIDE_TAIL_LARGEST = 3.9
 LANES = 8192
 
 
-def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error: float = NDTRI_ERROR) -> Integers:
+def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
     """Draw rint(N(0, scale²)) exactly: (size,) int64, independent, each the rounding of a *continuous* normal variable.
 
     Since rint(v + x) = v + rint(x) for integer v, adding the result to an integer query is post-processing of the
@@ -48,14 +48,12 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
         64 bits each, in the order of the lanes. So the result is a function of the stream's words alone: not of ndtri,
         its error bound, of the chunks, or of the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
-    ndtri_error : bound on the relative error of ndtri. It may be larger than the default but not smaller; a larger bound costs
-        time and changes no result.
 
     Method: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
     compared with both half-integers around it in interval arithmetic (vfl.privacy.normal_tail). The share of such
     lanes is about 2⁻⁴⁷·scale, at about 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
 
-    Raises PrivacyError when scale, size or ndtri_error is out of range. Never returns an undecided value.
+    Raises PrivacyError when scale or size is out of range. Never returns an undecided value.
     """
     scale = float(scale)
     if not 0 < scale <= LARGEST_SCALE:
@@ -65,13 +63,11 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
         )
     if size < 0:
         raise PrivacyError(f"rounded_gaussian: size must be 0 or more, not {size!r}")
-    if not NDTRI_ERROR <= ndtri_error <= 1:
-        raise PrivacyError(f"rounded_gaussian: ndtri_error must be between 2^-48 and 1, not {ndtri_error!r}")
     result = np.empty(size, dtype=np.int64)
     undecided: list[tuple[int, int]] = []
     for start in range(0, size, LANES):
         lanes = stream.words(min(LANES, size - start)).view(np.int64)
-        doubtful = _round_lanes(lanes, scale, ndtri_error, result[start : start + len(lanes)])
+        doubtful = _round_lanes(lanes, scale, result[start : start + len(lanes)])
         undecided.extend((start + lane, int(lanes[lane])) for lane in doubtful)
     if undecided:
         # Decide these after all lanes, so that the words of a lane do not depend on the size of chunks.
@@ -82,7 +78,7 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
     return result
 
 
-def _round_lanes(lanes: Integers, scale: float, ndtri_error: float, result: Integers) -> list[int]:
+def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
     """Write the rounding of every lane into `result`; return the uncertain lanes in ascending order."""
     from scipy.special import ndtri  # imported here so that an actor starts faster
 
@@ -100,17 +96,15 @@ def _round_lanes(lanes: Integers, scale: float, ndtri_error: float, result: Inte
     result -= sign
     value -= rounded  # exact: both are multiples of one ulp, and the difference is at most a half
     np.abs(value, out=value)
-    limit = 0.5 - scale * (_MILLS * 2.0**-49 + (ndtri_error + 2.0**-52) * _WIDE_TAIL_LARGEST)
+    limit = 0.5 - scale * (_MILLS * 2.0**-49 + (NDTRI_ERROR + 2.0**-52) * _WIDE_TAIL_LARGEST)
     if tails.min() >= _WIDE_TAIL and value.max() < limit:
         return []
     suspects = np.flatnonzero((tails < _WIDE_TAIL) | (value >= limit))
-    certain_below = _certain_below(tails[suspects], rounded[suspects], scale, ndtri_error)
+    certain_below = _certain_below(tails[suspects], rounded[suspects], scale)
     return [int(lane) for lane in suspects[value[suspects] >= certain_below]]
 
 
-def _certain_below(
-    tails: Integers, rounded: npt.NDArray[np.float64], scale: float, ndtri_error: float
-) -> npt.NDArray[np.float64]:
+def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
     """Return for each lane the distance to its integer below which the rounding is certain. It may be negative.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
@@ -119,7 +113,7 @@ def _certain_below(
     """
     with np.errstate(divide="ignore"):
         q_error = 2.0**-51 + 1.0 / tails
-    certain: npt.NDArray[np.float64] = 0.5 - scale * _MILLS * q_error - (ndtri_error + 2.0**-52) * (rounded + 0.5)
+    certain: Vector = 0.5 - scale * _MILLS * q_error - (NDTRI_ERROR + 2.0**-52) * (rounded + 0.5)
     return certain
 
 

@@ -43,8 +43,6 @@ from flint import arb, ctx, fmpq
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vfl.privacy.events import BoundedRange, ReleaseKey
     from vfl.privacy.keystream import Keystream
     from vfl.privacy.noise import NoiseSource
@@ -57,7 +55,8 @@ SLACK = Fraction(1, 2**40)
 # From this ε on the slack enlarges the scale by less than a thousandth.
 SMALLEST_EPSILON = 2.0**-30
 
-# A lane whose Y in doubles is this much below the greatest cannot have the greatest V (`_candidates`).
+# A lane whose Y in doubles is this much below the greatest cannot have the greatest V (`_candidates`). A larger tolerance
+# costs time and changes no result.
 TOLERANCE = 2.0**-32
 
 _TAIL_BITS = 63
@@ -93,24 +92,12 @@ class NoisyScore:
         return NoisyScore(self.coordinate + offset, self.value)
 
 
-def best_of(answers: Sequence[NoisyScore]) -> int:
-    """Return the position of the greatest answer; among equal values, of the one with the lowest coordinate.
-
-    Raises PrivacyError without answers.
-    """
-    if not answers:
-        raise PrivacyError("best_of: there is nothing to select from; address at least one party")
-    return max(range(len(answers)), key=answers.__getitem__)
-
-
 def noisy_best(
     scores: Vector,
     sensitivity: float,
     event: BoundedRange | None,
     noise: NoiseSource,
     key: ReleaseKey,
-    *,
-    tolerance: float = TOLERANCE,
 ) -> NoisyScore:
     """Return a party's best noisy score. The best of all parties' answers is an ε-bounded-range release under replace-one.
 
@@ -125,7 +112,6 @@ def noisy_best(
         that contains u (1 for the upper), the other 63 are the leading bits of twice the distance to that half's outer
         end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until
         they are not, in the order of the lanes. So the result is a function of scores and words alone.
-    tolerance : margin for excluding lanes, at least the default. A larger one costs time and changes no result.
 
     Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
     finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
@@ -133,8 +119,6 @@ def noisy_best(
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or not scores.size:
         raise PrivacyError(f"noisy_best: scores must be a vector of at least one entry, not of shape {scores.shape}")
-    if not tolerance >= TOLERANCE:
-        raise PrivacyError(f"noisy_best: tolerance must be at least 2^-32, not {tolerance!r}")
     scores = np.where(np.isfinite(scores), scores, _LOWEST)
     if event is None:
         first = int(scores.argmax())
@@ -149,7 +133,7 @@ def noisy_best(
         tail, bits = extended.get(lane, (int(tails[lane]), _TAIL_BITS))
         return NoisyScore(lane, fixed_value(float(scores[lane]), scale, bool(lanes[lane] < 0), tail, bits))
 
-    return max(map(at, _candidates(scores, float(scale), lanes, tails, list(extended), tolerance)))
+    return max(map(at, _candidates(scores, float(scale), lanes, tails, list(extended))))
 
 
 def gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
@@ -180,9 +164,7 @@ def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
     return longer
 
 
-def _candidates(
-    scores: Vector, scale: float, lanes: Integers, tails: Integers, extended: list[int], tolerance: float
-) -> list[int]:
+def _candidates(scores: Vector, scale: float, lanes: Integers, tails: Integers, extended: list[int]) -> list[int]:
     """Return lanes that include every lane with the greatest V, and all extended lanes.
 
     For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests hold them to half of it)
@@ -199,7 +181,7 @@ def _candidates(
         noisy += (scores - scores.max()) / scale
     # 63 bits may put an extended lane too high, and the threshold with it.
     noisy[extended] = -np.inf
-    return sorted({*np.flatnonzero(noisy >= noisy.max() - tolerance).tolist(), *extended})
+    return sorted({*np.flatnonzero(noisy >= noisy.max() - TOLERANCE).tolist(), *extended})
 
 
 def float_gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:

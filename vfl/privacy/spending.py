@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from vfl.errors import PrivacyError, UnknownEvent
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, Selection, bare
 from vfl.privacy.private_selection import dominating_mu
+from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from vfl.types import Adjacency
 
 UNIT_BITS: Final = 256
 """One unit is 2⁻²⁵⁶ of μ² or ρ: integers add up without rounding, in any order."""
@@ -68,8 +68,8 @@ def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
     return UnknownEvent(f"{way} cannot vouch for an event of type {type(event).__name__}: {remedy}")
 
 
-def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
-    """Return count, or raise unless it is an integer ≥ 0 and the event has this adjacency.
+def require_event(event: Event, count: int, adjacency: Adjacency) -> None:
+    """Raise unless count is an integer ≥ 0 and the event has this adjacency.
 
     Raises UnknownEvent for an object that is not an Event, PrivacyError otherwise.
     """
@@ -86,7 +86,40 @@ def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
         raise PrivacyError(f"count must be a whole number, not {count!r}") from None
     if count < 0:
         raise PrivacyError(f"count must be at least 0, not {count!r}: a release cannot be taken back")
-    return count
+
+
+class Accountant(ABC):
+    """The cost of a list of events under one adjacency.
+
+    `compose` is check, then record: an event that is refused leaves the accountant as it was.
+    """
+
+    def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
+        self.adjacency = adjacency
+        self._counts: dict[Event, int] = {}
+
+    def check(self, event: Event, count: int = 1) -> None:
+        """Raise UnknownEvent for an event without a cost, PrivacyError for another adjacency or a bad count."""
+        require_event(event, count, self.adjacency)
+        self._require_known(event)
+
+    def compose(self, event: Event, count: int = 1) -> Self:
+        """Check, then record `count` such events. Returns self."""
+        self.check(event, count)
+        if count:
+            self._counts[event] = self._counts.get(event, 0) + int(count)
+        return self
+
+    @abstractmethod
+    def _require_known(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """Return an ε, rounded up, such that all recorded events together are (ε, δ)-DP; 0 for none."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """Return a δ, rounded up, such that all recorded events together are (ε, δ)-DP; 0 for none."""
 
 
 @lru_cache(maxsize=8192)

@@ -30,7 +30,7 @@ import numpy as np
 from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
-from vfl.secure.ring import LARGEST_DEVIATION, RANGE, decoded, encoded, largest_sum, within
+from vfl.secure.ring import LARGEST_DEVIATION, RANGE, decoded, encoded, largest_sum, shared_cap, within
 from vfl.secure.roles import DEALER
 from vfl.secure.streams import zero_share
 
@@ -87,15 +87,7 @@ def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
 
     cap : C. squares : public, for instance ΣB_j² over the party's columns, with t²B² of the label; positive.
     """
-    total = math.fsum(squares.values())
-    if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
-        raise PrivacyError(
-            "trust='secure' needs a finite clip, and at least one column with a positive bound at every party"
-        )
-    found = {party: cap * math.sqrt(square / total) for party, square in squares.items()}
-    while sum((Fraction(own) ** 2 for own in found.values()), start=Fraction(0)) > Fraction(cap) ** 2:
-        found = {party: math.nextafter(own, 0.0) for party, own in found.items()}
-    return found
+    return shared_cap(cap, cap, 1, squares)
 
 
 def gram_rows(

@@ -60,44 +60,46 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Meet:
-    """Make a new session, with new keys, and forget the last one. session : its name, new in every run and attempt."""
+class Leg:
+    """Base of all legs. session : its name, new in every run and attempt."""
 
     session: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Begin:
+class Meet(Leg):
+    """Make a new session, with new keys, and forget the last one."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Leg):
     """Take the keys of all other participants. n_records : number of training records."""
 
-    session: str
     n_records: int
     keys: Mapping[str, SealingKey]
 
 
-@dataclass(frozen=True, slots=True)
-class StateRecords:
+class StateRecords(Leg):
     """State the party's number of records to the dealer."""
 
-    session: str
+    __slots__ = ()
+
+
+class CheckRecords(Leg):
+    """Compare the parties' numbers of records with that of `Begin`. Until then, the dealer deals nothing."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRecords:
-    """Compare the parties' numbers of records with that of `Begin`. Until then, the dealer deals nothing."""
-
-    session: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SetUp:
+class SetUp(Leg):
     """Cap and round the party's own columns, and mask them for the holders.
 
     number : of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
     blocks : {party: ((start, stop), ...)}, the blocks that will be opened.
     """
 
-    session: str
     number: int
     cap: float
     rows: Rows
@@ -105,92 +107,82 @@ class SetUp:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeColumns:
+class TakeColumns(Leg):
     """Take the masked columns of a party."""
 
-    session: str
     owner: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaskAngles:
+@dataclass(frozen=True, slots=True)
+class MaskAngles(Leg):
     """Mask the angles of the party's own part of the margins.
 
     w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin; None: none.
     """
 
-    session: str
     version: Version
     w: Vector
     clamp: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class DealWaves:
+class DealWaves(Leg):
     """Deal the shares of the waves of a version."""
 
-    session: str
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
-class ShareResidual:
+class ShareResidual(Leg):
     """Mask the holder's share of the residuals for owners of columns."""
 
-    session: str
     version: Version
     owners: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Toss:
+class Toss(Leg):
     """Draw the coin of the session, which chooses the rows of waves that are opened to check the dealer."""
 
-    session: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TakeToss:
+class TakeToss(Leg):
     """Take the coin of the session."""
 
-    session: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRows:
+class OpenRows(Leg):
     """Compute the holder's share of the residuals, and open chosen rows of waves, which mask no record, to the label party."""
 
-    session: str
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRows:
+class CheckRows(Leg):
     """Check the opened rows of a version. The label party contributes to no sum before."""
 
-    session: str
     version: Version
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DealSum:
+@dataclass(frozen=True, slots=True)
+class DealSum(Leg):
     """Deal the dealer's part of the sums of a query, with its noise."""
 
-    session: str
     version: Version
     setup: int
     query: Backward
     key: ReleaseKey
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contribute:
+@dataclass(frozen=True, slots=True)
+class Contribute(Leg):
     """Book the release of a query, then return a commitment to the party's words of its sums.
 
     fresh : owners of the query's blocks for which this leg carries masked residuals from the holders.
     """
 
-    session: str
     version: Version
     setup: int
     query: Backward
@@ -198,32 +190,29 @@ class Contribute:
     fresh: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MaskProducts:
+class MaskProducts(Leg):
     """Cap and round the party's own columns, including a label, and mask them for all other parties."""
 
-    session: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class TakeProducts:
+class TakeProducts(Leg):
     """Take the masked columns of a party. width : number of its columns, including a label."""
 
-    session: str
     owner: str
     width: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DealProducts:
+@dataclass(frozen=True, slots=True)
+class DealProducts(Leg):
     """Deal the dealer's part of all products between two parties, with its noise. key : of the release."""
 
-    session: str
     key: ReleaseKey
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ContributeProducts:
+@dataclass(frozen=True, slots=True)
+class ContributeProducts(Leg):
     """Book the release of all products, then return a commitment to the party's words.
 
     They are the words of the products with every other party, and the own block.
@@ -231,16 +220,14 @@ class ContributeProducts:
     query : the piece under which the release is charged.
     """
 
-    session: str
     query: Backward
     key: ReleaseKey
 
 
-@dataclass(frozen=True, slots=True)
-class Disclose:
+class Disclose(Leg):
     """Disclose the words that the party committed to last, once. The coordinator asks when all parties have committed."""
 
-    session: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,32 +248,6 @@ class Contribution:
     nonce: bytes
 
 
-Legs = (
-    Meet
-    | Begin
-    | StateRecords
-    | CheckRecords
-    | SetUp
-    | TakeColumns
-    | MaskAngles
-    | DealWaves
-    | ShareResidual
-    | DealSum
-    | Contribute
-    | MaskProducts
-    | TakeProducts
-    | DealProducts
-    | ContributeProducts
-    | Disclose
-    | Toss
-    | TakeToss
-    | OpenRows
-    | CheckRows
-)
-"""All legs, for isinstance."""
-Leg: TypeAlias = Legs
-
-
 def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants to which `name` sends a parcel with this leg, in the order of the parcels."""
     match leg:
@@ -302,9 +263,7 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
             return owners_of(leg.query)
         case OpenRows():
             return () if name == roles.label else (roles.label,)
-        case Toss():
-            return tuple(party for party in roles.parties if party != name)
-        case MaskProducts():
+        case Toss() | MaskProducts():
             return tuple(party for party in roles.parties if party != name)
         case DealProducts():
             return roles.parties[1:]

@@ -2,8 +2,9 @@
 
 Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m, and the dealer adds it with s² ≥ kσ²/m. Take away the noise of any k
 parties, or that of the dealer: the rest still has variance at least σ². A sum of rounded Gaussians is not one rounded Gaussian.
-The guarantee of the Gaussian mechanism therefore holds at δ + `added_delta`. For every run that `deviations` admits,
-`added_delta` is below 10^−34000 (docs/mathematics.md, "Noise of several parties").
+The guarantee of the Gaussian mechanism therefore holds at δ + (1 + e^ε)·N·τ for N opened numbers. For H rounded Gaussians of at
+least s steps, τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1. For every run that `deviations` admits, the addition to δ is below
+10^−34000 (docs/mathematics.md, "Noise of several parties").
 """
 
 from __future__ import annotations
@@ -53,30 +54,6 @@ def deviations(sigma: float, step: float | Fraction, parties: int, collude: int)
 def drawn(noise: NoiseSource, key: ReleaseKey, who: str, deviation: float, size: int) -> Integers:
     """Draw one contributor's noise, (size,) int64 in steps."""
     return rounded_gaussian(noise.stream(key, who), deviation, size)
-
-
-def tau(least: float, contributors: int) -> float:
-    """Return τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1, rounded up; half of it bounds a total variation.
-
-    Consider a sum of H rounded Gaussians with deviations of at least s steps. For each opened number, and given all numbers
-    opened before, its law is within τ/2 in total variation of a function of the continuous Gaussian mechanism's output.
-
-    least : s > 0. contributors : H ≥ 1, only those whose noise the opponent does not know. The result is positive for H > 1.
-    """
-    rate = 2.0 * math.pi**2 * least**2 / contributors * (1.0 - 1e-12)
-    theta, i = 0.0, 1
-    while (term := math.exp(-rate * i * i)) > 0.0 and i < 10_000:
-        theta, i = theta + term, i + 1
-    if i >= 10_000:
-        return math.inf
-    if contributors == 1:
-        return 0.0
-    return max(math.expm1((contributors - 1) * math.log1p(2.0 * theta)) * (1.0 + 1e-9), math.ulp(0.0))
-
-
-def added_delta(epsilon: float, opened: int, tau: float) -> float:
-    """Return (1 + e^ε)·N·τ, an addition to δ for the rounding of N opened numbers; it is twice the bound of the lemma."""
-    return (1.0 + math.exp(min(epsilon, 700.0))) * opened * tau
 
 
 def _root_above(square: Fraction) -> float:

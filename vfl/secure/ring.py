@@ -33,7 +33,6 @@ SMALLEST_TOTAL = 34
 DRAW = 16
 """Largest draw that is expected, in deviations: a draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
 LARGEST_DEVIATION = 1 << 48
-LARGEST_DRAW = DRAW * LARGEST_DEVIATION
 RESERVED_BITS = 4
 RANGE = 1 << (63 - RESERVED_BITS)
 """Bound on the magnitude of an opened sum. A uniform word is below it with a probability of 2^-RESERVED_BITS."""
@@ -117,22 +116,20 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
 
     cap : C. squares : public, for instance ΣB_j²; positive.
     """
+    return shared_cap(cap, cap / (residual / 2**RESIDUAL_BITS), Fraction(residual, 1 << RESIDUAL_BITS), squares)
+
+
+def shared_cap(cap: float, unit: float, factor: Fraction | int, squares: Mapping[str, float]) -> dict[str, float]:
+    """Return c_q near unit·√(squares_q/Σ squares), with Σ_q (c_q·factor)² ≤ C² in exact arithmetic. cap : C."""
     total = math.fsum(squares.values())
     if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
         raise PrivacyError(
             "trust='secure' needs a finite clip, and at least one column with a positive bound at every party"
         )
-    unit = cap / (residual / 2**RESIDUAL_BITS)
     found = {party: unit * math.sqrt(square / total) for party, square in squares.items()}
-    while not covers(cap, residual, found):
+    while sum((Fraction(own) ** 2 for own in found.values()), start=Fraction(0)) * factor**2 > Fraction(cap) ** 2:
         found = {party: math.nextafter(own, 0.0) for party, own in found.items()}
     return found
-
-
-def covers(cap: float, residual: int, caps: Mapping[str, float]) -> bool:
-    """Return True if Σ_q (c_q·R·2^−26)² ≤ C², in exact arithmetic."""
-    joint = sum((Fraction(own) ** 2 for own in caps.values()), start=Fraction(0))
-    return joint * residual * residual <= Fraction(cap) ** 2 * (1 << 2 * RESIDUAL_BITS)
 
 
 def decoded(words: Words) -> Integers:

@@ -46,31 +46,20 @@ class IdKind(enum.StrEnum):
     TEXT = "text"
 
 
-def normalise(
-    ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None, kind: IdKind | None = None
-) -> list[bytes]:
-    """Return the normal form of the identifiers, as UTF-8, in the same order. They must not leave the party.
+def normalised(
+    pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
+) -> tuple[Ids, IdKind]:
+    """Return the normal form of a column's identifiers, as UTF-8, in the same order, and the kind of the column.
 
-    ids : (n,) integers or strings: list, tuple, NumPy array, Arrow array or column of a table.
+    The identifiers must not leave the party.
+
+    pieces : returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. It is called again if an
+        identifier occurs twice.
     party, column : owner and name of the column, for the messages.
     kind : declared kind, to which the column is converted; None takes the column's own.
 
     Raises DataError for no identifiers, other types, missing or empty cells, repetitions, and identifiers that differ
     as written and are equal under the rule.
-    """
-    cells, place = _cells(ids), _Place(party, column)
-    normal = _normal(cells, _kind(cells, place), kind, place)
-    if repeated(normal):
-        raise repeats(cells, party=party, column=column)
-    return normal
-
-
-def normalised(
-    pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
-) -> tuple[Ids, IdKind]:
-    """Return the identifiers of a column that is read in pieces, as `normalise` does, and the kind of the column.
-
-    pieces : returns the column's pieces in order; it is called again if an identifier occurs twice.
     """
     place, found, first = _Place(party, column), Ids(), dict[IdKind, Any]()
     for piece in pieces():

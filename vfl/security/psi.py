@@ -13,7 +13,7 @@ The method is Meadows's (IEEE S&P 1986) and Huberman, Franklin and Hogg's (EC 19
 sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another along
 a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
 
-    parties       own(ids) all at once, then for each step of ring(parties): blind(points, owner named by the step)
+    parties       owning(ids) all at once, then for each step of ring(parties): blinding(points, owner named by the step)
     coordinator   intersect(sets) -> positions for each party
     parties       rows(positions) -> rows of its own, in one order common to all
 
@@ -164,16 +164,13 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
 
-    def own(self, ids: Sequence[bytes], progress: Callable[[int, int], object] | None = None) -> Points:
+    def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
         """Return the party's own set, blinded and sorted, so that its order shows nothing of the order of the rows.
 
-        ids : (n,) normalised and distinct (vfl.security.identifiers).
-        progress : called with (points done, points in all) after every piece.
-        """
-        return _drained(self.owning(ids), progress)
+        Yield (points done, points in all) after every piece.
 
-    def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
-        """Do what `own` does, yielding (points done, points in all) after every piece."""
+        ids : (n,) normalised and distinct (vfl.security.identifiers).
+        """
         if not ids or repeated(ids):
             raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
         salt = self._salt
@@ -182,16 +179,12 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         self._order, ordered = _sorted(points, self._folder)
         return ordered
 
-    def blind(self, points: Points, owner: str, progress: Callable[[int, int], object] | None = None) -> Points:
-        """Return another party's set, blinded once more, in the same order.
+    def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
+        """Return another party's set, blinded once more, in the same order, yielding as `owning` does.
 
         points : (n, 32) uint8, as they came.
         owner : owner of the set. A second, different set of one owner is refused, since it would test further ids.
         """
-        return _drained(self.blinding(points, owner), progress)
-
-    def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
-        """Do what `blind` does, yielding (points done, points in all) after every piece."""
         if owner == self.party:
             raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
         points = _checked(points, owner)
@@ -331,18 +324,6 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
                 f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
                 "choose a folder that it alone can write, with room for 32 bytes an id of every party"
             ) from None
-
-
-def _drained(steps: Generator[tuple[int, int], None, Points], progress: Callable[[int, int], object] | None) -> Points:
-    """Run the generator to its end and return its value."""
-    while True:
-        try:
-            done = next(steps)
-        except StopIteration as end:
-            points: Points = end.value
-            return points
-        if progress is not None:
-            progress(*done)
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:

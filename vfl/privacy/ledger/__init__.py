@@ -5,25 +5,15 @@ A ledger is durable, chained by hashes and shared by all processes of a machine.
 
 from __future__ import annotations
 
-from vfl.privacy.ledger.chain import Head
-from vfl.privacy.ledger.composition import Accounting
-from vfl.privacy.ledger.dataset import DatasetBook, DatasetReservation
-from vfl.privacy.ledger.durable import Balance, Ledger, RunBalance, SqliteLedger
-from vfl.privacy.ledger.fit import FitBook
-from vfl.privacy.ledger.reservation import Book, Preview, Reservation, Statement
-
-__all__ = [
-    "Accounting",
-    "Balance",
-    "Book",
-    "DatasetBook",
-    "DatasetReservation",
-    "FitBook",
-    "Head",
-    "Ledger",
-    "Preview",
-    "Reservation",
-    "RunBalance",
-    "SqliteLedger",
-    "Statement",
-]
+from vfl.privacy.ledger.chain import Head as Head
+from vfl.privacy.ledger.composition import Accounting as Accounting
+from vfl.privacy.ledger.dataset import DatasetBook as DatasetBook
+from vfl.privacy.ledger.dataset import DatasetReservation as DatasetReservation
+from vfl.privacy.ledger.durable import Balance as Balance
+from vfl.privacy.ledger.durable import RunBalance as RunBalance
+from vfl.privacy.ledger.durable import SqliteLedger as SqliteLedger
+from vfl.privacy.ledger.fit import FitBook as FitBook
+from vfl.privacy.ledger.reservation import Book as Book
+from vfl.privacy.ledger.reservation import Preview as Preview
+from vfl.privacy.ledger.reservation import Reservation as Reservation
+from vfl.privacy.ledger.reservation import Statement as Statement

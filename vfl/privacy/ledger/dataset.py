@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger.composition import Plan
-    from vfl.privacy.ledger.durable import Ledger
+    from vfl.privacy.ledger.durable import SqliteLedger
     from vfl.privacy.ledger.state import LedgerState, Run, Scope
 
 
 class DatasetBook:
     """Book of one data set. It grants a plan if all spending and reservations of all runs then stay under the cap.
 
-    Implements `Book`. Picklable if the ledger is.
+    Implements `Book`. Picklable.
     """
 
-    def __init__(self, ledger: Ledger, dataset: str) -> None:
+    def __init__(self, ledger: SqliteLedger, dataset: str) -> None:
         self.ledger = ledger
         self.dataset = dataset
 

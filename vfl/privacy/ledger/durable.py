@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from vfl.privacy.accountants import Accountant
     from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.ledger.sqlite import Rows
     from vfl.privacy.ledger.state import Revision, Scope
-    from vfl.privacy.ledger.store import Rows, Store
 
     AnyAccountant = TypeVar("AnyAccountant", bound=Accountant)
 
@@ -121,19 +121,56 @@ def said_left(left: float) -> str:
     return f"ε = {left:.6g}" if left >= USABLE else "ε = 0 (the budget is spent)"
 
 
-class Ledger:
-    """Durable ledger. All releases charged to a data set are together (ε, δ)-DP at its cap.
+class SqliteLedger:
+    """Durable ledger in an SQLite file. All releases charged to a data set are together (ε, δ)-DP at its cap.
 
     The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last one. A
     call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot
-    be written, LedgerError is raised and nothing may be released. Threads and forked processes may share an instance.
+    be written, LedgerError is raised and nothing may be released. All processes of a machine share the file, and threads
+    and forked processes an instance. It is pickled as its path.
+
+    path : file; `set_cap` creates it, and every other method needs it to exist.
+    timeout : seconds to wait for other writers.
+    readonly : refuse every write; for auditors.
+    allow_network_file_system : write to a network file system, which can lose a charge; False raises LedgerError there.
+    owner_only : create the file with mode 0600, whatever the umask.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = 30.0,
+        readonly: bool = False,
+        allow_network_file_system: bool = False,
+        owner_only: bool = False,
+    ) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._options: dict[str, Any] = {
+            "timeout": timeout,
+            "readonly": readonly,
+            "allow_network_file_system": allow_network_file_system,
+            "owner_only": owner_only,
+        }
+        self._store = SqliteStore(self.path, **self._options)
         self._state: LedgerState | None = None
         self._lock = threading.Lock()
         _ledgers.add(self)
+
+    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, dict[str, Any]]]:
+        return _reopen, (str(self.path), self._options)
+
+    def __repr__(self) -> str:
+        return f"SqliteLedger({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        if not self.path.exists():
+            return markup.line(f"ledger {self.path.name}: not made yet")
+        balances, head = self.show(), self.head()
+        return markup.whole(
+            *(balance._repr_html_() for balance in balances),
+            markup.line(f"ledger {self.path.name}: {head.seq} entries, chain head {head.hash[:16]}…"),
+        )
 
     def set_cap(
         self,
@@ -213,7 +250,7 @@ class Ledger:
 
     def require(self, head: Head) -> None:
         """Raise LedgerError unless the chain contains this head, which was noted earlier."""
-        with self._locked(), self._store.reading() as rows:
+        with self._lock, self._store.reading() as rows:
             self._catch_up(rows)
             found = next(rows.since(head.seq), None) if head.seq else None
         if head.seq and (found is None or found[0].seq != head.seq or found[1].hex() != head.hash):
@@ -221,7 +258,7 @@ class Ledger:
 
     def verify(self) -> Head:
         """Recompute the whole chain and all sums from the first entry; LedgerError names the first wrong entry."""
-        with self._locked(), self._store.reading() as rows:
+        with self._lock, self._store.reading() as rows:
             self._state = None
             return self._catch_up(rows).head
 
@@ -232,7 +269,7 @@ class Ledger:
         guarantee remains the cap.
         """
         counts: Counter[Event] = Counter()
-        with self._locked(), self._store.reading() as rows:
+        with self._lock, self._store.reading() as rows:
             self._catch_up(rows).scope(dataset)
             for entry, _ in rows.since(1):
                 if entry.kind == Kind.CHARGE and entry.dataset == dataset:
@@ -243,7 +280,7 @@ class Ledger:
 
     def export(self) -> str:
         """Return the verified ledger as JSON: format, identity, head, and every entry with its hash."""
-        with self._locked(), self._store.reading() as rows:
+        with self._lock, self._store.reading() as rows:
             head = self._catch_up(rows).head
             entries: list[dict[str, Any]] = [
                 {**entry._asdict(), "body": parse_json(entry.body), "hash": digest.hex()}
@@ -261,7 +298,7 @@ class Ledger:
     @contextmanager
     def read(self) -> Iterator[LedgerState]:
         """Give read access to the current state."""
-        with self._locked():
+        with self._lock:
             with self._store.reading() as rows:
                 state = self._catch_up(rows)
             yield state
@@ -271,7 +308,7 @@ class Ledger:
 
         An exception from `decide` leaves the ledger unchanged.
         """
-        with self._locked():
+        with self._lock:
             with self._store.writing() as rows:
                 state = self._catch_up(rows)
                 drafts = decide(state)
@@ -296,11 +333,6 @@ class Ledger:
         self._state = state
         return state
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
     def _after_fork(self) -> None:
         # Another thread of the parent process may have held the lock, in the middle of a call.
         self._lock = threading.Lock()
@@ -308,55 +340,11 @@ class Ledger:
         self._store.forget()
 
 
-class SqliteLedger(Ledger):
-    """Ledger in an SQLite file, shared by all processes of a machine. Pickled as its path.
-
-    path : file; `set_cap` creates it, and every other method needs it to exist.
-    timeout : seconds to wait for other writers.
-    readonly : refuse every write; for auditors.
-    allow_network_file_system : write to a network file system, which can lose a charge; False raises LedgerError there.
-    owner_only : create the file with mode 0600, whatever the umask.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        timeout: float = 30.0,
-        readonly: bool = False,
-        allow_network_file_system: bool = False,
-        owner_only: bool = False,
-    ) -> None:
-        self.path = Path(path).expanduser().absolute()
-        self._options: dict[str, Any] = {
-            "timeout": timeout,
-            "readonly": readonly,
-            "allow_network_file_system": allow_network_file_system,
-            "owner_only": owner_only,
-        }
-        super().__init__(SqliteStore(self.path, **self._options))
-
-    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, dict[str, Any]]]:
-        return _reopen, (str(self.path), self._options)
-
-    def __repr__(self) -> str:
-        return f"SqliteLedger({str(self.path)!r})"
-
-    def _repr_html_(self) -> str:
-        if not self.path.exists():
-            return markup.line(f"ledger {self.path.name}: not made yet")
-        balances, head = self.show(), self.head()
-        return markup.whole(
-            *(balance._repr_html_() for balance in balances),
-            markup.line(f"ledger {self.path.name}: {head.seq} entries, chain head {head.hash[:16]}…"),
-        )
-
-
 def _reopen(path: str, options: dict[str, Any]) -> SqliteLedger:
     return SqliteLedger(path, **options)
 
 
-_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+_ledgers: weakref.WeakSet[SqliteLedger] = weakref.WeakSet()
 
 
 def _forget_inherited() -> None:

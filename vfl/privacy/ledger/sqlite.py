@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
@@ -40,32 +41,23 @@ _APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _inherited: list[sqlite3.Connection] = []
 
 
+@dataclass(eq=False)
 class SqliteStore:
-    """SQLite store with one connection per process, opened on first use. The caller admits one thread at a time.
+    """Append-only storage that survives power loss. Every failure to read or write raises LedgerError.
 
-    path : file. Network file systems can lose a charge, so writing to one raises LedgerError.
-    timeout : seconds to wait for another process's transaction.
-    readonly : refuse every write; for auditors, who may read from any file system.
-    allow_network_file_system : write to a network file system despite the risk.
-    owner_only : create the file with mode 0600, whatever the umask; SQLite gives its other files the same mode.
+    It has one connection per process, opened on first use. The caller admits one thread at a time.
+
+    Options as for `SqliteLedger`. An auditor may read from any file system. SQLite gives its other files the mode of the
+    ledger.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        timeout: float,
-        *,
-        readonly: bool,
-        allow_network_file_system: bool = False,
-        owner_only: bool = False,
-    ) -> None:
-        self.path = path
-        self.timeout = timeout
-        self.readonly = readonly
-        self.allow_network_file_system = allow_network_file_system
-        self.owner_only = owner_only
-        self._connection: sqlite3.Connection | None = None
-        self._identity = ""
+    path: Path
+    timeout: float = 30.0
+    readonly: bool = False
+    allow_network_file_system: bool = False
+    owner_only: bool = False
+    _connection: sqlite3.Connection | None = field(default=None, init=False)
+    _identity: str = field(default="", init=False)
 
     def create(self) -> None:
         """Create an empty ledger atomically, unless one exists. Of several simultaneous calls, one succeeds."""
@@ -94,14 +86,14 @@ class SqliteStore:
                     part.unlink()
 
     @contextmanager
-    def reading(self) -> Iterator[_Rows]:
+    def reading(self) -> Iterator[Rows]:
         """Return a consistent view."""
         with self._transaction("BEGIN") as rows:
             yield rows
 
     @contextmanager
-    def writing(self) -> Iterator[_Rows]:
-        """Return exclusive access; appended entries are durable after an exit without an exception."""
+    def writing(self) -> Iterator[Rows]:
+        """Return exclusive access. On exit, all appended entries are durable, or it raises and none was appended."""
         with self._transaction("BEGIN IMMEDIATE") as rows:
             yield rows
 
@@ -112,12 +104,12 @@ class SqliteStore:
             self._connection = None
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[_Rows]:
+    def _transaction(self, begin: str) -> Iterator[Rows]:
         with self._explained():
             connection = self._connection or self._connect()
             connection.execute(begin)
             try:
-                yield _Rows(connection, self._identity)
+                yield Rows(connection, self._identity)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -234,7 +226,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class _Rows:
+class Rows:
+    """Entries of a ledger, as seen within one transaction."""
+
     __slots__ = ("_connection", "identity")
 
     def __init__(self, connection: sqlite3.Connection, identity: str) -> None:
@@ -242,8 +236,10 @@ class _Rows:
         self.identity = identity
 
     def since(self, seq: int) -> Iterator[tuple[Entry, bytes]]:
+        """Yield the stored entries from number `seq` on, in order, each with its hash."""
         for row in self._connection.execute(_SINCE, (seq,)):
             yield Entry._make(row[:9]), row[9]
 
     def append(self, rows: Sequence[tuple[Entry, bytes]]) -> None:
+        """Add entries at the end."""
         self._connection.executemany(_APPEND, [(*entry, digest) for entry, digest in rows])
