@@ -26,7 +26,7 @@ class Privacy:
     smoothness : source of the smoothness constants M_j. 'private' releases them with `smoothness_share` of the budget (μ²),
         together with the means that centre the columns; 'bounds' uses L·B_j²; a mapping {column: M_j} declares them; 'data'
         computes them exactly from the data, uncharged, and the certificate flags it.
-    class_balance : share of μ² that buys a noisy count of the positive labels, reported with the result. Class weights of a
+    class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from it. None releases no count.
     """
 

@@ -1,4 +1,4 @@
-"""Durable ledger of all releases on a steward's data sets. A job uses it through the `DatasetBook` of one data set."""
+"""Durable ledger of all releases on an owner's data sets. A job uses it through the `DatasetBook` of one data set."""
 
 from __future__ import annotations
 

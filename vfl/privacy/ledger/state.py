@@ -66,7 +66,7 @@ class Scope:
 
     capacity : cap in units for each accounting, computed when the cap was set. Machines and versions whose results
         differ in the last digit then agree on the plans that fit.
-    accounting : fixed by the steward or by the first reservation; None before.
+    accounting : fixed by the owner or by the first reservation; None before.
     closed : units spent by closed runs.
     runs, open : all runs, and the open ones, by id.
     revisions : changes of the cap after releases, in order.
