@@ -239,7 +239,7 @@ class Coordinator:
             return self._transport, made
         if not isinstance(self._transport, MessageTransport):
             raise SpecificationError(
-                "trust='secure' does not run over this transport: use an engine that carries its legs"
+                "trust='secure' does not run over this transport: use an engine that carries its requests"
             )
         # Imported here, so that the coordinator of other runs starts faster.
         from coordinator.secure import SecureTransport

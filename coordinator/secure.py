@@ -1,8 +1,8 @@
-"""The coordinator's part of training on shares: it sends the legs of each gradient and opens the noised sum.
+"""The coordinator's part of training on shares: it sends the requests of each gradient and opens the noised sum.
 
 Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings, which add
-up to noised sums. It never asks for labels. Each opening is charged before its first leg is sent. If a leg fails, nothing is
-released, the charge stays, and the session ends. The next attempt has new keys, a new set-up and new streams.
+up to noised sums. It never asks for labels. Each opening is charged before its first request is sent. If a request fails,
+nothing is released, the charge stays, and the session ends. The next attempt has new keys, a new set-up and new streams.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from vfl.messages import Backward, Piece, Reply
 from vfl.messages.joining import SealingKey
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
-from vfl.secure.legs import (
+from vfl.secure.opening import disclosed, opened
+from vfl.secure.parcels import named_parcels, parcel_names
+from vfl.secure.requests import (
     Begin,
     CheckRecords,
     CheckRows,
@@ -28,7 +31,7 @@ from vfl.secure.legs import (
     ContributeProducts,
     DealProducts,
     DealSum,
-    DealWaves,
+    DealTerms,
     Disclose,
     MaskAngles,
     MaskProducts,
@@ -46,13 +49,10 @@ from vfl.secure.legs import (
     receivers,
     senders,
 )
-from vfl.secure.opening import disclosed, opened
-from vfl.secure.parcels import named_parcels, parcel_names
 from vfl.secure.ring import decoded, largest_sum
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
-from vfl.secure.spares import SPARES
 from vfl.secure.version import Version, digest_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
-    from vfl.secure.legs import Leg, Rows
+    from vfl.secure.requests import Request, Rows
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
@@ -82,7 +82,7 @@ class Centred(NamedTuple):
 
 
 class SecureTransport:
-    """Transport of a run on shares. It wraps a transport of queries and legs.
+    """Transport of a run on shares. It wraps a transport of queries and requests.
 
     iterate : the public model at which gradients are computed. plan : of the run.
     products : `newly_opened` of an earlier process of the run. They are not opened again.
@@ -98,7 +98,7 @@ class SecureTransport:
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
         widest = max(len(names) for names in layout_of(plan.job).columns.values()) + 1
-        self._largest = 8 * (plan.n_records + SPARES) * max(widest, 2 * MOST_TERMS)
+        self._largest = 8 * (plan.n_records + CHECK_ROWS) * max(widest, 2 * MOST_TERMS)
         self._sessions = 0
         self._session = ""
         self._setups = 0
@@ -331,7 +331,7 @@ class SecureTransport:
             self._version = None
             self._sent.clear()
             limits = clamps(SERIES[place], model.reach)
-            self._post(DEALER, DealWaves(session, version))
+            self._post(DEALER, DealTerms(session, version))
             for party in roles.parties:
                 self._post(party, MaskAngles(session, version, model.w[party], limits[party]))
             for party in roles.parties:
@@ -344,12 +344,12 @@ class SecureTransport:
         self._version = version
         return version, fresh
 
-    def _post(self, to: str, leg: Leg) -> None:
-        """Send a leg together with its receiver's parcels, and keep the parcels that the receiver sends."""
-        parcels = [self._parcels[sender, to].pop(0) for sender in senders(leg, to, self._roles)]
-        names = receivers(leg, to, self._roles)
+    def _post(self, to: str, request: Request) -> None:
+        """Send a request together with its receiver's parcels, and keep the parcels that the receiver sends."""
+        parcels = [self._parcels[sender, to].pop(0) for sender in senders(request, to, self._roles)]
+        names = receivers(request, to, self._roles)
         due = dict.fromkeys(parcel_names(len(names)), self._largest)
-        posted = self._inner.post(to, leg, named_parcels(parcels), due, passed=True)
+        posted = self._inner.post(to, request, named_parcels(parcels), due, passed=True)
         for receiver, parcel in zip(names, posted.vectors.values(), strict=True):
             self._parcels.setdefault((to, receiver), []).append(parcel)
         self._waiting.append(posted)
@@ -364,7 +364,7 @@ class SecureTransport:
         return {party: disclosed(party, session, commitments[party], words[party]) for party in parties}
 
     def _collected(self) -> dict[str, object]:
-        """Wait for the replies to all sent legs, in order; return the last reply of each participant."""
+        """Wait for the replies to all sent requests, in order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return {own.to: reply for own, (reply, _) in zip(waiting, self._inner.collect(waiting), strict=True)}
 

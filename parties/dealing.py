@@ -21,8 +21,8 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
-from vfl.secure.legs import Begin, CheckRecords, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
 from vfl.secure.parcels import given_parcels, named_parcels
+from vfl.secure.requests import Begin, CheckRecords, DealProducts, DealSum, DealTerms, Meet, openings, owners_of
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
 from vfl.secure.sigmoid import SERIES
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
     from parties.services.service import Sent
     from vfl.job import Job
-    from vfl.secure.legs import Leg, Parcel
+    from vfl.secure.requests import Parcel, Request
     from vfl.secure.sharing import Sharing
     from vfl.secure.version import Version
 
 
 class Dealing(Service):
-    """Answers the legs to the dealer.
+    """Answers the requests to the dealer.
 
     job : the one that all participants have; it also names the source of the noise.
-    recycles : True where parcels are copied before the next leg, so that the largest one has the same memory every time. New
-        memory takes longer than the words in it.
+    recycles : True where parcels are copied before the next request, so that the largest one has the same memory every time.
+        New memory takes longer than the words in it.
     """
 
     name = DEALER
@@ -59,54 +59,54 @@ class Dealing(Service):
         self._recycles, self._sent = recycles, bytearray()
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
-        """Return the reply to a leg, and the parcels that the dealer sends."""
-        if not isinstance(message, Meet | Begin | CheckRecords | DealWaves | DealSum | DealProducts):
+        """Return the reply to a request, and the parcels that the dealer sends."""
+        if not isinstance(message, Meet | Begin | CheckRecords | DealTerms | DealSum | DealProducts):
             raise self.undue(message)
-        reply, parcels = self.leg(message, given_parcels(vectors))
+        reply, parcels = self.request(message, given_parcels(vectors))
         return reply, named_parcels(parcels)
 
-    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a leg, and the parcels for its receivers. parcels : the parties' numbers of records."""
-        if parcels and not isinstance(leg, CheckRecords):
+    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
+        """Return the reply to a request, and the parcels for its receivers. parcels : the parties' numbers of records."""
+        if parcels and not isinstance(request, CheckRecords):
             raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")
-        if isinstance(leg, Meet):
-            self._session = Session(DEALER, leg.session, self._own)
+        if isinstance(request, Meet):
+            self._session = Session(DEALER, request.session, self._own)
             self._sharing, self._dealer, self._products = None, None, None
             self._checked = False
             return self._session.key, []
         if self._session is None:
             raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
-        if leg.session != self._session.session:
+        if request.session != self._session.session:
             raise FederationError("the dealer received a message of a session that has ended")
-        if isinstance(leg, Begin):
-            sharing = self._planned(leg.n_records)
-            streams = self._session.begin(leg.keys, sharing.roles.parties, self._noise)
-            self._n_records = leg.n_records
+        if isinstance(request, Begin):
+            sharing = self._planned(request.n_records)
+            streams = self._session.begin(request.keys, sharing.roles.parties, self._noise)
+            self._n_records = request.n_records
             self._sharing = sharing  # a second Begin of the session, perhaps with another n, was refused above
             if isinstance(sharing, GramSharing):
-                self._products = GramDealer(sharing.roles, streams, self._noise, leg.n_records, sharing.widths)
+                self._products = GramDealer(sharing.roles, streams, self._noise, request.n_records, sharing.widths)
             else:
-                self._dealer = Dealer(sharing.roles, streams, self._noise, leg.n_records)
+                self._dealer = Dealer(sharing.roles, streams, self._noise, request.n_records)
             return Done(), []
         if self._sharing is None:
             raise FederationError("the dealer received a message before the keys of its session")
         sharing = self._sharing
-        if isinstance(leg, CheckRecords):
+        if isinstance(request, CheckRecords):
             self._check_records(self._session, sharing.roles.parties, parcels)
             return Done(), []
         if not self._checked:
             raise FederationError("the dealer was asked to deal before the parties have stated their number of records")
         if isinstance(sharing, GramSharing):
-            return Done(), self._dealt(leg, self._session, sharing)
+            return Done(), self._dealt(request, self._session, sharing)
         if self._dealer is None:
             raise FederationError("the dealer received a message before the keys of its session")
-        match leg:
-            case DealWaves():
-                return Done(), [self._waves(leg.version, self._dealer, self._session, sharing)]
+        match request:
+            case DealTerms():
+                return Done(), [self._fourier_terms(request.version, self._dealer, self._session, sharing)]
             case DealSum():
-                return Done(), self._sums(leg, self._dealer, self._session, sharing)
+                return Done(), self._sums(request, self._dealer, self._session, sharing)
             case _:
-                raise FederationError(f"the dealer does not answer {type(leg).__name__}")
+                raise FederationError(f"the dealer does not answer {type(request).__name__}")
 
     def _check_records(self, session: Session, parties: Sequence[str], parcels: Sequence[Parcel]) -> None:
         """Raise PrivacyError unless every party states the n of this session."""
@@ -120,29 +120,31 @@ class Dealing(Service):
                 )
         self._checked = True
 
-    def _waves(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
-        """Return the shares of the waves of a version, sealed piece by piece as they are drawn."""
+    def _fourier_terms(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
+        """Return the shares of the Fourier terms of a version, sealed piece by piece as they are drawn."""
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
         if self._recycles:
             self._sent = out
-        parts = dealer.parts_of_waves(version, PIECE // record)
-        return session.seal_parts(sharing.roles.supplied, f"waves {version.name}", parts, size, out)
+        parts = dealer.parts_of_terms(version, PIECE // record)
+        return session.seal_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
 
-    def _dealt(self, leg: Leg, session: Session, sharing: GramSharing) -> list[Parcel]:
+    def _dealt(self, request: Request, session: Session, sharing: GramSharing) -> list[Parcel]:
         """Return the dealer's part of the products, sealed for the later party of each pair."""
-        if not isinstance(leg, DealProducts) or self._products is None:
-            raise FederationError(f"the dealer does not answer {type(leg).__name__} here")
+        if not isinstance(request, DealProducts) or self._products is None:
+            raise FederationError(f"the dealer does not answer {type(request).__name__} here")
         parties = sharing.roles.parties
         sealed: list[Parcel] = []
         for place, later in enumerate(parties[1:], start=1):
-            words = [self._products.product(sharing.pair(first, later, leg.key)).ravel() for first in parties[:place]]
-            sealed.append(session.seal(later, f"products {leg.key}", np.concatenate(words)))
+            words = [
+                self._products.product(sharing.pair(first, later, request.key)).ravel() for first in parties[:place]
+            ]
+            sealed.append(session.seal(later, f"products {request.key}", np.concatenate(words)))
         return sealed
 
-    def _sums(self, leg: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
-        query = leg.query
+    def _sums(self, request: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
+        query = request.query
         if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
             raise PrivacyError(
                 "the dealer was asked to contribute to a sum without noise, or under a clip different from 'norm'"
@@ -150,10 +152,10 @@ class Dealing(Service):
         check(query)
         sharing.require_planned(query.event)
         words: dict[str, list[np.ndarray]] = {owner: [] for owner in owners_of(query)}
-        for opening in openings(query, leg.key, leg.setup, leg.version):
+        for opening in openings(query, request.key, request.setup, request.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)
             words[opening.owner].append(dealer.sum(opening, deviations))
-        return [session.seal(owner, f"sum {leg.key}", np.concatenate(own)) for owner, own in words.items()]
+        return [session.seal(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in words.items()]
 
     def _planned(self, n_records: int) -> Sharing | GramSharing:
         sharing = make_plan(self._job, n_records).sharing

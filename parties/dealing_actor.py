@@ -18,4 +18,4 @@ class DealerActor(ServiceActor):
     def __init__(self, job: Job) -> None:
         super().__init__(
             DEALER, Dealing(job, recycles=True)
-        )  # Ray copies a parcel into its store as the leg returns it
+        )  # Ray copies a parcel into its store as the request returns it

@@ -23,9 +23,12 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
-from vfl.secure.legs import (
+from vfl.secure.member import Member
+from vfl.secure.opening import committed
+from vfl.secure.requests import (
     Begin,
     CheckRows,
     Contribute,
@@ -47,13 +50,10 @@ from vfl.secure.legs import (
     receivers,
     senders,
 )
-from vfl.secure.member import Member
-from vfl.secure.opening import committed
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES
-from vfl.secure.spares import SPARES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from vfl.messages import Backward
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.legs import Commitment, Leg, Parcel
+    from vfl.secure.requests import Commitment, Parcel, Request
     from vfl.secure.streams import Streams
     from vfl.secure.version import Version
     from vfl.types import Vector
@@ -74,7 +74,7 @@ LOSS = "logistic"
 
 
 class Holder:
-    """Answers the legs of a run on shares over one party's columns.
+    """Answers the requests of a run on shares over one party's columns.
 
     job : the job to which the owner has agreed. columns, noise, labels, book : as for parties.party.Party.
     charges : the book, or a count in memory without one.
@@ -123,51 +123,51 @@ class Holder:
             )
         return self.sharing
 
-    def takes(self, leg: Leg) -> int:
-        """Return the number of parcels that a leg brings: none before the session's keys."""
-        return 0 if self._streams is None else len(senders(leg, self.name, self.sharing.roles))
+    def takes(self, request: Request) -> int:
+        """Return the number of parcels that a request brings: none before the session's keys."""
+        return 0 if self._streams is None else len(senders(request, self.name, self.sharing.roles))
 
-    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a leg, and the parcels for its `receivers`. parcels : from its `senders`."""
-        if isinstance(leg, Meet):
-            self._session, self._streams = Session(self.name, leg.session, self._own), None
+    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
+        """Return the reply to a request, and the parcels for its `receivers`. parcels : from its `senders`."""
+        if isinstance(request, Meet):
+            self._session, self._streams = Session(self.name, request.session, self._own), None
             self._member, self._setup, self._gram, self._committed = None, None, None, None
             return self._session.key, []
-        if self._session is None or leg.session != self._session.session:
+        if self._session is None or request.session != self._session.session:
             raise FederationError(f"party {self.name!r} received a message of a session that has ended")
         session = self._session
-        if isinstance(leg, Begin):
-            self._begin(session, leg)
+        if isinstance(request, Begin):
+            self._begin(session, request)
             return Done(), []
         if self._streams is None:
             raise FederationError(f"party {self.name!r} received a message before the keys of its session")
-        senders_of, receivers_of = (found(leg, self.name, self.sharing.roles) for found in (senders, receivers))
+        senders_of, receivers_of = (found(request, self.name, self.sharing.roles) for found in (senders, receivers))
         if len(parcels) != len(senders_of):
             raise FederationError(
                 f"party {self.name!r} received {len(parcels)} sealed parcels instead of {len(senders_of)}"
             )
-        if isinstance(leg, Disclose):
+        if isinstance(request, Disclose):
             return self._disclosed(), []
-        if isinstance(leg, StateRecords):
+        if isinstance(request, StateRecords):
             count = np.array([self._columns.n_records], dtype=np.uint64)
             return Done(), [session.seal(DEALER, RECORDS, count)]
         given = dict(zip(senders_of, parcels, strict=True))
         if isinstance(self.sharing, GramSharing):
-            return self._products(leg, self.sharing, session, given, receivers_of)
+            return self._products(request, self.sharing, session, given, receivers_of)
         if self._member is None:
             raise FederationError(f"party {self.name!r} received a message before the keys of its session")
-        return self._answer(leg, self._member, session, given, receivers_of)
+        return self._answer(request, self._member, session, given, receivers_of)
 
     @np.errstate(all="ignore")
     def _answer(
-        self, leg: Leg, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
+        self, request: Request, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> tuple[object, list[Parcel]]:
         n = self._columns.n_records
-        match leg:
+        match request:
             case SetUp():
-                return Done(), self._set_up(leg, member, session, to)
+                return Done(), self._set_up(request, member, session, to)
             case TakeColumns():
-                setup, owner = self._of_setup(), leg.owner
+                setup, owner = self._of_setup(), request.owner
                 sizes = [stop - start for start, stop in setup.blocks[owner]]
                 words = session.open(owner, f"columns {setup.number}", parcels[owner], np.uint64, sum(sizes), n)
                 at = 0
@@ -184,35 +184,35 @@ class Holder:
                 ((sender, parcel),) = parcels.items()
                 self._tossed(member, session.open(sender, "coin", parcel, np.uint64, 4))
             case OpenRows():
-                return Done(), self._opened_rows(leg.version, member, session, parcels, to)
+                return Done(), self._opened_rows(request.version, member, session, parcels, to)
             case CheckRows():
-                self._check_rows(leg, member, session, parcels)
+                self._check_rows(request, member, session, parcels)
             case MaskAngles():
                 self._require_coin(member)
-                self._require_place(leg.version.place)
-                masked = member.masked_angles(leg.version, leg.w, leg.clamp)
-                return Done(), [session.seal(h, f"angles {leg.version.name}", masked) for h in to]
+                self._require_place(request.version.place)
+                masked = member.masked_angles(request.version, request.w, request.clamp)
+                return Done(), [session.seal(h, f"angles {request.version.name}", masked) for h in to]
             case ShareResidual():
-                version = leg.version
+                version = request.version
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case Contribute():
-                return self._commitment(self._contribution(leg, member, session, parcels), leg), []
+                return self._commitment(self._contribution(request, member, session, parcels), request), []
             case _:
-                raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__}")
+                raise FederationError(f"party {self.name!r} does not answer {type(request).__name__}")
         return Done(), []
 
-    def _begin(self, session: Session, leg: Begin) -> None:
+    def _begin(self, session: Session, request: Begin) -> None:
         roles = self.sharing.roles
-        if leg.n_records != self._columns.n_records:
+        if request.n_records != self._columns.n_records:
             raise FederationError(f"party {self.name!r} has a different number of records from the session")
         streams = session.begin(
-            leg.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
+            request.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
         )
         self._streams = streams
         if isinstance(self.sharing, Sharing):
             labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
-            self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
+            self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
 
     def _tossed(self, member: Member, coin: Words) -> None:
         """Take the coin of the session, once: another one would open rows that mask records."""
@@ -234,99 +234,103 @@ class Holder:
         for sender, parcel in parcels.items():
             if sender == DEALER:
                 width = 2 * self._terms(version.place)
-                rows = session.open_parts(sender, f"waves {version.name}", parcel, np.uint64, n + SPARES, width)
-                member.take_waves(version, rows)
+                rows = session.open_parts(
+                    sender, f"Fourier terms {version.name}", parcel, np.uint64, n + CHECK_ROWS, width
+                )
+                member.take_terms(version, rows)
             else:
                 angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # opens the waves now, also for a holder that masks its share for nobody
+            member.share(version)  # opens the Fourier terms now, also for a holder that masks its share for nobody
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
 
-    def _check_rows(self, leg: CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]) -> None:
-        width = 2 * self._terms(leg.version.place)
+    def _check_rows(self, request: CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]) -> None:
+        width = 2 * self._terms(request.version.place)
         for sender, parcel in parcels.items():
             rows = width if sender in self.sharing.roles.holders else 0
-            words = session.open(sender, f"rows {leg.version.name}", parcel, np.uint64, SPARES // 4 + SPARES * rows)
-            masks, shares = (
-                words[: SPARES // 4].view(np.uint16),
-                words[SPARES // 4 :].reshape(-1, width) if rows else None,
+            words = session.open(
+                sender, f"rows {request.version.name}", parcel, np.uint64, CHECK_ROWS // 4 + CHECK_ROWS * rows
             )
-            member.take_rows(leg.version, sender, masks, shares)
-        member.check_dealt(leg.version)
+            masks, shares = (
+                words[: CHECK_ROWS // 4].view(np.uint16),
+                words[CHECK_ROWS // 4 :].reshape(-1, width) if rows else None,
+            )
+            member.take_rows(request.version, sender, masks, shares)
+        member.check_dealt(request.version)
 
-    def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
+    def _set_up(self, request: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
         """Cap the party's own rows, for every later w, and mask them. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
-        block, centre, scale = leg.rows[self.name]
+        block, centre, scale = request.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
         if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
             raise PrivacyError(f"party {self.name!r} was asked to mask rows that do not cover all of its columns")
-        self._caps = sharing.caps(leg.cap)
-        shape = b"".join((np.float64(leg.cap).tobytes(), centre.tobytes(), scale.tobytes()))
+        self._caps = sharing.caps(request.cap)
+        shape = b"".join((np.float64(request.cap).tobytes(), centre.tobytes(), scale.tobytes()))
         if self._known is None or self._known[0] != shape:
             X = np.empty((whole.size, self._columns.n_records))
             for j in range(whole.size):
                 X[j] = self._columns.column(j)
             reach = self._plan.problem.reach[whole.coordinates]
             self._known = shape, own_columns(X.T, centre, scale, reach, self._caps[self.name], sharing.bits)
-        member.set_up(leg.number, self._known[1])
-        self._setup = leg
-        words = np.concatenate([member.masked_columns(start, stop) for start, stop in leg.blocks[self.name]])
-        return [session.seal(holder, f"columns {leg.number}", words) for holder in to]
+        member.set_up(request.number, self._known[1])
+        self._setup = request
+        words = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
+        return [session.seal(holder, f"columns {request.number}", words) for holder in to]
 
     @np.errstate(all="ignore")
     def _products(
-        self, leg: Leg, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
+        self, request: Request, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> tuple[object, list[Parcel]]:
-        """Answer the legs of one release of all products of columns."""
-        if isinstance(leg, MaskProducts) and self._streams is not None:
+        """Answer the requests of one release of all products of columns."""
+        if isinstance(request, MaskProducts) and self._streams is not None:
             self._gram = GramMember(sharing.roles, self.name, self._streams, self._noise, self._gram_rows(sharing))
             masked = self._gram.masked_columns()
             return Done(), [session.seal(other, "columns", masked) for other in to]
         member, n = self._gram, self._columns.n_records
-        match leg:
-            case TakeProducts() if member is not None and leg.width == sharing.widths[leg.owner]:
-                words = session.open(leg.owner, "columns", parcels[leg.owner], np.uint64, leg.width, n)
-                member.take_columns(leg.owner, words)
+        match request:
+            case TakeProducts() if member is not None and request.width == sharing.widths[request.owner]:
+                words = session.open(request.owner, "columns", parcels[request.owner], np.uint64, request.width, n)
+                member.take_columns(request.owner, words)
                 return Done(), []
             case ContributeProducts() if member is not None:
-                return self._commitment(self._opened_products(leg, sharing, member, session, parcels), leg), []
+                return self._commitment(self._opened_products(request, sharing, member, session, parcels), request), []
             case _:
-                raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__} here")
+                raise FederationError(f"party {self.name!r} does not answer {type(request).__name__} here")
 
     def _opened_products(
         self,
-        leg: ContributeProducts,
+        request: ContributeProducts,
         sharing: GramSharing,
         member: GramMember,
         session: Session,
         parcels: dict[str, Parcel],
     ) -> Words:
         """Book the release, then return the words of the products with each other party, in order, then the own block."""
-        own = leg.query.shares().get(self.name)
+        own = request.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
-        if planned is None or own is None or to_plain(leg.query) != to_plain(planned(self._plan.problem, 0)):
+        if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem, 0)):
             raise PrivacyError(f"party {self.name!r} was asked for products of columns that its job does not plan")
-        check(leg.query)
-        self.charges.record(own, leg.key)
+        check(request.query)
+        self.charges.record(own, request.key)
         widths, parties = sharing.widths, sharing.roles.parties
         if DEALER in parcels:
             before = parties[: parties.index(self.name)]
             size = sum(widths[first] for first in before) * widths[self.name]
-            dealt = session.open(DEALER, f"products {leg.key}", parcels[DEALER], np.uint64, size)
+            dealt = session.open(DEALER, f"products {request.key}", parcels[DEALER], np.uint64, size)
             at = 0
             for first in before:
                 shape = widths[first], widths[self.name]
                 words = dealt[at : at + shape[0] * shape[1]].reshape(shape)
-                member.take_product(sharing.pair(first, self.name, leg.key), words)
+                member.take_product(sharing.pair(first, self.name, request.key), words)
                 at += words.size
         found = [
-            member.cross(sharing.pair(self.name, other, leg.key)).ravel() for other in parties if other != self.name
+            member.cross(sharing.pair(self.name, other, request.key)).ravel() for other in parties if other != self.name
         ]
-        found.append(encoded(member.own(sharing.pair(self.name, self.name, leg.key)).ravel()))
+        found.append(encoded(member.own(sharing.pair(self.name, self.name, request.key)).ravel()))
         return np.concatenate(found)
 
     def _gram_rows(self, sharing: GramSharing) -> np.ndarray:
@@ -342,10 +346,10 @@ class Holder:
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
 
-    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> Words:
-        query, key, version = leg.query, leg.key, leg.version
+    def _contribution(self, request: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> Words:
+        query, key, version = request.query, request.key, request.version
         self._require_place(version.place)
-        event = self._admitted(query, leg)
+        event = self._admitted(query, request)
         self.charges.record(query, key)
         n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
         for sender, parcel in parcels.items():
@@ -356,7 +360,7 @@ class Holder:
         if DEALER in parcels:
             dealt = session.open(DEALER, f"sum {key}", parcels[DEALER], np.uint64, sum(sizes))
         found, at = [], 0
-        for opening in openings(query, key, leg.setup, version):
+        for opening in openings(query, key, request.setup, version):
             if opening.owner == self.name:
                 member.take_sum(opening, dealt[at : at + opening.size])
                 at += opening.size
@@ -364,11 +368,11 @@ class Holder:
             found.append(member.contribution(opening, deviations))
         return np.concatenate(found)
 
-    def _commitment(self, words: Words, leg: Contribute | ContributeProducts) -> Commitment:
+    def _commitment(self, words: Words, request: Contribute | ContributeProducts) -> Commitment:
         """Keep the words of an opening, and return a commitment to them."""
         if self._session is None:
             raise FederationError(f"party {self.name!r} received a message of a session that has ended")
-        drawn = self._noise.stream(replace(leg.key, part=leg.query.part), f"{self.name}, commitment").words(4)
+        drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
         self._committed = Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
         return committed(self.name, self._session.session, self._committed)
@@ -380,7 +384,7 @@ class Holder:
             raise FederationError(f"party {self.name!r} was asked to disclose words that it has not committed to")
         return words
 
-    def _admitted(self, query: Backward, leg: Contribute) -> Gaussian:
+    def _admitted(self, query: Backward, request: Contribute) -> Gaussian:
         """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
 
         The set-up bounds by C the joint contribution of a record to all columns of all parties. So one charge covers disjoint
@@ -394,7 +398,7 @@ class Holder:
             raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not plan")
         check(query)
         self._logistic.require_planned(event)
-        if leg.setup != setup.number or query.clip.cap != setup.cap:
+        if request.setup != setup.number or query.clip.cap != setup.cap:
             raise PrivacyError(
                 f"party {self.name!r} was asked for a sum under a cap or set-up different from that of its rows"
             )

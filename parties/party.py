@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
-    from vfl.secure.legs import Leg, Parcel
+    from vfl.secure.requests import Parcel, Request
     from vfl.shards import Group
     from vfl.types import Integers, Vector
 
@@ -182,15 +182,15 @@ class Party:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
 
-    def takes(self, leg: Leg) -> int:
-        """Return the number of parcels that a leg brings."""
-        return 0 if self._holder is None else self._holder.takes(leg)
+    def takes(self, request: Request) -> int:
+        """Return the number of parcels that a request brings."""
+        return 0 if self._holder is None else self._holder.takes(request)
 
-    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a leg of a run on shares, and the parcels that the party sends with it."""
+    def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
+        """Return the reply to a request of a run on shares, and the parcels that the party sends with it."""
         if self._holder is None:
-            raise PrivacyError(f"party {self.name!r} was sent a leg, and its job shares nothing")
-        return self._holder.leg(leg, parcels)
+            raise PrivacyError(f"party {self.name!r} was sent a request, and its job shares nothing")
+        return self._holder.request(request, parcels)
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
     def answer(self, query: Query, records: Records | Each, key: ReleaseKey) -> Reply:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.legs import Parcel
+    from vfl.secure.requests import Parcel
 
 SHARED = ReleaseKey(-1)
 """Key of seeded masks. No release uses it."""

@@ -157,7 +157,7 @@ WRONG = {
         lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
         (
             "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
-            "file, buy them with vfl.private_bounds, or use scaling='none'"
+            "file, release them with vfl.private_bounds, or use scaling='none'"
         ),
     ),
     "unknown scaling": (

@@ -48,7 +48,7 @@ from vfl.privacy import events
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
 from vfl.privacy.selection import NoisyScore
-from vfl.secure import legs
+from vfl.secure import requests
 from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
@@ -283,34 +283,36 @@ _version = record(Version, ("model", TEXT), ("place", WHOLE), ("attempt", WHOLE)
 def _gradient(plain: Any) -> messages.Backward:
     query = decode("message", plain)
     if not isinstance(query, messages.Backward):
-        raise PrivacyError(f"a leg needs a gradient, not {type(query).__name__}")
+        raise PrivacyError(f"a request needs a gradient, not {type(query).__name__}")
     return query
 
 
 _backward = Parameter("backward kind", lambda query: encode("message", query), _gradient)
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
-register("message", "meet", legs.Meet)
-register("message", "begin_session", legs.Begin, keys=mapping(_sealing_key))
-register("message", "set_up", legs.SetUp, rows=_rows, blocks=_ranges)
-register("message", "take_columns", legs.TakeColumns)
-register("message", "mask_angles", legs.MaskAngles, version=_version, w=VECTOR, clamp=optional(NUMBER))
-register("message", "deal_waves", legs.DealWaves, version=_version)
-register("message", "share_residual", legs.ShareResidual, version=_version, owners=sequence(TEXT))
-register("message", "toss", legs.Toss)
-register("message", "take_toss", legs.TakeToss)
-register("message", "state_records", legs.StateRecords)
-register("message", "check_records", legs.CheckRecords)
-register("message", "open_rows", legs.OpenRows, version=_version)
-register("message", "check_rows", legs.CheckRows, version=_version)
-register("message", "deal_sum", legs.DealSum, version=_version, query=_backward, key=_key)
-register("message", "contribute", legs.Contribute, version=_version, query=_backward, key=_key, fresh=sequence(TEXT))
-register("message", "mask_products", legs.MaskProducts)
-register("message", "take_products", legs.TakeProducts)
-register("message", "deal_products", legs.DealProducts, key=_key)
-register("message", "contribute_products", legs.ContributeProducts, query=_backward, key=_key)
-register("message", "disclose", legs.Disclose)
-register("message", "commitment", legs.Commitment, digest=OCTETS)
-register("message", "contribution", legs.Contribution, words=OCTETS, nonce=OCTETS)
+register("message", "meet", requests.Meet)
+register("message", "begin_session", requests.Begin, keys=mapping(_sealing_key))
+register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
+register("message", "take_columns", requests.TakeColumns)
+register("message", "mask_angles", requests.MaskAngles, version=_version, w=VECTOR, clamp=optional(NUMBER))
+register("message", "deal_terms", requests.DealTerms, version=_version)
+register("message", "share_residual", requests.ShareResidual, version=_version, owners=sequence(TEXT))
+register("message", "toss", requests.Toss)
+register("message", "take_toss", requests.TakeToss)
+register("message", "state_records", requests.StateRecords)
+register("message", "check_records", requests.CheckRecords)
+register("message", "open_rows", requests.OpenRows, version=_version)
+register("message", "check_rows", requests.CheckRows, version=_version)
+register("message", "deal_sum", requests.DealSum, version=_version, query=_backward, key=_key)
+register(
+    "message", "contribute", requests.Contribute, version=_version, query=_backward, key=_key, fresh=sequence(TEXT)
+)
+register("message", "mask_products", requests.MaskProducts)
+register("message", "take_products", requests.TakeProducts)
+register("message", "deal_products", requests.DealProducts, key=_key)
+register("message", "contribute_products", requests.ContributeProducts, query=_backward, key=_key)
+register("message", "disclose", requests.Disclose)
+register("message", "commitment", requests.Commitment, digest=OCTETS)
+register("message", "contribution", requests.Contribution, words=OCTETS, nonce=OCTETS)
 
 
 def to_plain(message: object) -> Plain:

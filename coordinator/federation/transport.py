@@ -18,7 +18,7 @@ from vfl.holdout import Side
 from vfl.messages import Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Introduce, Introduced, Load, MakeSalt, Sealed, SealingKey, TakeSalt
 from vfl.planning.machine import memory_here
-from vfl.secure.legs import Leg
+from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
 from vfl.security.psi import SIZE
 from vfl.security.sealing import sealed_size
@@ -192,7 +192,7 @@ class FederationTransport(MessageTransport):
     ) -> tuple[object, Mapping[str, Any]]:
         """Call a participant once the vectors for it are here; return its reply and its vectors."""
         given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in vectors.items()}
-        leg = isinstance(message, Leg)
+        request = isinstance(message, Request)
         if to == DEALER and self._dealer is None:
             raise FederationError("a run on shares has no dealer here")
         if to == DEALER and not isinstance(self._dealer, str):
@@ -203,9 +203,9 @@ class FederationTransport(MessageTransport):
             with _lost_as(to):
                 call = self._link(member).call(*messages, vectors=given, limits=limits, progress=progress, steps=steps)
                 reply, found = call.wait(seconds)
-            if leg and set(found) != set(due):
-                raise FederationError(f"{member!r} sent other parcels than its leg asks for")
-        if leg:
+            if request and set(found) != set(due):
+                raise FederationError(f"{member!r} sent other parcels than its request asks for")
+        if request:
             self.traffic.n_bytes += sum(map(len, found.values()))
         return reply, found
 
@@ -301,7 +301,7 @@ def _body_of(message: Any) -> int:
     if isinstance(message, tuple):
         query: Query = message[0]
         return SENTENCE + sum(8 * size + PER_VALUE for size in query.sizes())
-    return MOST_WORDS if isinstance(message, Leg) else SENTENCE
+    return MOST_WORDS if isinstance(message, Request) else SENTENCE
 
 
 def sized(vectors: Mapping[str, Any], name: str, size: int, party: str, kind: str = "float64") -> Any:

@@ -42,7 +42,7 @@ from vfl.job.environment import path_of
 from vfl.job.file import decode
 from vfl.kinds import from_plain_call
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
-from vfl.secure.legs import Contribute, ContributeProducts, DealProducts, DealSum
+from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.sealing import Sealer

@@ -15,9 +15,9 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.messages import Descend, Need, Notice
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, TakeMargins
 from vfl.planning import layout_of
-from vfl.secure.legs import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Leg
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.parcels import parcel_names
-from vfl.secure.spares import SPARES
+from vfl.secure.requests import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Request
 from vfl.security.psi import SIZE
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
 MOST_PARCELS, MOST_TERMS = 16, 16
-"""Largest number of sealed parcels in a leg, and of terms of the sigmoid."""
+"""Largest number of sealed parcels in a request, and of terms of the sigmoid."""
 OF_MARGINS = ("weights", "margins")
 """Vectors of Records that multinomial loss has K of for each record: margins and residuals."""
 MOST_NOTICES = 1000
@@ -155,7 +155,7 @@ class TrainingWork(Work):
             return Limits(body, _limits_of_alignment(self._service.aligning, self._task.party))
         if self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
-            largest = sealed_size(8 * (party.n_trained + SPARES) * max(columns, 2 * MOST_TERMS))
+            largest = sealed_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
             return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
         return Limits(body, {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS})
 
@@ -163,7 +163,7 @@ class TrainingWork(Work):
         """Return the names of the vectors that a call takes."""
         if self._party is None:
             return _taken_by_alignment(message, self._task.party)
-        if isinstance(message, Leg):
+        if isinstance(message, Request):
             return parcel_names(self._party.takes(message))
         return vectors_with(message[0]) if isinstance(message, tuple) else ()
 
@@ -178,7 +178,7 @@ class TrainingWork(Work):
             self._hears(message)
         if isinstance(message, Load) and self.offer.purpose != TRAIN:
             raise FederationError(f"party {own!r} was asked to load for {self.offer.purpose!r}")
-        if isinstance(message, tuple | Leg) and self._party is None:
+        if isinstance(message, tuple | Request) and self._party is None:
             raise FederationError(f"party {own!r} was asked for an answer before it loaded its columns")
         if isinstance(message, tuple) and self._party is not None:
             query, key = message
@@ -325,7 +325,7 @@ class DealerWork(Work):
         return self._counts if isinstance(message, CheckRecords) else ()
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to a leg, and count the sums to which the dealer added noise."""
+        """Return the answer to a request, and count the sums to which the dealer added noise."""
         sent = super().answer(message, vectors, progress)
         match message:
             case Begin():

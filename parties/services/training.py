@@ -9,8 +9,8 @@ from parties.services.service import Service
 from vfl.errors import PartyLost
 from vfl.messages import Notice, Records
 from vfl.messages.joining import Done, Load, Multiply, SendLabels
-from vfl.secure.legs import Leg
 from vfl.secure.parcels import given_parcels, named_parcels
+from vfl.secure.requests import Request
 from vfl.shards import Each
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class PartyService(Service):
                 return Done(), {"labels": party.labels()}
             case Notice():
                 return party.hear(message), {}
-        if isinstance(message, Leg):
-            reply_to_leg, parcels = party.leg(message, given_parcels(vectors))
-            return reply_to_leg, named_parcels(parcels)
+        if isinstance(message, Request):
+            reply_to_request, parcels = party.request(message, given_parcels(vectors))
+            return reply_to_request, named_parcels(parcels)
         raise self.undue(message)
 
 
@@ -84,7 +84,7 @@ class TrainingService(Service):
                 self._trained = PartyService(party)
         if self._trained is not None:
             return self._trained.answer(message, vectors)
-        if isinstance(message, tuple | SendLabels | Notice | Leg):
+        if isinstance(message, tuple | SendLabels | Notice | Request):
             raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
         return self.aligning.answer(message, vectors)
 

@@ -50,5 +50,5 @@ def test_both_data_sets_are_told_the_same_history() -> None:
 def test_secret_batches_are_noted_with_their_rate() -> None:
     run = rehearsal("SCD, secret batches").run(0)
     assert {rate for _, rate in run.batches} == {0.25}
-    assert run.releases[0].absent is None  # the constant model, bought from all records
+    assert run.releases[0].absent is None  # the constant model, released from all records
     assert all(release.absent is not None for release in run.releases[1:])

@@ -90,7 +90,7 @@ def files(n: int) -> dict[str, Path]:
 def bytes_moved(n: int) -> int:
     """Return the bytes of vectors of a run, the labels' own journey included.
 
-    Beyond MOST_COUNTED records they are those of a run on so many, in proportion. A run on far fewer would buy other releases.
+    Beyond MOST_COUNTED records they are those of a run on so many, in proportion. A run on far fewer would make other releases.
     """
     few, spec, rng = min(n, MOST_COUNTED), job(), np.random.default_rng(0)
     table = {name: rng.uniform(-1.0, 1.0, few) for columns in HELD.values() for name in columns}

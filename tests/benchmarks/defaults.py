@@ -49,15 +49,15 @@ def oracle(case, cap):
         clip: grids[clip][6], "passes": min(10, passes[-1]), "block_size": 2, "step_size": 0.6, "iterate": "last",
     }  # fmt: skip
 
-    def bought(options):
+    def released(options):
         if not default.by_pass:
             return {}
         return {"label_share": default.label_share}
 
     found, runs = search(
-        lambda seeds, **options: case.errors(seeds, **options, **bought(options)), grids, (untuned, plain)
+        lambda seeds, **options: case.errors(seeds, **options, **released(options)), grids, (untuned, plain)
     )
-    return found | bought(found), runs
+    return found | released(found), runs
 
 
 REAL: dict[str, tuple[Callable, tuple[float, ...]]] = {

@@ -69,7 +69,7 @@ def pass_over_bare() -> dict[str, float]:
 def shares_over_sum() -> dict[str, float]:
     """Return the time of every kernel on shares over that of np.sum on equal bytes, and the dealer's over its generator."""
     found = {f"{name} on shares / np.sum": 1.0 / rate for name, rate in secure.kernel_rates(250_000, TURNS).items()}
-    return found | {"dealer's waves / generator": secure.dealing(250_000, TURNS // 4)}
+    return found | {"dealer's Fourier terms / generator": secure.dealing(250_000, TURNS // 4)}
 
 
 def visit_over_trip() -> dict[str, float]:

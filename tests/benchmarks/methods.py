@@ -15,7 +15,7 @@ settings found are kept in methods.json; --search searches again, which takes ab
 | AdaSSP (Wang 2018) | noisy XᵀX and Xᵀy with a ridge | both Gaussian, exact |
 
 "declared" scales columns by their bounds. "released" centres and scales them by noisy moments for a tenth of μ², as SkGD does;
-squared loss with an intercept also buys mean and spread of the labels.
+squared loss with an intercept also releases mean and spread of the labels.
 
 Objective perturbation is accounted in its favour. Replacing one row of norm R changes log det of the Hessian by at most
 log(1 + LR²/λ), which takes a share of ε, and shifts the linear term by at most 2R; the rest of ε pays for that shift as
@@ -122,14 +122,14 @@ class Prepared:
         return self.case.error_of(w - self.problem.intercept * float(self.centre @ w))
 
 
-def prepared(case: problems.Case, seed: int, *, bought: bool) -> Prepared:
+def prepared(case: problems.Case, seed: int, *, released: bool) -> Prepared:
     """Return the columns in declared or in released scales."""
     X, y = case.scaled
     problem, rng = problem_of(case.job, case.n), np.random.default_rng(seed)
     mu, B, n = problem.mu, problem.reach, case.n
     centre, scale = np.zeros(B.size), 1.0 / B
     feature = problem.intercept == 0.0
-    if bought:
+    if released:
         sigma = moments_sensitivity(int(feature.sum()), means=True) / (mu * math.sqrt(MOMENTS_SHARE))
         mu *= math.sqrt(1.0 - MOMENTS_SHARE)
         mean = 2.0 * B * (X.mean(axis=0) / (2.0 * B) + sigma / n * rng.standard_normal(B.size))
@@ -177,7 +177,7 @@ def descent(at: Prepared, seed: int, *, cap: float, steps: int, step_size: float
 
 
 def whitened(at: Prepared, seed: int, *, cap: float, share: float, steps: int, step_size: float, lift: float) -> float:
-    """Return the error of GD in the metric of a noisy Gram matrix, bought with a share of μ² (no L1 penalty)."""
+    """Return the error of GD in the metric of a noisy Gram matrix, released with a share of μ² (no L1 penalty)."""
     rng, n, p, C = np.random.default_rng(seed + 778), at.case.n, at.Z.shape[1], cap_of(at, cap)
     R = 1.5 * at.median
     rows = at.Z * np.minimum(1.0, R / np.maximum(at.norms, 1e-12))[:, None]
@@ -239,7 +239,7 @@ class Peer:
     name: str
     run: Callable[..., float]
     grid: Mapping[str, tuple]
-    bought: bool
+    released: bool
 
     def best(self, case: problems.Case, seeds: tuple[int, ...]) -> tuple[list[float], dict[str, float]]:
         """Return the errors of the setting with the least mean error on the search's seeds, and that setting."""
@@ -249,11 +249,11 @@ class Peer:
     def measured(self, case: problems.Case, seeds: tuple[int, ...], options: Mapping[str, float]) -> list[float]:
         """Return the errors of one setting."""
         with np.errstate(all="ignore"):
-            return [self.run(prepared(case, seed, bought=self.bought), seed, **options) for seed in seeds]
+            return [self.run(prepared(case, seed, released=self.released), seed, **options) for seed in seeds]
 
     def searched(self, case: problems.Case) -> dict[str, float]:
         """Return the setting with the least mean error on the search's seeds."""
-        columns = functools.cache(lambda seed: prepared(case, seed, bought=self.bought))
+        columns = functools.cache(lambda seed: prepared(case, seed, released=self.released))
 
         def mean(options, of):
             with np.errstate(all="ignore"):
@@ -268,15 +268,15 @@ def peers_of(case: problems.Case) -> Iterator[Peer]:
     """Yield the peers that can run a case."""
     loss, lasso = case.job.loss, isinstance(case.job.penalty, vfl.L1)
     caps = {"cap": CAPS[loss]}
-    for bought in (False, True):
-        scales = "released" if bought else "declared"
-        yield Peer(f"noisy GD, {scales} scales", descent, caps | GD_GRID, bought)
+    for released in (False, True):
+        scales = "released" if released else "declared"
+        yield Peer(f"noisy GD, {scales} scales", descent, caps | GD_GRID, released)
         if loss == "logistic" and not lasso:
-            yield Peer(f"objective perturbation, {scales} scales", perturbed, PERTURBATION_GRID, bought)
+            yield Peer(f"objective perturbation, {scales} scales", perturbed, PERTURBATION_GRID, released)
     if not lasso:
-        yield Peer("GD, whitened", whitened, caps | WHITE_GRID, bought=True)
+        yield Peer("GD, whitened", whitened, caps | WHITE_GRID, released=True)
     if loss == "squared" and not lasso:
-        yield Peer("AdaSSP", adassp, ADASSP_GRID, bought=True)
+        yield Peer("AdaSSP", adassp, ADASSP_GRID, released=True)
 
 
 def cases_of(settings: Settings) -> dict[str, Callable[[], problems.Case] | None]:

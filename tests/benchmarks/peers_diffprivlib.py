@@ -40,7 +40,7 @@ def linear(X, y, epsilon, strength, norm, seed):
 
 
 def linear_centred(X, y, epsilon, strength, norm, seed):
-    """Return the same with `fit_intercept=True`, as its documentation has it: means are bought with 1/(p+1) of ε."""
+    """Return the same with `fit_intercept=True`, as its documentation has it: means are released with 1/(p+1) of ε."""
     from diffprivlib.models import LinearRegression
 
     p, reach = X.shape[1] - 1, float(norm)

@@ -67,7 +67,7 @@ def table(records: int, columns: int) -> pa.Table:
 
 
 def job(columns: int, parties: int, block: int) -> vfl.Job:
-    """Return a private job, with nothing to buy before the first pass."""
+    """Return a private job, with nothing to release before the first pass."""
     names = [f"x{j}" for j in range(columns)]
     cuts = [columns * k // parties for k in range(parties + 1)]
     held = {f"party{k}": names[cuts[k] : cuts[k + 1]] for k in range(parties)}

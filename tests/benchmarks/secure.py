@@ -1,8 +1,8 @@
 """Rates of training on shares: `python -m tests.benchmarks.secure [--records 1000000]`.
 
 The kernels are compared with np.sum on equal bytes, the dealer with its generator. A round, of two parties with blocks of ten
-columns, runs in one process, leg by leg; what runs at the same time on two machines is added up along the longest path. Times
-are of the thread, which load on the machine disturbs less; only ratios are meaningful.
+columns, runs in one process, request by request; what runs at the same time on two machines is added up along the longest path.
+Times are of the thread, which load on the machine disturbs less; only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from vfl.kernels import ring as kernels
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import cost, noise, ring, sigmoid
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import own_columns
 from vfl.secure.dealer import Dealer
 from vfl.secure.member import Member
 from vfl.secure.opening import opened
 from vfl.secure.roles import DEALER, Roles
-from vfl.secure.spares import SPARES
 from vfl.secure.streams import Stream
 from vfl.secure.version import Opening, Version
 
@@ -59,7 +59,7 @@ def kernel_rates(n: int, turns: int = 20) -> dict[str, float]:
     angles, weights = rng.integers(0, 2**16, n).astype(np.uint16), rng.integers(-(2**34), 2**34, COLUMNS)
     words, out = rng.integers(0, 2**64, (n, 2 * terms), dtype=np.uint64), np.empty(n, np.uint64)
     parts = np.zeros(n, dtype=np.int64)
-    responses, waves = sigmoid.responses(PLACE), sigmoid.waves(terms)
+    responses, fourier_terms = sigmoid.responses(PLACE), sigmoid.fourier_terms(terms)
     cases: dict[str, tuple[Callable[[], object], int]] = {
         "Q'r": (lambda: kernels.products(Q, b), Q.nbytes + b.nbytes),
         "D'b": (lambda: kernels.products(D, b), D.nbytes + b.nbytes),
@@ -67,7 +67,7 @@ def kernel_rates(n: int, turns: int = 20) -> dict[str, float]:
             lambda: kernels.residual_shares(responses, angles, words, out),
             words.nbytes + out.nbytes + angles.nbytes,
         ),
-        "last shares": (lambda: kernels.last_shares(waves, angles, words), 2 * words.nbytes + angles.nbytes),
+        "last shares": (lambda: kernels.last_shares(fourier_terms, angles, words), 2 * words.nbytes + angles.nbytes),
         "angles": (lambda: kernels.add_products(Q, weights, parts), Q.nbytes + 2 * parts.nbytes),
     }
     found = {}
@@ -102,10 +102,10 @@ class Round:
             member.set_up(0, own_columns(X, 0 * ones, ones, ones, cap, bits))
         self.b.take_columns("a", 0, 0, COLUMNS, self.a.masked_columns(0, COLUMNS))
         self.number = 0
-        self.waves = np.empty((n + SPARES, 2 * sigmoid.SERIES[PLACE].terms), dtype=np.uint64)
+        self.fourier_terms = np.empty((n + CHECK_ROWS, 2 * sigmoid.SERIES[PLACE].terms), dtype=np.uint64)
 
     def run(self) -> dict[str, float]:
-        """Run one round; return the seconds of each leg."""
+        """Run one round; return the seconds of each request."""
         self.number += 1
         version, w = Version(str(self.number), PLACE), np.full(COLUMNS, 0.1 + 1e-6 * self.number)
         opening = Opening("a", 0, COLUMNS, version, ReleaseKey(self.number))
@@ -117,12 +117,12 @@ class Round:
             times[name] = time.thread_time() - begun
             return found
 
-        waves = timed("waves (dealer)", lambda: self.dealer.waves(version, self.waves))
+        fourier_terms = timed("Fourier terms (dealer)", lambda: self.dealer.fourier_terms(version, self.fourier_terms))
         first = timed("angles (a)", lambda: self.a.masked_angles(version, w, None))
         second = timed("angles (b)", lambda: self.b.masked_angles(version, w, None))
         self.a.take_angles(version, "b", second)
         self.b.take_angles(version, "a", first)
-        self.b.take_waves(version, waves)
+        self.b.take_terms(version, fourier_terms)
         timed("share (a, expanded)", lambda: self.a.share(version))
         timed("share (b, from words)", lambda: self.b.share(version))
         self.a.take_residual(version, "b", timed("residual (b)", lambda: self.b.masked_residual(version, "a")))
@@ -134,29 +134,33 @@ class Round:
         timed("decoding", lambda: opened(self.roles, opening, words, ring.RANGE))
         return times
 
-    def legs(self, turns: int) -> dict[str, float]:
-        """Return the least seconds of each leg."""
+    def requests(self, turns: int) -> dict[str, float]:
+        """Return the least seconds of each request."""
         all_times = [self.run() for _ in range(turns + 1)][1:]
         return {name: min(times[name] for times in all_times) for name in all_times[0]}
 
 
-def path(legs: dict[str, float]) -> float:
+def path(requests: dict[str, float]) -> float:
     """Return the seconds along the longest path of a round, with the parties and the dealer at work at the same time."""
-    ready = max(legs["angles (a)"], legs["angles (b)"])
-    b = max(ready, legs["waves (dealer)"]) + legs["share (b, from words)"] + legs["residual (b)"]
-    a = max(ready + legs["share (a, expanded)"], b)
-    return max(a, legs["waves (dealer)"] + legs["sum (dealer)"]) + legs["opening (a)"] + legs["decoding"]
+    ready = max(requests["angles (a)"], requests["angles (b)"])
+    b = max(ready, requests["Fourier terms (dealer)"]) + requests["share (b, from words)"] + requests["residual (b)"]
+    a = max(ready + requests["share (a, expanded)"], b)
+    return (
+        max(a, requests["Fourier terms (dealer)"] + requests["sum (dealer)"])
+        + requests["opening (a)"]
+        + requests["decoding"]
+    )
 
 
 def dealing(n: int, turns: int) -> float:
-    """Return the time of the dealer's waves over that of its generator."""
+    """Return the time of the dealer's Fourier terms over that of its generator."""
     run, number = Round(n), iter(range(10**6))
     times = least(
         turns,
-        waves=lambda: run.dealer.waves(Version(f"dealt {next(number)}", PLACE), run.waves),
-        generator=lambda: Stream(bytes(32)).fill(run.waves),
+        fourier_terms=lambda: run.dealer.fourier_terms(Version(f"dealt {next(number)}", PLACE), run.fourier_terms),
+        generator=lambda: Stream(bytes(32)).fill(run.fourier_terms),
     )
-    return times["waves"] / times["generator"]
+    return times["Fourier terms"] / times["generator"]
 
 
 def generator(size: int, turns: int) -> float:
@@ -186,22 +190,23 @@ def main() -> None:
     print(f"n = {n:,}, blocks of {COLUMNS} columns, K = {sigmoid.SERIES[PLACE].terms}")
     for name, rate in kernel_rates(n, turns).items():
         print(f"  {name:22} {rate:5.2f} of np.sum's rate on equal bytes")
-    legs = Round(n).legs(turns)
-    for name, spent in legs.items():
+    requests = Round(n).requests(turns)
+    for name, spent in requests.items():
         print(f"  {name:22} {1e3 * spent:8.2f} ms")
     size = 16 * sigmoid.SERIES[PLACE].terms * n
     one = generator(size, turns)
     print(
-        f"  generator, {size / 1e6:.0f} MB: {1e3 * one:.2f} ms; dealer's waves {legs['waves (dealer)'] / one:.2f} times it"
+        f"  generator, {size / 1e6:.0f} MB: {1e3 * one:.2f} ms; "
+        f"dealer's Fourier terms {requests['Fourier terms (dealer)'] / one:.2f} times it"
     )
-    print(f"  longest path {1e3 * path(legs):.1f} ms; in one thread {1e3 * sum(legs.values()):.1f} ms")
-    quarter = Round(n // 4).legs(turns)
-    slope = np.log(path(legs) / path(quarter)) / np.log(4)
+    print(f"  longest path {1e3 * path(requests):.1f} ms; in one thread {1e3 * sum(requests.values()):.1f} ms")
+    quarter = Round(n // 4).requests(turns)
+    slope = np.log(path(requests) / path(quarter)) / np.log(4)
     print(f"  slope in n {slope:.3f}")
     roles = Roles(("a", "b"), "a", 1)
     models = cost.Models(1, {"a": 1}, 1, COLUMNS)
     found = cost.logistic(roles, n, dict.fromkeys("ab", COLUMNS), sigmoid.SERIES[PLACE].terms, models)
-    per = {name: getattr(found, name) / n for name in ("angles", "waves", "residuals")}
+    per = {name: getattr(found, name) / n for name in ("angles", "Fourier terms", "residuals")}
     print("  bytes per record of a round:", ", ".join(f"{name} {size:g}" for name, size in per.items()))
     print(f"  growth over 1,000 rounds {growth(1000):.2f} MB")
 

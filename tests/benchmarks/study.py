@@ -3,7 +3,7 @@
     python -m tests.benchmarks.study [--data DIR] [--output DIR] [--quick] [--only PART ...] [--runs N] [--page FILE]
 
 Every arm is (ε, δ = 1/n²) under strict replace-one with the same ε, its M_j taken from the data, uncharged, as the papers'
-tables take them; `defaults` alone is what `vfl.train` does when nothing is said, smoothness bought out of the same ε. Each
+tables take them; `defaults` alone is what `vfl.train` does when nothing is said, smoothness released out of the same ε. Each
 other arm is at its own best: its clip and number of passes (and what else a peer has) are searched over the grids below, on
 seeds of their own, then measured on fresh ones. The grids are public; the choice looks at the data, uncharged, for all
 alike. Steps of SkGD, CD and GCD are the theorems', γ = 1.

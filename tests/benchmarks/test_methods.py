@@ -30,17 +30,20 @@ def case(loss, epsilon, n=4_000):
     return replace(made, job=replace(made.job, privacy=vfl.Privacy(epsilon=epsilon)))
 
 
-@pytest.mark.parametrize("bought", [False, True])
+@pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize(
     ("run", "loss"),
     [(methods.descent, "logistic"), (methods.descent, "squared"), (methods.whitened, "logistic"),
      (methods.perturbed, "logistic"), (methods.adassp, "squared")],
 )  # fmt: skip
-def test_a_peer_reaches_the_optimum_when_noise_is_small(run, loss, bought):
+def test_a_peer_reaches_the_optimum_when_noise_is_small(run, loss, released):
     loud, quiet = (
         float(
             np.mean(
-                [run(methods.prepared(case(loss, ε), seed, bought=bought), seed, **SETTINGS[run]) for seed in (1, 2)]
+                [
+                    run(methods.prepared(case(loss, ε), seed, released=released), seed, **SETTINGS[run])
+                    for seed in (1, 2)
+                ]
             )
         )
         for ε in (0.3, 500.0)
@@ -51,7 +54,7 @@ def test_a_peer_reaches_the_optimum_when_noise_is_small(run, loss, bought):
 
 def test_the_search_measures_its_choice_with_other_seeds():
     peer = methods.Peer(
-        "one", lambda at, seed, scale: scale + (seed in methods.SEEDS), {"scale": (3.0, 1.0)}, bought=False
+        "one", lambda at, seed, scale: scale + (seed in methods.SEEDS), {"scale": (3.0, 1.0)}, released=False
     )
     errors, chosen = peer.best(case("logistic", 1.0, n=200), (1, 2))
     assert (errors, chosen) == ([1.0, 1.0], {"scale": 1.0})

@@ -6,9 +6,9 @@ Every row has two runs of ours, both (ε, δ = 1/n²) under strict replace-one w
 
 - tuned: the paper's solver at the paper's number of passes, options from an oracle grid. The oracle looks at the data,
   uncharged, as the papers' tuning does. `exact M` takes M_j from the data, uncharged and flagged, as the papers' main
-  tables do; `private M` buys it with 10 % of μ², in those 10 % of the tuned run too. What the oracle found is kept in
+  tables do; `private M` releases it with 10 % of μ², in those 10 % of the tuned run too. What the oracle found is kept in
   oracle.json; --search looks anew, which takes half an hour.
-- untuned: what `vfl.train` does when nothing is said but the solver's name, smoothness bought out of the same budget.
+- untuned: what `vfl.train` does when nothing is said but the solver's name, smoothness released out of the same budget.
 
 Settings are compared on seeds of their own and measured with fresh ones. `start` is F(0)/F* − 1, the error of a model
 that learnt nothing: what the synthetic problems are pinned by. DIR holds the real data; without it, the rows that need

@@ -443,7 +443,7 @@ class TestChangedDefaults:
         encode, options = plain.encode, issue._options
 
         def without(table: dict[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in table.items() if name != "spares"}
+            return {name: value for name, value in table.items() if name != "reserve_passes"}
 
         with monkeypatch.context() as then:
             then.setattr("vfl.job.job.encode", lambda spec: encode(spec) | {"solver": without(encode(spec)["solver"])})
@@ -456,7 +456,7 @@ class TestChangedDefaults:
         assert not wrong(tmp_path / "out")
         assert self.found(tmp_path / "out", "job").holds
         assert self.found(tmp_path / "out", "ledger").holds
-        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: spares = 0, then no option")
+        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: reserve passes = 0, then no option")
         file = tmp_path / "out" / "job.toml"
         file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
         assert "job" in wrong(tmp_path / "out")

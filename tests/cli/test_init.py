@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{k};{k / 10:g};{'ja' if k % 3 else 'nein'}\n" for k in range(40))
-    (tmp_path / "bank.csv").write_text(f"nr;age;bought\n{rows}".replace(".", ","), encoding="utf-8")
+    (tmp_path / "bank.csv").write_text(f"nr;age;released\n{rows}".replace(".", ","), encoding="utf-8")
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def test_elsewhere_nothing_is_asked(folder: Path, call: Callable[..., Said]) -> 
     assert "NO LABEL was found" in said.out.splitlines()[0]
     assert re.search("data.bank.*semicolons.*decimal commas", said.out)
     assert "3 declarations are left" in said.out
-    printed = call("init", "bank.csv", "--label", "bought", "--csv", "decimal=.", "--csv", "delimiter=;").out
+    printed = call("init", "bank.csv", "--label", "released", "--csv", "decimal=.", "--csv", "delimiter=;").out
     assert "[data.bank]\n" in printed
     assert 'decimal = ","' not in printed
 
@@ -55,11 +55,11 @@ def answered(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
 
 def test_answers_complete_the_job(folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     rest = answered(
-        monkeypatch, "bank.bought", "nein, ja", "y", "0", "100 0", "zero 9", "[0, 100]", "some", "y", "-1", "2"
+        monkeypatch, "bank.released", "nein, ja", "y", "0", "100 0", "zero 9", "[0, 100]", "some", "y", "-1", "2"
     )
     said = call("init", "bank.csv", "--output", "job.toml")
     assert rest == []
-    assert "job.toml: the label is bank.bought\n" in said.out
+    assert "job.toml: the label is bank.released\n" in said.out
     assert said.out.endswith("job.toml: nothing is left open\nnext: vfl plan job.toml --records N\n")
     assert "age: the records hold [0, 3.9], NOT PRIVATE" in said.err
     assert said.err.count("cannot be read") == 5
@@ -100,7 +100,7 @@ def test_yes_asks_nothing(folder: Path, call: Callable[..., Said], monkeypatch: 
 
 def test_at_a_real_terminal(folder: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "vfl", "init", "bank.csv", "--label", "bought", "--output", "job.toml"]
+    command = [sys.executable, "-m", "vfl", "init", "bank.csv", "--label", "released", "--output", "job.toml"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as process:
         os.write(ours, b"y\ny\n18 100\ny\n\n")
         out = process.communicate(timeout=120)[0].decode()
@@ -122,12 +122,12 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_bounds_are_bought_charged_and_written(two_files: Path, call: Callable[..., Said]) -> None:
+def test_bounds_are_released_charged_and_written(two_files: Path, call: Callable[..., Said]) -> None:
     call("ledger", "cap", "budget.db", "customers", "--epsilon", "3", "--delta", "1e-5")
-    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    terms = ("--private-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
     said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
     assert said.code == 0, said.err
-    assert "bounds of 3 columns bought for ε = " in said.out
+    assert "bounds of 3 columns released for ε = " in said.out
     assert "'customers' of 'budget.db'" in said.out
     text = (two_files / "job.toml").read_text(encoding="utf-8")
     plain = tomllib.loads(text)
@@ -136,31 +136,31 @@ def test_bounds_are_bought_charged_and_written(two_files: Path, call: Callable[.
     low, high = plain["bounds"]["income"]
     assert low <= 12_000
     assert 32_768 <= high <= 131_072
-    assert text.count("# bought by vfl init --buy-bounds") == 3
+    assert text.count("# released by vfl init --private-bounds") == 3
     assert "[0.0, 64.0]" in text or "[0.0, 128.0]" in text
     (balance,) = vfl.SqliteLedger(two_files / "budget.db").show()
     assert 0.3 < balance.spent <= 1.0
     assert len(balance.runs) == 2
 
 
-def test_a_purchase_without_a_ledger_says_so_and_half_a_ledger_is_refused(
+def test_a_release_without_a_ledger_says_so_and_half_a_ledger_is_refused(
     two_files: Path, call: Callable[..., Said]
 ) -> None:
     calls = pa.table({"calls": pa.array([*range(1, 2000), None], pa.int32()), "customer_id": range(2000)})
     pq.write_table(calls, two_files / "telco.parquet")
-    said = call("init", "telco.parquet", "--buy-bounds", "2", "--output", "own.toml")
+    said = call("init", "telco.parquet", "--private-bounds", "2", "--output", "own.toml")
     assert tomllib.loads((two_files / "own.toml").read_text(encoding="utf-8"))["bounds"]["calls"][1] == 2048
     assert "NO LEDGER counts it" in said.out
     assert "was read from the records" in said.out
-    assert "give both --ledger and --dataset" in call("init", "telco.csv", "--buy-bounds", "2", "--ledger", "b").err
-    assert "give --buy-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err
+    assert "give both --ledger and --dataset" in call("init", "telco.csv", "--private-bounds", "2", "--ledger", "b").err
+    assert "give --private-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err
 
 
 def test_nothing_is_written_where_the_budget_does_not_cover_the_bounds(
     two_files: Path, call: Callable[..., Said]
 ) -> None:
     call("ledger", "cap", "budget.db", "customers", "--epsilon", "0.1", "--delta", "1e-5")
-    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    terms = ("--private-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
     said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
     assert said.code == BudgetExceeded.exit_code
     assert not (two_files / "job.toml").exists()
@@ -168,22 +168,22 @@ def test_nothing_is_written_where_the_budget_does_not_cover_the_bounds(
 
 def test_a_missing_ledger_is_said_before_a_file_is_read(two_files: Path, call: Callable[..., Said]) -> None:
     (two_files / "bank.csv").write_bytes(b"\xff\xfe\x00")
-    said = call("init", "bank.csv", "--buy-bounds", "1", "--ledger", "none.db", "--dataset", "customers")
+    said = call("init", "bank.csv", "--private-bounds", "1", "--ledger", "none.db", "--dataset", "customers")
     assert said.code == LedgerError.exit_code
-    assert "its steward creates one with" in said.err
+    assert "its data owner creates one with" in said.err
 
 
-def test_a_purchase_states_what_was_asked_and_no_raw_warning(
+def test_a_release_states_what_was_asked_and_no_raw_warning(
     two_files: Path, call: Callable[..., Said], recwarn: pytest.WarningsRecorder
 ) -> None:
-    said = call("init", "bank.csv", "telco.csv", "--buy-bounds", "2", "--output", "job.toml")
-    assert re.search("3 columns bought for ε = 2 at δ = 6.25e-08, NO LEDGER", said.out)
+    said = call("init", "bank.csv", "telco.csv", "--private-bounds", "2", "--output", "job.toml")
+    assert re.search("3 columns released for ε = 2 at δ = 6.25e-08, NO LEDGER", said.out)
     assert [str(each.message) for each in recwarn] == []
 
 
 def test_the_draft_names_the_ledger_that_was_charged(two_files: Path, call: Callable[..., Said]) -> None:
     call("ledger", "cap", "budget.db", "customers", "--epsilon", "3", "--delta", "1e-5")
-    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    terms = ("--private-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
     assert call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml").code == 0
     text = (two_files / "job.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["ledger"] == {"path": "budget.db"}

@@ -1,4 +1,4 @@
-"""`vfl ledger`: output and actions for the steward, exit codes, and refusals."""
+"""`vfl ledger`: output and actions for the data owner, exit codes, and refusals."""
 
 from __future__ import annotations
 

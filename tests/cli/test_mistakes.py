@@ -123,7 +123,7 @@ TEXTS = [
         "",
         (
             "no bounds for column 'income': declare bounds={'income': (low, high)}, or income = [LOW, HIGH] under [bounds] of "
-            "a job file, buy"
+            "a job file, release"
         ),
     ),
     (

@@ -1,4 +1,4 @@
-"""Runs on shares in one process, whose legs a test can watch or lose."""
+"""Runs on shares in one process, whose requests a test can watch or lose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parties.loading import load
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Commitment, Contribution, Leg, receivers, senders
+from vfl.secure.requests import Commitment, Contribution, Request, receivers, senders
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def job(parties: int = 2, collude: int = 1, p: int = 6, **options: Any) -> vfl.J
 
 
 class Watched(InProcessTransport):
-    """Transport that records all that passes the coordinator, and can lose a participant at one leg.
+    """Transport that records all that passes the coordinator, and can lose a participant at one request.
 
-    lose : (type of a leg, participant); the first such leg is lost after it was answered, or before.
+    lose : (type of a request, participant); the first such request is lost after it was answered, or before.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Watched(InProcessTransport):
         self.holders = {name: load(spec.for_party(name), source) for name, source in self.sources.items()}
         super().__init__(self.holders, Dealing(spec))
         self.lose, self.answered, self.broken = lose, answered, False
-        self.legs: list[tuple[str, Leg]] = []
-        self.parcels: list[tuple[str, Leg, list[bytes]]] = []
+        self.requests: list[tuple[str, Request]] = []
+        self.parcels: list[tuple[str, Request, list[bytes]]] = []
         self.replies: list[object] = []
 
     def labels(self, party: str) -> Any:
@@ -80,18 +80,18 @@ class Watched(InProcessTransport):
         return replies
 
     def post(self, to: str, message: Any, vectors: Any = NOTHING, due: Any = NOTHING, **options: Any) -> Posted:
-        """Record a leg, and lose it if it is the one to lose."""
-        if not isinstance(message, Leg):
+        """Record a request, and lose it if it is the one to lose."""
+        if not isinstance(message, Request):
             return super().post(to, message, vectors, due, **options)
-        leg: Leg = message
-        self.legs.append((to, leg))
-        lost = self.lose is not None and type(leg) is self.lose[0] and to == self.lose[1]
+        request: Request = message
+        self.requests.append((to, request))
+        lost = self.lose is not None and type(request) is self.lose[0] and to == self.lose[1]
         if lost and not self.answered:
             return Posted(to, self._lost(to), dict.fromkeys(due, CUT_OFF))
         if self.broken:  # an actor's later calls fail, and the first loss is the one that is seen
             return Posted(to, vfl.PartyLost(f"{to!r} was cut off", to), dict.fromkeys(due, CUT_OFF))
-        posted = super().post(to, leg, vectors, due, **options)
-        self.parcels.append((to, leg, list(posted.vectors.values())))
+        posted = super().post(to, request, vectors, due, **options)
+        self.parcels.append((to, request, list(posted.vectors.values())))
         self.replies.append(posted.answer[0])
         return Posted(to, self._lost(to), posted.vectors) if lost else posted
 
@@ -129,10 +129,10 @@ def outcome(transport: Watched, **faults: Any) -> tuple[Outcome, list[Any]]:
 WORDS = {
     "SetUp": "masked columns",
     "MaskAngles": "masked angles",
-    "DealWaves": "shares of waves",
+    "DealTerms": "shares of Fourier terms",
     "StateRecords": "the number of records",
     "Toss": "the coin of the session",
-    "OpenRows": "opened rows of waves and masks",
+    "OpenRows": "opened rows of Fourier terms and masks",
     "ShareResidual": "masked residuals",
     "DealSum": "the dealer's part of sums",
 }
@@ -142,14 +142,14 @@ def received(transport: Watched, roles: Any) -> list[str]:
     """Return the rows of a table of all that each participant received in a run, from its transcript."""
     waiting: dict[tuple[str, str], list[tuple[str, int]]] = {}
     found: dict[tuple[str, str, str], list[int]] = {}
-    for (to, leg), (_, _, sent) in zip(transport.legs, transport.parcels, strict=True):
-        for sender in senders(leg, to, roles):
+    for (to, request), (_, _, sent) in zip(transport.requests, transport.parcels, strict=True):
+        for sender in senders(request, to, roles):
             what, size = waiting[sender, to].pop(0)
             entry = found.setdefault((to, sender, WORDS[what]), [0, 0])
             entry[0] += 1
             entry[1] += size
-        for receiver, parcel in zip(receivers(leg, to, roles), sent, strict=True):
-            waiting.setdefault((to, receiver), []).append((type(leg).__name__, len(parcel)))
+        for receiver, parcel in zip(receivers(request, to, roles), sent, strict=True):
+            waiting.setdefault((to, receiver), []).append((type(request).__name__, len(parcel)))
     assert not any(waiting.values())
     rows = [f"| {to} | {sender} | {what} | {n} | {size:,} |" for (to, sender, what), (n, size) in sorted(found.items())]
     replies = transport.replies

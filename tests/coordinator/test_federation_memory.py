@@ -19,8 +19,8 @@ from vfl.launch.sources import sources_of
 from vfl.messages import Forward, Notice, Phase
 from vfl.messages.joining import ALIGN, TRAIN, Done, Introduce, Load, Offer
 from vfl.privacy.events import ReleaseKey
-from vfl.secure.legs import StateRecords
 from vfl.secure.parcels import parcel_names
+from vfl.secure.requests import StateRecords
 from vfl.wire.frames import Constant
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ RECORDS = {name: np.zeros(N) for name in ("weights", "margins", "labels", "limit
 HELD = {"weights": Constant(np.zeros(N), b"d" * 32)}
 TRUSTED = {"secure": None, "trust": "trusted"}
 CASES: dict[str, tuple[dict[str, Any], str, tuple[object, ...], dict[str, Any]]] = {
-    "parcels on a leg that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
-    "parcels with a call that is no leg": ({}, TRAIN, (Load(),), PARCELS),
+    "parcels on a request that takes none": ({}, TRAIN, (StateRecords("session"),), PARCELS),
+    "parcels with a call that is no request": ({}, TRAIN, (Load(),), PARCELS),
     "vectors with a query that takes none": (
         TRUSTED,
         TRAIN,

@@ -1,4 +1,4 @@
-"""Training on shares: opened sums to the bit, what the coordinator receives, and losses at every leg."""
+"""Training on shares: opened sums to the bit, what the coordinator receives, and losses at every request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vfl.launch.run import checkpoint
 from vfl.messages import Forward, Records, Reply, Select
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
-from vfl.secure import legs
-from vfl.secure.legs import openings
+from vfl.secure import requests
 from vfl.secure.noise import drawn
+from vfl.secure.requests import openings
 from vfl.secure.ring import decoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import contributors
@@ -44,22 +44,24 @@ class Checked(Watched):
         """Compare the sum of all words with the clear sum."""
         answers = super().collect(posted)
         found = {own.to: reply for own, (reply, _) in zip(posted, answers, strict=True)}
-        if all(isinstance(found.get(party), legs.Contribution) for party in self.holders):
-            leg = next(leg for _, leg in reversed(self.legs) if isinstance(leg, legs.Contribute))
-            self._compare(leg, found)
+        if all(isinstance(found.get(party), requests.Contribution) for party in self.holders):
+            request = next(
+                request for _, request in reversed(self.requests) if isinstance(request, requests.Contribute)
+            )
+            self._compare(request, found)
         return answers
 
-    def _compare(self, leg: legs.Contribute, found: dict[str, Any]) -> None:
+    def _compare(self, request: requests.Contribute, found: dict[str, Any]) -> None:
         sharing = plan(self.spec, N).sharing
         words = sum(np.frombuffer(found[party].words, dtype="<u8") for party in self.holders)
         opened, at = decoded(np.asarray(words)), 0
         holders = {name: party._holder for name, party in self.holders.items()}
-        residual = decoded(sum(holders[h]._member.share(leg.version) for h in sharing.roles.holders))
+        residual = decoded(sum(holders[h]._member.share(request.version) for h in sharing.roles.holders))
         assert abs(residual).max() <= sharing.residual
-        for opening in openings(leg.query, leg.key, leg.setup, leg.version):
+        for opening in openings(request.query, request.key, request.setup, request.version):
             rows = holders[opening.owner]._known[1].rows[opening.start : opening.stop].astype(object)
             clear = rows @ residual.astype(object)
-            deviations = sharing.deviations(opening.owner, leg.query.clip.cap, leg.query.event.sigma)
+            deviations = sharing.deviations(opening.owner, request.query.clip.cap, request.query.event.sigma)
             for who in contributors(sharing.roles):
                 own = deviations.dealer if who == DEALER else deviations.party
                 clear = clear + drawn(self.spec.noise_source(), opening.key, who, own, opening.size)
@@ -129,17 +131,17 @@ class TestProducts:
         assert [len(e.charges) for e in events if isinstance(e, Round) and e.kind == "Backward"] == [1] + [0] * 7
 
     @pytest.mark.parametrize(
-        ("leg", "who"),
+        ("request", "who"),
         [
-            (legs.MaskProducts, "q0"),
-            (legs.TakeProducts, "q1"),
-            (legs.DealProducts, DEALER),
-            (legs.ContributeProducts, "q1"),
-            (legs.Disclose, "q0"),
+            (requests.MaskProducts, "q0"),
+            (requests.TakeProducts, "q1"),
+            (requests.DealProducts, DEALER),
+            (requests.ContributeProducts, "q1"),
+            (requests.Disclose, "q0"),
         ],
     )
-    def test_a_loss_at_every_leg(self, leg: type, who: str) -> None:
-        found, events = outcome(Watched(_squared(2), REGRESSION, (leg, who), answered=True))
+    def test_a_loss_at_every_request(self, request: type, who: str) -> None:
+        found, events = outcome(Watched(_squared(2), REGRESSION, (request, who), answered=True))
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
 
@@ -262,11 +264,22 @@ class TestViews:
     def test_parcels_go_only_where_roles_send_them(self) -> None:
         transport = Watched(job(3), DATA)
         outcome(transport)
-        given = [leg for to, leg in transport.legs if to == DEALER and legs.senders(leg, to, _roles(transport))]
-        assert {type(leg) for leg in given} == {legs.CheckRecords}
-        assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
-            *(legs.Meet, legs.Begin, legs.StateRecords, legs.TakeToss, legs.SetUp, legs.MaskAngles),
-            *(legs.OpenRows, legs.Contribute, legs.Disclose),
+        given = [
+            request
+            for to, request in transport.requests
+            if to == DEALER and requests.senders(request, to, _roles(transport))
+        ]
+        assert {type(request) for request in given} == {requests.CheckRecords}
+        assert {type(request) for to, request in transport.requests if to == "q1"} == {
+            *(
+                requests.Meet,
+                requests.Begin,
+                requests.StateRecords,
+                requests.TakeToss,
+                requests.SetUp,
+                requests.MaskAngles,
+            ),
+            *(requests.OpenRows, requests.Contribute, requests.Disclose),
         }  # no holder: q2 has the labels, q0 is the other one
 
     def test_the_documented_table_is_that_of_a_transcript(self) -> None:
@@ -289,25 +302,25 @@ def _roles(transport: Watched) -> Any:
     return sharing.roles
 
 
-LEGS = [
-    (legs.Meet, "q0"),
-    (legs.Begin, "q1"),
-    (legs.StateRecords, "q1"),
-    (legs.CheckRecords, DEALER),
-    (legs.Toss, "q1"),
-    (legs.TakeToss, "q0"),
-    (legs.SetUp, "q0"),
-    (legs.TakeColumns, "q1"),
-    (legs.MaskAngles, "q0"),
-    (legs.DealWaves, DEALER),
-    (legs.OpenRows, "q0"),
-    (legs.CheckRows, "q1"),
-    (legs.ShareResidual, "q1"),
-    (legs.DealSum, DEALER),
-    (legs.Contribute, "q0"),
-    (legs.Contribute, "q1"),
-    (legs.Disclose, "q0"),
-    (legs.Disclose, "q1"),
+REQUESTS = [
+    (requests.Meet, "q0"),
+    (requests.Begin, "q1"),
+    (requests.StateRecords, "q1"),
+    (requests.CheckRecords, DEALER),
+    (requests.Toss, "q1"),
+    (requests.TakeToss, "q0"),
+    (requests.SetUp, "q0"),
+    (requests.TakeColumns, "q1"),
+    (requests.MaskAngles, "q0"),
+    (requests.DealTerms, DEALER),
+    (requests.OpenRows, "q0"),
+    (requests.CheckRows, "q1"),
+    (requests.ShareResidual, "q1"),
+    (requests.DealSum, DEALER),
+    (requests.Contribute, "q0"),
+    (requests.Contribute, "q1"),
+    (requests.Disclose, "q0"),
+    (requests.Disclose, "q1"),
 ]
 
 
@@ -317,21 +330,21 @@ def whole() -> np.ndarray:
 
 
 class TestLosses:
-    """A lost leg releases nothing, its charge stays, and the next attempt has a new session."""
+    """A lost request releases nothing, its charge stays, and the next attempt has a new session."""
 
     @pytest.mark.parametrize("answered", [False, True])
-    @pytest.mark.parametrize(("leg", "who"), LEGS)
-    def test_a_loss_at_every_leg(self, whole: np.ndarray, leg: type, who: str, answered: bool) -> None:
-        transport = Watched(job(), DATA, (leg, who), answered=answered)
+    @pytest.mark.parametrize(("request", "who"), REQUESTS)
+    def test_a_loss_at_every_request(self, whole: np.ndarray, request: type, who: str, answered: bool) -> None:
+        transport = Watched(job(), DATA, (request, who), answered=answered)
         found, events = outcome(transport)
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == whole).all()
-        sessions = [sent.session for _, sent in transport.legs if isinstance(sent, legs.Meet)]
+        sessions = [sent.session for _, sent in transport.requests if isinstance(sent, requests.Meet)]
         assert len(set(sessions)) == 2
 
     def test_a_loss_keeps_its_charge(self) -> None:
-        spec = job(privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=2, passes=3, spares=1))
-        _, events = outcome(Watched(spec, DATA, (legs.Contribute, "q1"), answered=True))
+        spec = job(privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=2, passes=3, reserve_passes=1))
+        _, events = outcome(Watched(spec, DATA, (requests.Contribute, "q1"), answered=True))
         charges = [c for e in events if isinstance(e, Round | Lost) for c in e.charges]
         _, without = outcome(Watched(spec, DATA))
         usual = [c for e in without if isinstance(e, Round | Lost) for c in e.charges]
@@ -395,7 +408,7 @@ class TestVersions:
         solver, privacy = vfl.SkGD(block_size=1, passes=12), vfl.Privacy(epsilon=0.5, noise=vfl.SeededNoise(3))
         transport = Checked(job(penalty=vfl.L1(0.15), solver=solver, privacy=privacy), DATA)
         outcome(transport)
-        versions = [leg.version for _, leg in transport.legs if isinstance(leg, legs.DealWaves)]
+        versions = [request.version for _, request in transport.requests if isinstance(request, requests.DealTerms)]
         assert len(set(versions)) == len(versions)
         assert len({version.model for version in versions}) < len(versions)
 
@@ -403,11 +416,13 @@ class TestVersions:
         """Rows of two set-ups are capped one by one, so that their blocks have no joint cap."""
         transport = Watched(job(), DATA)
         outcome(transport)
-        leg = next(leg for _, leg in reversed(transport.legs) if isinstance(leg, legs.Contribute))
+        request = next(
+            request for _, request in reversed(transport.requests) if isinstance(request, requests.Contribute)
+        )
         holder = next(iter(transport.holders.values()))._holder
-        event, setup = leg.query.event, holder._setup
-        holder._admit_to_pass(leg.query, event, [])
+        event, setup = request.query.event, holder._setup
+        holder._admit_to_pass(request.query, event, [])
         block, centre, scale = setup.rows["q0"]
         holder._setup = replace(setup, rows={**setup.rows, "q0": (block, centre, 2.0 * scale)})
         with pytest.raises(PrivacyError, match="within a pass"):
-            holder._admit_to_pass(leg.query, event, [])
+            holder._admit_to_pass(request.query, event, [])

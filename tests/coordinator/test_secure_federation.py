@@ -16,12 +16,12 @@ from parties.dealing import Dealing
 from parties.session import Credentials
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
-from tests.faults.at_legs import AFTER, BEFORE, at_legs
+from tests.faults.at_requests import AFTER, BEFORE, at_requests
 from vfl.errors import ConsentRefused, FederationError, SpecificationError
 from vfl.federation.events import Allowed, Ended, Released, Requested
 from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
-from vfl.secure.legs import Leg
+from vfl.secure.requests import Request
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
     """The dealer is a third organisation: every parcel travels to the coordinator and on to its receiver."""
     moved, sent = [0], FederationTransport._sent
 
-    def counting(self: Any, to: str, leg: Any, parcels: Any, *rest: Any) -> Any:
-        reply, found = sent(self, to, leg, parcels, *rest)
-        if isinstance(leg, Leg):
+    def counting(self: Any, to: str, request: Any, parcels: Any, *rest: Any) -> Any:
+        reply, found = sent(self, to, request, parcels, *rest)
+        if isinstance(request, Request):
             given = [parcel.get() for parcel in parcels.values()]
             words = [getattr(reply, name, b"") for name in ("words", "nonce", "digest")]
             with lock:
@@ -110,8 +110,10 @@ def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", [("ShareResidual", "q1", BEFORE), ("DealSum", DEALER, AFTER)], ids=["party", "dealer"])
-def test_a_stream_that_breaks_at_a_leg(joined: Any, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, str, str]) -> None:
-    """The stream stays away until the loss is found. tests/faults/test_lost_shares.py kills processes at every leg."""
+def test_a_stream_that_breaks_at_a_request(
+    joined: Any, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, str, str]
+) -> None:
+    """The stream stays away until the loss is found. tests/faults/test_lost_shares.py kills processes at every request."""
     pending, keys, lost, open_ = [cut], [], [], []
     away: set[str] = set()
 
@@ -129,7 +131,7 @@ def test_a_stream_that_breaks_at_a_leg(joined: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Gathering, "_admitted", lambda self, link: link.party not in away and admitted(self, link))
     monkeypatch.setattr(Gathering, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
-    at_legs(act, monkeypatch, keys)
+    at_requests(act, monkeypatch, keys)
     spec = job()
     there = vfl.train(spec, at=joined.place, watch=watch)
     assert (there.w == vfl.train(spec, table(), at="inprocess").w).all()

@@ -249,7 +249,7 @@ def test_too_few_passes_without_privacy_are_reported(hurry):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_without_privacy_a_fit_stops_at_a_standstill(kind):
+def test_without_privacy_a_fit_stops_at_a_convergence(kind):
     X = features()
     y = classes(X)
     with warnings.catch_warnings():

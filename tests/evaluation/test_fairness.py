@@ -258,15 +258,15 @@ class TestCharged:
         assert sum(len(record.charges) for record in rounds) == sum(count for _, count in plan.releases)
         assert plan.round_trips == len(rounds)
 
-    def test_a_distance_that_is_public_or_impossible_is_not_bought(self) -> None:
-        def bought(spec: vfl.Job) -> int:
+    def test_a_distance_that_is_public_or_impossible_is_not_released(self) -> None:
+        def released(spec: vfl.Job) -> int:
             plan = make_plan(spec, N)
             return sum(len(i.releases()) for i in plan.inquiries if isinstance(i, Distance))
 
-        assert bought(job()) == 1
-        assert bought(job(solver=vfl.OutputPerturbation())) == 0
-        assert bought(job(intercept=True)) == 0
-        assert bought(job(fairness=vfl.Fairness(group="sex", bound=False))) == 0
+        assert released(job()) == 1
+        assert released(job(solver=vfl.OutputPerturbation())) == 0
+        assert released(job(intercept=True)) == 0
+        assert released(job(fairness=vfl.Fairness(group="sex", bound=False))) == 0
         whole = make_plan(job(intercept=True), N).problem
         assert whole.mu == make_plan(job(fairness=vfl.Fairness(group="sex", bound=False)), N).problem.mu
         assert make_plan(job(), N).problem.mu == pytest.approx(math.sqrt(0.9) * whole.mu, rel=1e-9)
@@ -363,7 +363,7 @@ class TestBounded:
             assert told or d >= np.linalg.norm(result.w)
 
     def test_the_distance_is_beyond_the_minimiser_in_nearly_all_runs(self) -> None:
-        """The bought one with probability 0.975; the true one lies close below it, so a wrong sigma would show."""
+        """The released one with probability 0.975; the true one lies close below it, so a wrong sigma would show."""
         spec = job(epsilon=1.0, solver=vfl.SkGD(passes=1))
         best, ratios = minimiser(spec, table()), []
         for seed in range(40):

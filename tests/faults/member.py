@@ -5,7 +5,7 @@
 
 FOLDER is that of tests.coordinator.organisations, with NAME.csv for each party and job.toml. NAME may be the dealer's. The
 coordinator prints a line for each round and, at the end, the digest of the coefficients. With LEG it ends by SIGKILL at the
-first such leg to NAME, 'before' it is sent or 'after' its answer.
+first such request to NAME, 'before' it is sent or 'after' its answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import vfl
 from parties.joined import serve
-from tests.faults.at_legs import at_legs
+from tests.faults.at_requests import at_requests
 from vfl.federation.file import identity_for, read_federation
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
@@ -43,10 +43,10 @@ def party(folder: Path, name: str) -> None:
     )
 
 
-def coordinator(folder: Path, how: str, leg: str = "", who: str = "", when: str = "") -> None:
-    """Train, or go on with the run; end by SIGKILL at a leg."""
-    if leg:
-        at_legs(lambda *here: os.kill(os.getpid(), signal.SIGKILL) if here == (leg, who, when) else None)
+def coordinator(folder: Path, how: str, request: str = "", who: str = "", when: str = "") -> None:
+    """Train, or go on with the run; end by SIGKILL at a request."""
+    if request:
+        at_requests(lambda *here: os.kill(os.getpid(), signal.SIGKILL) if here == (request, who, when) else None)
 
     def watch(event: object) -> None:
         print(type(event).__name__, getattr(event, "number", ""), flush=True)

@@ -1,4 +1,4 @@
-"""Training on shares across organisations, with participants killed at every leg: the same model, and no mask used twice."""
+"""Training on shares across organisations with a kill at every request: the same model, and no mask used twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import vfl
 from coordinator.rounds import Lost, Round
-from tests.faults.at_legs import AFTER, BEFORE, at_legs
+from tests.faults.at_requests import AFTER, BEFORE, at_requests
 from tests.faults.test_lost_organisations import answered, members, table
 from tests.faults.test_lost_organisations import job as trusted
 from vfl.job.faults import Faults
@@ -35,7 +35,7 @@ SQUARED: dict[str, Any] = {
 BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("Meet", DEALER), ("Begin", DEALER), ("StateRecords", "bank"),
              ("CheckRecords", DEALER), ("Toss", "telco"), ("TakeToss", "bank"), ("SetUp", "bank"),
              ("TakeColumns", "telco"), ("Begin", "bank"), ("StateRecords", "telco")]  # fmt: skip
-LASTING = [("MaskAngles", "bank"), ("MaskAngles", "telco"), ("DealWaves", DEALER), ("OpenRows", "bank"),
+LASTING = [("MaskAngles", "bank"), ("MaskAngles", "telco"), ("DealTerms", DEALER), ("OpenRows", "bank"),
            ("OpenRows", "telco"), ("CheckRows", "telco"), ("ShareResidual", "telco"), ("DealSum", DEALER),
            ("Contribute", "bank"), ("Contribute", "telco"), ("Disclose", "bank"), ("Disclose", "telco")]  # fmt: skip
 PRODUCTS = [
@@ -52,8 +52,8 @@ def job(*, seeded: bool = True, **changes: Any) -> vfl.Job:
     return trusted(seeded=seeded, **{"trust": "secure", "secure": vfl.Secure(dealer="separate")} | LOGISTIC | changes)
 
 
-def twice(legs: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    return [(*leg, when) for leg in legs for when in (BEFORE, AFTER)]
+def twice(requests: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    return [(*request, when) for request in requests for when in (BEFORE, AFTER)]
 
 
 def alternating() -> list[tuple[str, str, str]]:
@@ -62,7 +62,7 @@ def alternating() -> list[tuple[str, str, str]]:
 
 
 class Kills:
-    """Kills participants at the legs of a list, in its order, at most two for one query, and starts them again."""
+    """Kills participants at the requests of a list, in its order, at most two for one query, and starts them again."""
 
     def __init__(self, made: Members, planned: list[tuple[str, str, str]]) -> None:
         self.made, self.planned = made, list(planned)
@@ -70,9 +70,9 @@ class Kills:
         self._left = 2
         self._lock = threading.Lock()
 
-    def __call__(self, leg: str, who: str, when: str) -> None:
+    def __call__(self, request: str, who: str, when: str) -> None:
         with self._lock:
-            if not (self._left and self.planned and self.planned[0] == (leg, who, when)):
+            if not (self._left and self.planned and self.planned[0] == (request, who, when)):
                 return
             self.planned.pop(0)
             self._left -= 1
@@ -99,10 +99,10 @@ def killed(tmp_path: Path, spec: vfl.Job, planned: list[tuple[str, str, str]], p
     keys: list[tuple[str, bytes]] = []
     with members(tmp_path, spec) as made:
         kills = Kills(made, planned)
-        at_legs(kills, patch, keys)
+        at_requests(kills, patch, keys)
         there = vfl.train(spec, at=place_of(made), watch=kills.watch)
     assert not kills.planned, "not all kills were made"
-    # A kill after an answer is found by the next leg to the participant; the last one may be after the run's last leg.
+    # A kill after an answer is found by the next request to the participant; the last one may be after the run's last request.
     assert len(planned) - 1 <= len(kills.lost) <= len(planned)
     assert [MEMBERS.get(event.party, event.party) for event in kills.lost] == [
         MEMBERS.get(who, who) for _, who, _ in planned[: len(kills.lost)]
@@ -115,7 +115,7 @@ def killed(tmp_path: Path, spec: vfl.Job, planned: list[tuple[str, str, str]], p
 @pytest.mark.parametrize(
     "planned",
     [[ONE], pytest.param(alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
-    ids=["one", "every leg"],
+    ids=["one", "every request"],
 )
 def test_participants_are_killed_and_the_model_is_the_same(
     tmp_path: Path, planned: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
@@ -132,7 +132,7 @@ def test_participants_are_killed_over_products(
 
 
 def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
-    """Run the coordinator until it kills itself at a leg."""
+    """Run the coordinator until it kills itself at a request."""
     process = made.start("hub", "coordinator", str(made.folder), how, *kill)
     assert process.wait(120.0) == -9, made.said("hub")
 
@@ -144,12 +144,12 @@ def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
         pytest.param(LOGISTIC, alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
         pytest.param(SQUARED, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
-    ids=["one", "every leg", "products"],
+    ids=["one", "every request", "products"],
 )
 def test_a_coordinator_that_is_killed_is_resumed(
     tmp_path: Path, changes: dict[str, Any], kills: list[tuple[str, str, str]]
 ) -> None:
-    """Every process of the coordinator ends at the next leg of the list, and the next one goes on with the run."""
+    """Every process of the coordinator ends at the next request of the list, and the next one goes on with the run."""
     spec = job(**changes)
     with members(tmp_path, spec) as made:
         for k, kill in enumerate(kills):
@@ -167,7 +167,7 @@ def test_fresh_noise_is_charged_again_after_each_loss(tmp_path: Path, monkeypatc
         for k, kill in enumerate([("DealSum", DEALER, AFTER), ("Contribute", "telco", BEFORE)]):
             ended(made, "resume" if k else "new", kill)
         kills = Kills(made, [("Contribute", "bank", AFTER), ("ShareResidual", "telco", BEFORE)])
-        at_legs(kills, monkeypatch)
+        at_requests(kills, monkeypatch)
         result = resume(tmp_path / "run", at=place_of(made), watch=kills.watch)
         books = {party: answered(tmp_path / f"{party}.policy.answered") for party in ("bank", "telco")}
     assert not kills.planned

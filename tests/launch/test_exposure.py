@@ -153,7 +153,7 @@ def test_the_objective_has_offsets_too(table: dict[str, np.ndarray]) -> None:
 
 
 def test_a_private_run_starts_at_the_rate(table: dict[str, np.ndarray]) -> None:
-    """Its first purchase has the sum of the exposures, and the plan stays within ε."""
+    """Its first release has the sum of the exposures, and the plan stays within ε."""
     many = {name: np.tile(column, 20) for name, column in table.items()}
     spec = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), loss="poisson")
     made = plan(spec, 20 * N)

@@ -88,7 +88,7 @@ def test_moments_that_are_not_certified_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of_privacy", [{"smoothness": "bounds"}, None])
-def test_a_run_that_bought_no_spread_says_so(of_privacy: dict[str, Any] | None, tmp_path: Path) -> None:
+def test_a_run_that_released_no_spread_says_so(of_privacy: dict[str, Any] | None, tmp_path: Path) -> None:
     options: dict[str, Any] = {"privacy": None} if of_privacy is None else {"of_privacy": of_privacy}
     result = train(output=tmp_path / "run", **options)
     assert result.moments == ()

@@ -97,7 +97,7 @@ def test_it_is_charged_to_the_data_set(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_transports_agree(local_ray: Any) -> None:
-    """tests/launch/test_aligned_purchases.py buys on Ray in every run of the suite."""
+    """tests/launch/test_aligned_releases.py releases on Ray in every run of the suite."""
     here, there = (buy(noise=vfl.SeededNoise(3), at=at) for at in ("inprocess", "ray"))
     assert here == there
     assert here.scope.startswith("NOT PRIVATE: the noise is seeded")

@@ -12,7 +12,7 @@ import pytest
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.features import GRID, GridCell
-from vfl.launch.purchases.quantiles import quantiles_of, shortened
+from vfl.launch.paid_releases.quantiles import quantiles_of, shortened
 from vfl.privacy import magnitudes
 from vfl.privacy.ledger import SqliteLedger
 

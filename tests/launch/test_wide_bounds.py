@@ -66,7 +66,7 @@ def test_bounds_beside_the_values_are_named(bounds: tuple[float, float], side: s
     assert f"or {side} it, which are clamped" in said
 
 
-def test_runs_without_bought_moments_or_with_others_say_nothing(result: vfl.Result) -> None:
+def test_runs_without_released_moments_or_with_others_say_nothing(result: vfl.Result) -> None:
     assert wide_bounds(replace(result, moments=())) == ()
     assert wide_bounds(replace(result, moments=tuple(2.0 * u for u in result.moments))) == ()
 

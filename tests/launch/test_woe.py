@@ -12,7 +12,7 @@ import pytest
 
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.launch.purchases.woe import evidence
+from vfl.launch.paid_releases.woe import evidence
 from vfl.planning import plan as make_plan
 from vfl.privacy.ledger import SqliteLedger
 from vfl.solvers.releases.labelled_counts import LabelledCounts

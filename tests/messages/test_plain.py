@@ -57,7 +57,7 @@ SOLVERS: dict[str, tuple[Any, str]] = {
     "SkGD": (vfl.SkGD(passes=2), "logistic"),
     "SkGD by blocks": (vfl.SkGD(passes=2, sweep="block", parallel=2), "logistic"),
     "SkGD, record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
-    "SkGD, bought moments and labels": (vfl.SkGD(passes=2, shares=vfl.Shares(label_share=0.1)), "squared"),
+    "SkGD, released moments and labels": (vfl.SkGD(passes=2, shares=vfl.Shares(label_share=0.1)), "squared"),
     "CD": (vfl.CD(passes=2), "squared"),
     "GCD GS-r": (vfl.GCD(rounds=3), "logistic"),
     "GCD GS-s": (vfl.GCD(rounds=3, rule="GS-s"), "logistic"),
@@ -93,10 +93,10 @@ class Recording(InProcessTransport):
 def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
     """Return a transport that keeps all messages, and the queries before they are split."""
     solver, loss = SOLVERS[name]
-    if "bought" in name and not private:
+    if "released" in name and not private:
         solver = replace(solver, shares=None)
-    spec = setting.job(solver, loss, epsilon=2.0 if private else None, intercept="bought" in name)
-    if private and "bought" in name:
+    spec = setting.job(solver, loss, epsilon=2.0 if private else None, intercept="released" in name)
+    if private and "released" in name:
         spec = replace(spec, privacy=replace(spec.privacy, smoothness="private"))
     transport, whole = Recording(spec), []
     charge = Executor._charge

@@ -1,4 +1,4 @@
-"""Options of a job beyond its solver: losses, hold-outs, alignment, policies, storage and bought bounds."""
+"""Options of a job beyond its solver: losses, hold-outs, alignment, policies, storage and released bounds."""
 
 from __future__ import annotations
 
@@ -154,27 +154,27 @@ def test_sparse_columns(cell: float) -> None:
     assert found.complaints == ()
 
 
-def test_bought_bounds() -> None:
-    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+def test_released_bounds() -> None:
+    def released(spec: vfl.Job, source: Any, folder: Path) -> None:
         found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "bounds").write_text(repr(found))
 
     whole = table()
     draft = replace(job(SKGD), privacy=None, scaling="none", bounds={})
-    found = compare(draft, replaced(whole, a=1e300, b=5e-324), replaced(whole, a=-1e-300, b=-np.inf), run=bought)
+    found = compare(draft, replaced(whole, a=1e300, b=5e-324), replaced(whole, a=-1e-300, b=-np.inf), run=released)
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert found.path > 0
 
 
-def test_bought_quantiles() -> None:
-    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+def test_released_quantiles() -> None:
+    def released(spec: vfl.Job, source: Any, folder: Path) -> None:
         found = vfl.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "quantiles").write_text(repr(found))
 
     whole, draft = table(), replace(job(SKGD), privacy=None)
     found = compare(
-        draft, replaced(whole, a=1.0, b=-1.0, c=np.inf), replaced(whole, a=-1e300, b=0.3, c=-np.inf), run=bought
+        draft, replaced(whole, a=1.0, b=-1.0, c=np.inf), replaced(whole, a=-1e300, b=0.3, c=-np.inf), run=released
     )
     assert found.raised == (None, None)
     assert found.complaints == ()
@@ -189,14 +189,14 @@ def test_bought_quantiles() -> None:
         ({"a": -1.0, "c": 1.0, "y": 1}, {"a": 1.0, "c": -np.inf, "y": 1}),
     ],
 )
-def test_bought_weights_of_evidence(before: dict[str, Any], after: dict[str, Any]) -> None:
-    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+def test_released_weights_of_evidence(before: dict[str, Any], after: dict[str, Any]) -> None:
+    def released(spec: vfl.Job, source: Any, folder: Path) -> None:
         found = vfl.woe(spec, source, epsilon=1.0, delta=1e-6, at="inprocess")
         (folder / "woe").write_text(repr(found))
 
     columns = {"a": vfl.Binned((0.0,)), "b": vfl.Binned((-0.5, 0.5)), "c": vfl.Binned((0.2,))}
     draft = replace(job(SKGD), columns=columns, bounds={}, fill={})
-    found = compare(draft, replaced(table(), **before), replaced(table(), **after), run=bought)
+    found = compare(draft, replaced(table(), **before), replaced(table(), **after), run=released)
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged

@@ -20,7 +20,7 @@ WITHIN = 7
     "solver",
     [
         vfl.SkGD(passes=2),
-        vfl.SkGD(passes=4, block_size=1, clip="record", spares=2),
+        vfl.SkGD(passes=4, block_size=1, clip="record", reserve_passes=2),
         vfl.GCD(rounds=3),
         vfl.SGD(sampling="disjoint", batch_size=4, passes=1),
     ],

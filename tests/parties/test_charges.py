@@ -16,7 +16,7 @@ from vfl.errors import ConsentRefused, PrivacyError
 from vfl.messages import Moments, Records
 from vfl.planning import plan
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.secure import legs
+from vfl.secure import requests
 
 PRIVACY = vfl.Privacy(epsilon=8.0)
 DATA = table()
@@ -37,7 +37,7 @@ def run(request: Any) -> Watched:
 
 
 def contributions(run: Watched) -> int:
-    return sum(isinstance(leg, legs.Contribute | legs.ContributeProducts) for _, leg in run.legs)
+    return sum(isinstance(request, requests.Contribute | requests.ContributeProducts) for _, request in run.requests)
 
 
 @pytest.mark.parametrize("attempt", [0, 7])
@@ -46,10 +46,12 @@ def test_a_coordinator_that_repeats_a_run_learns_nothing_more(
 ) -> None:
     """A mean over repeated sums would have less noise than was charged. New keys, sessions and masks change nothing."""
     monkeypatch.setattr(Budget, "attempts", lambda *_: lambda _: attempt)
-    made = len([reply for reply in run.replies if isinstance(reply, legs.Commitment | legs.Contribution)])
+    made = len([reply for reply in run.replies if isinstance(reply, requests.Commitment | requests.Contribution)])
     with pytest.raises(ConsentRefused, match="beyond the plan" if attempt else "made the release"):
         outcome(run)
-    assert len([reply for reply in run.replies if isinstance(reply, legs.Commitment | legs.Contribution)]) == made
+    assert (
+        len([reply for reply in run.replies if isinstance(reply, requests.Commitment | requests.Contribution)]) == made
+    )
 
 
 def test_each_party_refuses_by_itself(run: Watched) -> None:
@@ -78,8 +80,8 @@ def test_moments_of_own_columns_are_counted_too() -> None:
 
 def test_repeated_attempts_within_the_plan_are_made() -> None:
     """Spares are planned, so that a loss does not end the run."""
-    solver = vfl.SkGD(block_size=2, passes=2, spares=1)
-    transport = Watched(job(privacy=PRIVACY, solver=solver), DATA, (legs.Contribute, "q1"), answered=True)
+    solver = vfl.SkGD(block_size=2, passes=2, reserve_passes=1)
+    transport = Watched(job(privacy=PRIVACY, solver=solver), DATA, (requests.Contribute, "q1"), answered=True)
     _, events = outcome(transport)
     assert len([event for event in events if isinstance(event, Lost)]) == 1
 

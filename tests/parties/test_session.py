@@ -16,7 +16,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.federation.identity import new_identity
 from vfl.messages.joining import SealingKey
 from vfl.privacy.noise import CryptographicNoise
-from vfl.secure import legs
+from vfl.secure import requests
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
 from vfl.security.sealing import PIECE
@@ -66,12 +66,12 @@ def test_rows_of_a_parcel_are_opened_some_at_a_time():
     n = 2 * (PIECE // 96) + 5
     words = np.random.default_rng(0).integers(0, 2**64, (n, 12), dtype=np.uint64)
     parts = (words[start : start + PIECE // 96] for start in range(0, n, PIECE // 96))
-    parcel = a.seal_parts("b", "waves", parts, words.nbytes)
-    opened = [rows.copy() for rows in b.open_parts("a", "waves", parcel, np.uint64, n, 12)]
+    parcel = a.seal_parts("b", "Fourier terms", parts, words.nbytes)
+    opened = [rows.copy() for rows in b.open_parts("a", "Fourier terms", parcel, np.uint64, n, 12)]
     assert len(opened) == 3
     assert (np.concatenate(opened) == words).all()
     with pytest.raises(FederationError, match="a sealed parcel of"):
-        list(b.open_parts("a", "waves", parcel, np.uint64, n + 1, 12))
+        list(b.open_parts("a", "Fourier terms", parcel, np.uint64, n + 1, 12))
 
 
 def test_a_piece_holds_whole_records_for_every_number_of_terms():
@@ -107,11 +107,11 @@ def test_keys_that_the_coordinator_replaced_are_refused(tmp_path):
 def test_every_participant_refuses_the_keys_of_its_session_again():
     transport = Watched(job(solver=vfl.SkGD(passes=1, block_size=6)), table())
     outcome(transport)
-    begun = {to: leg for to, leg in transport.legs if isinstance(leg, legs.Begin)}
+    begun = {to: request for to, request in transport.requests if isinstance(request, requests.Begin)}
     assert len(begun) == 3
-    for to, leg in begun.items():
+    for to, request in begun.items():
         with pytest.raises(PrivacyError, match="one session twice"):
-            transport.post(to, leg)
+            transport.post(to, request)
 
 
 def test_keys_that_the_dealer_refuses_leave_the_deviation_of_its_noise_as_it_was():
@@ -119,8 +119,8 @@ def test_keys_that_the_dealer_refuses_leave_the_deviation_of_its_noise_as_it_was
     transport = Watched(job(solver=vfl.SkGD(passes=1, block_size=6)), table())
     outcome(transport)
     dealer = transport._dealer
-    begun = next(leg for to, leg in transport.legs if to == DEALER and isinstance(leg, legs.Begin))
+    begun = next(request for to, request in transport.requests if to == DEALER and isinstance(request, requests.Begin))
     planned = dealer._sharing
     with pytest.raises(PrivacyError, match="one session twice"):
-        dealer.leg(replace(begun, n_records=10**7), ())
+        dealer.request(replace(begun, n_records=10**7), ())
     assert dealer._sharing is planned

@@ -454,8 +454,8 @@ def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: An
     return replace(base(noise=noise, solver=solver), **changes)
 
 
-def test_a_plan_counts_passes_and_spares() -> None:
-    spec = job(vfl.SkGD(clip="record", passes=10, spares=2, shares=vfl.Shares(early_share=0.15)))
+def test_a_plan_counts_passes_and_reserve_passes() -> None:
+    spec = job(vfl.SkGD(clip="record", passes=10, reserve_passes=2, shares=vfl.Shares(early_share=0.15)))
     moments, balance, early, rest = make_plan(spec, 400).releases
     assert (moments[1], balance[1], early[1], rest[1]) == (1, 1, 3, 9)
     assert early[0].sigma > rest[0].sigma
@@ -481,21 +481,21 @@ def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
 
 
 def test_a_lost_answer_charges_the_next_pass() -> None:
-    """A spare pays for it; without one the last pass is not made."""
+    """A reserve pays for it; without one the last pass is not made."""
     made = {}
-    for spares in (0, 1):
-        spec = job(vfl.SkGD(clip="record", passes=6, spares=spares))
+    for reserve_passes in (0, 1):
+        spec = job(vfl.SkGD(clip="record", passes=6, reserve_passes=reserve_passes))
         events, outcome = drive(Lossy(spec, at=7, moment="after"), WAIT)
-        made[spares] = sum(len(r.released) for r in events if getattr(r, "kind", "") == "Descend")
+        made[reserve_passes] = sum(len(r.released) for r in events if getattr(r, "kind", "") == "Descend")
         assert outcome.statement.epsilon <= 1.0
-        assert charged(events) == outcome.statement.releases == 2 + 6 + spares
+        assert charged(events) == outcome.statement.releases == 2 + 6 + reserve_passes
     assert made[0] < made[1] == 6 * 8
 
 
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
-    spec = job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15)), noise=noise)
+    spec = job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15)), noise=noise)
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
     if noise == "seeded":
@@ -521,7 +521,7 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
     """Norms are asked anew without the party, in the first process and in the one that goes on."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=8, spares=2, shares=vfl.Shares(early_share=0.15)), noise=noise),
+        job(vfl.SkGD(clip="record", passes=8, reserve_passes=2, shares=vfl.Shares(early_share=0.15)), noise=noise),
     )
     found = {}
     for name, stop in (("whole", 10**9), ("cut", 14)):
@@ -544,7 +544,7 @@ def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int
     """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15)), noise=noise),
+        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15)), noise=noise),
     )
     (tmp_path / "run").mkdir()
     assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
@@ -584,7 +584,7 @@ def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, pas
     """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
     ledgered, spec = (
         faults.TestLedger(),
-        job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(early_share=0.15))),
+        job(vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(early_share=0.15))),
     )
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyboardInterrupt):
@@ -606,8 +606,8 @@ def test_sampling_with_replacement_is_refused() -> None:
     for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
         with pytest.raises(SpecificationError, match="clip='record' charges each pass"):
             vfl.SkGD(clip="record", **options)
-    with pytest.raises(SpecificationError, match=r"spares.*clip='record'"):
-        vfl.SkGD(clip=1.0, spares=2)
+    with pytest.raises(SpecificationError, match=r"reserve passes.*clip='record'"):
+        vfl.SkGD(clip=1.0, reserve_passes=2)
 
 
 def test_without_privacy_a_wide_cap_changes_nothing() -> None:

@@ -430,7 +430,7 @@ class TestHistory:
         """The failed attempt took the price of a pass, so that every later pass has the next one."""
         _lose(monkeypatch, "wait", returns=True, at=at)
         seen: list[Round] = []
-        solver = vfl.SkGD(passes=6, clip="record", spares=1, seed=1)
+        solver = vfl.SkGD(passes=6, clip="record", reserve_passes=1, seed=1)
         result = trained(tmp_path / "run", job(solver=solver), watch=seen.append)  # type: ignore[arg-type]
         told = gathered(tmp_path / "run", ledger=None, key=None, with_timing=False).told
         assert told is not None

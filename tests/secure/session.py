@@ -34,7 +34,7 @@ def exchanged(roles: Roles, run: str = "run") -> dict[str, Streams]:
 
 @dataclass
 class Session:
-    """All participants of a session, and `views`: {participant: [(leg, sender, array), ...]} in the order of arrival."""
+    """All participants of a session, and `views`: {participant: [(request, sender, array), ...]} in the order of arrival."""
 
     roles: Roles
     X: dict[str, np.ndarray]
@@ -73,8 +73,8 @@ class Session:
             )
             self.members[party].set_up(0, self.columns[party])
 
-    def sent(self, leg: str, sender: str, receiver: str, array: np.ndarray) -> np.ndarray:
-        self.views[receiver].append((leg, sender, array.copy()))
+    def sent(self, request: str, sender: str, receiver: str, array: np.ndarray) -> np.ndarray:
+        self.views[receiver].append((request, sender, array.copy()))
         return array
 
     def set_up(self, owner: str, start: int, stop: int) -> None:
@@ -83,7 +83,7 @@ class Session:
             self.members[holder].take_columns(owner, 0, start, stop, self.sent("set-up", owner, holder, masked))
 
     def share(self, w: dict[str, np.ndarray], place: int = 2, attempt: int = 0) -> Version:
-        """Run the legs of a version: angles and waves."""
+        """Run the requests of a version: angles and Fourier terms."""
         version = Version(digest_of(w), place, attempt)
         clamps = sigmoid.clamps(
             sigmoid.SERIES[place], {party: own.reach(w[party]) for party, own in self.columns.items()}
@@ -94,12 +94,14 @@ class Session:
                 if holder != party:
                     self.members[holder].take_angles(version, party, self.sent("angles", party, holder, angles))
         last = self.roles.supplied
-        self.members[last].take_waves(version, self.sent("waves", DEALER, last, self.deals.waves(version)))
+        self.members[last].take_terms(
+            version, self.sent("Fourier terms", DEALER, last, self.deals.fourier_terms(version))
+        )
         self.check(version)
         return version
 
     def check(self, version: Version) -> None:
-        """Open spare rows to the label party, which checks the dealer."""
+        """Open reserve rows to the label party, which checks the dealer."""
         label = self.roles.label
         for party, member in self.members.items():
             if member.holds:

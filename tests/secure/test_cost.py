@@ -10,7 +10,7 @@ import pytest
 import vfl
 from tests.coordinator.shares import Watched, job, outcome, table
 from vfl.planning import plan
-from vfl.secure import cost, legs
+from vfl.secure import cost, requests
 from vfl.secure.sigmoid import SERIES
 
 PARTS = {
@@ -19,7 +19,7 @@ PARTS = {
     "SetUp": "setup",
     "MaskProducts": "setup",
     "MaskAngles": "angles",
-    "DealWaves": "waves",
+    "DealTerms": "Fourier terms",
     "OpenRows": "checks",
     "ShareResidual": "residuals",
 }
@@ -30,12 +30,12 @@ SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds
 def sent(transport: Watched) -> Counter[str]:
     """Return the bytes of all parcels, commitments and words of a run, by part of the cost model."""
     found: Counter[str] = Counter()
-    for _, leg, parcels in transport.parcels:
-        found[PARTS.get(type(leg).__name__, "openings")] += sum(map(len, parcels))
+    for _, request, parcels in transport.parcels:
+        found[PARTS.get(type(request).__name__, "openings")] += sum(map(len, parcels))
     for reply in transport.replies:
-        if isinstance(reply, legs.Commitment):
+        if isinstance(reply, requests.Commitment):
             found["openings"] += len(reply.digest)
-        if isinstance(reply, legs.Contribution):
+        if isinstance(reply, requests.Contribution):
             found["openings"] += len(reply.words) + len(reply.nonce)
     return found
 
@@ -87,7 +87,11 @@ def test_a_run_sends_at_most_what_is_stated_and_nine_tenths_of_it(n: int, shape:
 
 def test_a_run_whose_margins_decide_the_series_sends_what_is_stated_for_them() -> None:
     sharing, transport = ran(3000, solver=vfl.SkGD(block_size=2, passes=3))
-    terms = {SERIES[leg.version.place].terms for _, leg in transport.legs if isinstance(leg, legs.DealWaves)}
+    terms = {
+        SERIES[request.version.place].terms
+        for _, request in transport.requests
+        if isinstance(request, requests.DealTerms)
+    }
     whole = sum(sent(transport).values())
     assert sharing.costs[min(terms)].total <= whole <= sharing.costs[max(terms)].total < sharing.n_bytes
     assert set(sharing.costs) >= terms

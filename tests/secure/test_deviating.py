@@ -16,7 +16,7 @@ from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure import session as sessions
 from vfl.errors import FederationError, PrivacyError
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.secure import legs
+from vfl.secure import requests
 from vfl.secure.gram import GramMember
 from vfl.secure.member import Member
 
@@ -44,7 +44,7 @@ def holder(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def dealer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the dealer add 2^36 to the Fourier terms of one record, which the check of opened rows misses as a rule."""
-    honest = Dealer.parts_of_waves
+    honest = Dealer.parts_of_terms
 
     def deviating(self: Dealer, *given: Any) -> Any:
         for number, part in enumerate(honest(self, *given)):
@@ -52,7 +52,7 @@ def dealer(monkeypatch: pytest.MonkeyPatch) -> Any:
                 part[RECORD, :2] += np.uint64(1 << 36)
             yield part
 
-    monkeypatch.setattr(Dealer, "parts_of_waves", deviating)
+    monkeypatch.setattr(Dealer, "parts_of_terms", deviating)
     return job(privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(1))), DATA
 
 
@@ -81,10 +81,10 @@ def test_a_sum_that_no_data_and_noise_explain_ends_the_run(deviation: Any, monke
 class Last(Watched):
     """Transport in which one party answers last, and moves its words after it has seen those of all others."""
 
-    def post(self, to: str, leg: Any, parcels: Any, count: int) -> Any:
+    def post(self, to: str, request: Any, parcels: Any, count: int) -> Any:
         """Alter the words of q1."""
-        reply, sent = super().post(to, leg, parcels, count)
-        if to == "q1" and isinstance(reply, legs.Contribution):
+        reply, sent = super().post(to, request, parcels, count)
+        if to == "q1" and isinstance(reply, requests.Contribution):
             words = np.frombuffer(reply.words, dtype="<u8") + np.uint64(1)
             reply = replace(reply, words=words.tobytes())
         return reply, sent
@@ -103,16 +103,18 @@ def test_no_words_are_disclosed_before_all_parties_have_committed(made: Any) -> 
     spec, data = made
     transport = Watched(spec(), data)
     outcome(transport)
-    replies = [reply for reply in transport.replies if isinstance(reply, legs.Commitment | legs.Contribution)]
+    replies = [reply for reply in transport.replies if isinstance(reply, requests.Commitment | requests.Contribution)]
     assert replies
     for at in range(0, len(replies), 4):
         first, second = replies[at : at + 2], replies[at + 2 : at + 4]
-        assert all(isinstance(reply, legs.Commitment) and len(reply.digest) == 32 for reply in first)
-        assert all(isinstance(reply, legs.Contribution) and len(reply.nonce) == 32 for reply in second)
-    assert len({reply.nonce for reply in replies if isinstance(reply, legs.Contribution)}) == len(replies) // 2
-    to, leg = next((to, leg) for to, leg in reversed(transport.legs) if isinstance(leg, legs.Disclose))
+        assert all(isinstance(reply, requests.Commitment) and len(reply.digest) == 32 for reply in first)
+        assert all(isinstance(reply, requests.Contribution) and len(reply.nonce) == 32 for reply in second)
+    assert len({reply.nonce for reply in replies if isinstance(reply, requests.Contribution)}) == len(replies) // 2
+    to, request = next(
+        (to, request) for to, request in reversed(transport.requests) if isinstance(request, requests.Disclose)
+    )
     with pytest.raises(FederationError, match="not committed to"):
-        InProcessTransport.post(transport, to, leg, (), 0)
+        InProcessTransport.post(transport, to, request, (), 0)
 
 
 def test_a_record_that_counts_for_half_of_all_is_read_and_not_found() -> None:

@@ -69,14 +69,14 @@ def test_a_dealer_expands_masks_of_more_records_than_a_panel():
     assert (run.open(version, owner, 0, 1, 1) == clear + run.noises(owner, 1, 1)).all()
 
 
-def test_a_repeated_leg_is_refused():
+def test_a_repeated_request_is_refused():
     run = session()
     w = model(run)
     version = run.share(w)
     with pytest.raises(PrivacyError, match="asked for twice"):
         run.members["party-0"].masked_angles(version, w["party-0"], None)
     with pytest.raises(PrivacyError, match="asked for twice"):
-        run.deals.waves(version)
+        run.deals.fourier_terms(version)
     run.set_up("party-0", 0, 3)
     with pytest.raises(PrivacyError, match="asked for twice"):
         run.set_up("party-0", 0, 3)

@@ -70,7 +70,7 @@ def test_the_fine_sine_is_rounded_right_and_no_entry_is_near_a_half():
 @pytest.mark.parametrize("place", PLACES)
 def test_products_of_tables_stay_within_the_rounding_and_the_bound(place):
     series = SERIES[place]
-    left, right = sigmoid.responses(place).astype(np.int64), sigmoid.waves(series.terms).astype(np.int64)
+    left, right = sigmoid.responses(place).astype(np.int64), sigmoid.fourier_terms(series.terms).astype(np.int64)
     rng = np.random.default_rng(place)
     δ, ρ = rng.integers(0, 2**16, (2, 200_000))
     found = (left[δ] * right[ρ]).sum(axis=1)

@@ -98,7 +98,7 @@ def test_zero_shares_add_up_to_zero_and_short_of_one_to_nothing(m):
     assert (sum(shares[2:], start=shares[1]) != 0).all()
 
 
-def test_no_stream_is_used_twice_over_attempts_of_every_leg(monkeypatch):
+def test_no_stream_is_used_twice_over_attempts_of_every_request(monkeypatch):
     """Run a version, its openings and repetitions of all of them: a name never comes twice, or is refused."""
     names: list[tuple] = []
     once = Streams.once

@@ -1,7 +1,7 @@
 """Views: all that each participant receives is uniform, whatever the data; variants broken on purpose are found out.
 
-A test takes everything that a participant received, and the differences between successive arrays of a leg, which show a mask
-that was used twice. The bytes of both are compared with the uniform distribution, and their words with the margins.
+A test takes everything that a participant received, and the differences between successive arrays of a request, which show a
+mask that was used twice. The bytes of both are compared with the uniform distribution, and their words with the margins.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def p_value(array: np.ndarray) -> float:
 
 
 def suspicions(view: list[tuple[str, str, np.ndarray]], v: np.ndarray) -> list[str]:
-    """Return the legs of a view that are not uniform, that repeat a mask, or that are correlated with the margins."""
+    """Return the requests of a view that are not uniform, that repeat a mask, or that are correlated with the margins."""
     arrays: dict[tuple[str, str], list[np.ndarray]] = {}
-    for leg, sender, array in view:
-        arrays.setdefault((leg, sender), []).append(array)
+    for request, sender, array in view:
+        arrays.setdefault((request, sender), []).append(array)
     found, tests = [], 3 * sum(map(len, arrays.values())) + 2 * len(arrays)
     for name, received in arrays.items():
         same = [array for array in received if array.shape == received[0].shape]
@@ -94,11 +94,11 @@ def whole(
 def test_every_view_is_uniform_whatever_the_data_are(kind, m, k):
     run, v = whole(kind, m, k)
     assert not run.views[DEALER], "the dealer receives nothing"
-    received = {who: {leg for leg, _, _ in view} for who, view in run.views.items()}
+    received = {who: {request for request, _, _ in view} for who, view in run.views.items()}
     assert received[COORDINATOR] == {"opening"}
     for party in run.roles.parties:
         opened = {"opened masks", "opened rows"} if party == run.roles.label else set()
-        assert received[party] <= {"set-up", "angles", "waves", "residual", "sum"} | opened
+        assert received[party] <= {"set-up", "angles", "Fourier terms", "residual", "sum"} | opened
     for view in run.views.values():
         assert suspicions(view, v) == []
 
@@ -195,10 +195,10 @@ class NoDealtMask(Streams):
 
 
 class NoShares(Streams):
-    """Broken: the waves are not shared, so that one holder has them whole."""
+    """Broken: the Fourier terms are not shared, so that one holder has them whole."""
 
     def once(self, other, *name):
-        return _Zeros() if name[0] == "waves" else super().once(other, *name)
+        return _Zeros() if name[0] == "Fourier terms" else super().once(other, *name)
 
 
 class NoResidualMask(Streams):
@@ -228,8 +228,8 @@ def test_a_mask_of_angles_that_is_used_twice_is_found(monkeypatch):
     assert any(text.startswith("repeated: angles") for text in found)
 
 
-def test_waves_that_are_not_shared_are_found(monkeypatch):
-    assert any(text.startswith("uniform: waves") for text in broken(monkeypatch, NoShares))
+def test_terms_that_are_not_shared_are_found(monkeypatch):
+    assert any(text.startswith("uniform: Fourier terms") for text in broken(monkeypatch, NoShares))
 
 
 def test_an_unmasked_share_of_residuals_completes_the_owners(monkeypatch):
@@ -240,7 +240,7 @@ def test_an_unmasked_share_of_residuals_completes_the_owners(monkeypatch):
         owner = run.roles.parties[0]
         version = run.share(model(run))
         run.residuals(version, owner)
-        received = next(array for leg, _, array in run.views[owner] if leg == "residual")
+        received = next(array for request, _, array in run.views[owner] if request == "residual")
         seen = decoded(run.members[owner].share(version) + received)
         assert bool((abs(seen) <= run.R).all()) is readable
 
@@ -256,7 +256,7 @@ def test_the_dealers_words_without_their_mask_confirm_residuals(monkeypatch):
         run.residuals(version, owner)
         run.open(version, owner, 0, P, 1)
         received, dealt = (
-            next(array for leg, _, array in run.views[owner] if leg == wanted) for wanted in ("residual", "sum")
+            next(array for request, _, array in run.views[owner] if request == wanted) for wanted in ("residual", "sum")
         )
         guess = run.clear_residuals(version).view(np.uint64)
         b = run.members[owner].share(version) + received - guess

@@ -226,7 +226,9 @@ class LosesSums(Lossy):
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
     """Seeded noise repeats it; other noise is another release, which the budget of the last pass pays for."""
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(excess_share=0.2)), noise=noise)
+    spec = lossy_job(
+        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(excess_share=0.2)), noise=noise
+    )
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     for moment in ("before", "after"):
         lost = LosesSums(spec, at=NEVER, moment=moment)
@@ -240,7 +242,7 @@ def test_a_lost_sum_is_asked_again_or_charged_again(noise: str) -> None:
 
 
 @pytest.mark.parametrize("sum_lost", [True, False], ids=["at a sum", "before"])
-def test_nothing_is_bought_once_a_party_is_left_out(sum_lost: bool) -> None:
+def test_nothing_is_released_once_a_party_is_left_out(sum_lost: bool) -> None:
     spec = lossy_job(vfl.SkGD(clip="record", passes=6, shares=vfl.Shares(excess_share=0.2)))
     kind, at = (LosesSums, NEVER) if sum_lost else (Lossy, 2)
     rounds, outcome = drive(kind(spec, at=at, returns=False), SKIP)
@@ -250,7 +252,9 @@ def test_nothing_is_bought_once_a_party_is_left_out(sum_lost: bool) -> None:
 
 
 def test_a_run_that_is_cut_off_between_the_sums_goes_on(tmp_path: Any) -> None:
-    spec = lossy_job(vfl.SkGD(clip="record", passes=6, spares=1, shares=vfl.Shares(excess_share=0.2)), noise="seeded")
+    spec = lossy_job(
+        vfl.SkGD(clip="record", passes=6, reserve_passes=1, shares=vfl.Shares(excess_share=0.2)), noise="seeded"
+    )
     found, whole = drive(Lossy(spec, times=0), WAIT)
     made = [event for event in found if isinstance(event, Round)]
     stop = 1 + [event.kind for event in made].index("Backward")

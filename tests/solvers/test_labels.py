@@ -98,7 +98,7 @@ def test_the_plan_charges_the_runs_releases(table) -> None:
         ({"loss": vfl.losses.Huber(width=1.0), "intercept": False}, False),
     ],
 )
-def test_it_is_bought_where_it_helps(changed, share) -> None:
+def test_it_is_released_where_it_helps(changed, share) -> None:
     made = plan(job(**changed), N)
     assert bool(made.solver.label_share) == share
     assert made.solver.resolve(made.problem) == made.solver

@@ -415,17 +415,17 @@ EACH_PRIVATE = pytest.mark.parametrize("options", PRIVATE, ids=lambda o: "-".joi
 
 @EACH_PRIVATE
 def test_draws_are_charged_and_charges_are_planned(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Little noise, so that the bought M differ from column to column, and from those of the plan.
+    # Little noise, so that the released M differ from column to column, and from those of the plan.
     privacy = vfl.Privacy(epsilon=30.0, delta=1e-6, noise=SeededNoise(1))
     spec = job("logistic", privacy=privacy, outer_rounds=2, inner_rounds=7, **{"block_size": 2} | options)
     plan, charged, drawn = run(spec, table("logistic"), monkeypatch)
 
     moments, releases = plan.releases
-    (bought,) = [event for key, event in charged.items() if key.round == 0]
-    assert bought == moments[0]
+    (released,) = [event for key, event in charged.items() if key.round == 0]
+    assert released == moments[0]
     assert moments[1] == 1
     for key, (_, event) in drawn.items():
-        assert event == (bought if key.round == 0 else charged[key])
+        assert event == (released if key.round == 0 else charged[key])
     blocks = [event for key, event in charged.items() if key.round > 0]
     assert len(drawn) == len(PARTIES) + len(blocks)
 

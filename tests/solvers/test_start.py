@@ -118,7 +118,7 @@ def test_messages_and_charges_are_as_planned(solver: Any) -> None:
         (vfl.GD(), {"privacy": None}),
     ],
 )
-def test_nothing_is_bought_where_the_options_say_so_or_nothing_could_start_there(solver: Any, options: Any) -> None:
+def test_nothing_is_released_where_the_options_say_so_or_nothing_could_start_there(solver: Any, options: Any) -> None:
     planned = make_plan(replace(job(solver, "logistic"), **options), N)
     assert not planned.solver.label_share
 

@@ -75,7 +75,7 @@ class Certificate:
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
     smoothness : 'private', 'bounds', 'declared' or 'data'.
     moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if none were
-        bought. The run's log has their values.
+        released. The run's log has their values.
     n_records : number of records. It is public, and so is membership.
     who_sees_what : values that noise does and does not protect, per kind of participant.
     trust : {mode, participants, dealer, collude, holders, contributors, price, bits} of training on shares, for participants

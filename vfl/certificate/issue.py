@@ -242,7 +242,7 @@ def findings_digest(findings: Mapping[str, Any]) -> str:
 
 
 def moments_digest(plan: Plan, released: Sequence[Released]) -> str:
-    """Return the SHA-256 of the moments that a private run releases first; '' if it buys none.
+    """Return the SHA-256 of the moments that a private run releases first; '' if it releases none.
 
     The values are public too, but a certificate that lists them would be too long.
     """

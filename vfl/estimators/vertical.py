@@ -31,7 +31,7 @@ from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.solvers import SOLVERS, SkGD
-from vfl.solvers.iterates.standstill import STILL
+from vfl.solvers.iterates.convergence import STILL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SPARSE = ("csc", "csr", "coo")
 """Sparse formats that are accepted unchanged; others are converted to the first."""
 
-BOUGHT_FIRST = ("Moments", "Tally", "Unnoised")
+RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
 """Kinds of rounds that release facts of columns, labels or the objective and move no coordinate."""
 
 NOT_VOUCHED_FOR = (
@@ -271,7 +271,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 if isinstance(event, Plan):
                     warn_of_plan(event)
                 elif isinstance(event, Round):
-                    updates += sum(len(u) for u in event.released) if event.kind not in BOUGHT_FIRST else 0
+                    updates += sum(len(u) for u in event.released) if event.kind not in RELEASED_FIRST else 0
                 elif isinstance(event, Result):
                     return event, max(1, round(updates / len(event.w)))
         raise AssertionError("a run ended without its result")

@@ -465,8 +465,8 @@ class Job:
         for column in self.schema.unbounded(self.partition.features):
             if not (declared and clipped):
                 raise PrivacyError(
-                    f"no bounds for column {column!r}: declare {entry('bounds', column, '(low, high)', '[LOW, HIGH]')}, or buy "
-                    "them with vfl.private_bounds; without them, scaling='none' needs an explicit clip in the solver and "
+                    f"no bounds for column {column!r}: declare {entry('bounds', column, '(low, high)', '[LOW, HIGH]')}, or "
+                    "release them with vfl.private_bounds; without, scaling='none' needs an explicit clip in the solver and "
                     "a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j "
                     "under [privacy.smoothness] of a job file)"
                 )

@@ -50,7 +50,7 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
 def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
     """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): a holder's share of the series at every record.
 
-    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the waves.
+    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the Fourier terms.
     """
     _fit_table(table, angles, words)
     out = np.empty(len(angles), dtype=np.uint64) if out is None else out
@@ -128,7 +128,7 @@ def _fit(columns: npt.NDArray[np.generic], words: Words) -> None:
 
 def _fit_table(table: Shorts, angles: Angles, words: Words) -> None:
     if len(angles) != len(words) or table.shape[1] != words.shape[1] or len(table) != 1 << 16:
-        raise SpecificationError("shares of waves have one row for every angle, as wide as the table")
+        raise SpecificationError("shares of Fourier terms have one row for every angle, as wide as the table")
     if angles.dtype != np.uint16 or words.dtype != np.uint64 or table.dtype != np.int16:
         raise SpecificationError("angles are uint16, shares uint64, and entries of tables int16")
     if not angles.flags.c_contiguous or not words.flags.c_contiguous or not table.flags.c_contiguous:

@@ -213,7 +213,7 @@ class Plan:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of per-record vectors that travel between participants, or of the legs of a run on shares."""
+        """Bytes of per-record vectors that travel between participants, or of the requests of a run on shares."""
         return self.sharing.n_bytes if self.sharing is not None else sum(self.traffic)
 
     @property

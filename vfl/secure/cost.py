@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
-from vfl.secure.spares import SPARES
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.security.sealing import TAG, sealed_size
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Cost:
     session: int
     setup: int
     angles: int
-    waves: int
+    fourier_terms: int
     checks: int
     residuals: int
     openings: int
@@ -58,14 +58,14 @@ class Cost:
 def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
     """Return the bytes of a logistic run. widths : {party: columns that are masked}. terms : K, of every model."""
     m, h, n, label = len(roles.parties), len(roles.holders), n_records, roles.label
-    masks, rows = ANGLE * SPARES, 2 * WORD * terms * SPARES
+    masks, rows = ANGLE * CHECK_ROWS, 2 * WORD * terms * CHECK_ROWS
     checks = sum(sealed_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
     receivers = {party: len(roles.receivers(party)) for party in roles.parties}
     return Cost(
         session=m * sealed_size(WORD) + (m - 1) * sealed_size(32),
         setup=sum(receivers[party] * sealed_size(WORD * n * width) for party, width in widths.items()),
         angles=models.count * h * (m - 1) * sealed_size(ANGLE * n),
-        waves=models.count * sealed_size(2 * WORD * terms * (n + SPARES)),
+        fourier_terms=models.count * sealed_size(2 * WORD * terms * (n + CHECK_ROWS)),
         checks=models.count * checks,
         residuals=sealed_size(WORD * n) * sum(receivers[party] * count for party, count in models.opened.items()),
         openings=WORD * models.sums * (m + 1)
@@ -83,7 +83,7 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
         session=m * sealed_size(WORD),
         setup=(m - 1) * sum(sealed_size(WORD * n_records * width) for width in widths.values()),
         angles=0,
-        waves=0,
+        fourier_terms=0,
         checks=0,
         residuals=0,
         openings=sum(sealed_size(WORD * size) for size in dealt[1:]) + WORD * words + m * COMMITMENT,

@@ -14,10 +14,10 @@ from vfl.errors import FederationError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
+from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.member import CHUNK, KEPT
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
-from vfl.secure.spares import SPARES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,38 +41,38 @@ class Dealer:
 
     def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
         self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
-        self._rows = n_records + SPARES
+        self._rows = n_records + CHECK_ROWS
         self._masks: dict[Version, dict[str, Words]] = {}
 
     @property
     def n_rows(self) -> int:
-        """Return n + S, the number of rows of waves."""
+        """Return n + S, the number of rows of Fourier terms."""
         return self._rows
 
-    def waves(self, version: Version, out: Words | None = None) -> Words:
-        """Return the last holder's shares of the waves at the masks of the angles, (n + S, 2K) uint64, for `Roles.supplied`.
+    def fourier_terms(self, version: Version, out: Words | None = None) -> Words:
+        """Return the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, for `Roles.supplied`.
 
-        S rows more than there are records: the parties open some, to check this dealer (vfl.secure.spares).
+        S rows more than there are records: the parties open some, to check this dealer (vfl.secure.check_rows).
 
         out : array that receives them; None allocates one, which takes a third of the time.
         """
-        width = sigmoid.waves(sigmoid.SERIES[version.place].terms).shape[1]
+        width = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms).shape[1]
         words = np.empty((self._rows, width), dtype=np.uint64) if out is None else out
         if words.shape != (self._rows, width):
             raise FederationError("the array for the dealer's sine and cosine shares has the wrong shape or type")
-        for _ in self.parts_of_waves(version, CHUNK, words):
+        for _ in self.parts_of_terms(version, CHUNK, words):
             pass
         return words
 
-    def parts_of_waves(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
-        """Yield the rows of `waves`, some records at a time.
+    def parts_of_terms(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
+        """Yield the rows of `Fourier terms`, some records at a time.
 
         out : (n + S, 2K), receives them; None overwrites each part by the next.
         """
-        table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
+        table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
         others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
-        streams = [self._streams.once(other, "waves", *version.name) for other in others]
+        streams = [self._streams.once(other, "Fourier terms", *version.name) for other in others]
         buffer, first = (np.empty((min(records, self._rows), table.shape[1]), dtype=np.uint64) for _ in range(2))
         for start in range(0, self._rows, records):
             stop = min(start + records, self._rows)

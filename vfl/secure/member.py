@@ -6,7 +6,7 @@ used once masks it.
 
     set-up      owner → holders     `masked_columns`  →  `take_columns`      (s, n) uint64, once per block and set-up
     angles      party → holders     `masked_angles`   →  `take_angles`       (n,) uint16 per version
-    waves       dealer → `supplied` Dealer.waves      →  `take_waves`        (n + S, 2K) uint64 per version
+    Fourier terms       dealer → `supplied` Dealer.Fourier terms      →  `take_waves`        (n + S, 2K) uint64 per version
     check       party → label       `opened_rows`     →  `take_rows`         (S,) uint16 and (S, 2K) uint64 per version
     residual    holder → owner      `masked_residual` →  `take_residual`     (n,) uint64 per version and owner
     sum         dealer → owner      Dealer.sum        →  `take_sum`          (s,) uint64 per opening
@@ -24,10 +24,10 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
+from vfl.secure.check_rows import CHECK_ROWS, Kept, reserve_passes
 from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
-from vfl.secure.spares import SPARES, Kept, spares
 from vfl.secure.streams import zero_share
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 CHUNK = 1 << 12
-"""Records whose shares of waves are expanded at once, so that they stay in the second-level cache."""
+"""Records whose shares of Fourier terms are expanded at once, so that they stay in the second-level cache."""
 KEPT = 2
 """Versions that a participant remembers."""
 EARLY = "columns were asked for before their set-up"
@@ -62,7 +62,7 @@ class _State:
     opened: dict[str, tuple[Angles, Words | None]] = field(default_factory=dict)
     checked: bool = False
     arrived: set[str] = field(default_factory=set)
-    waves: Iterator[Words] | None = None
+    fourier_terms: Iterator[Words] | None = None
     share: Words | None = None
     masks: dict[str, Words] = field(default_factory=dict)
     received: dict[str, dict[str, Words]] = field(default_factory=dict)
@@ -144,10 +144,10 @@ class Member:
         """
         state = self._state(version)
         series = sigmoid.SERIES[version.place]
-        rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + SPARES)
+        rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + CHECK_ROWS)
         if self._angles is None:
             raise FederationError(EARLY)
-        chosen = spares(self.coin, version, self._n)
+        chosen = reserve_passes(self.coin, version, self._n)
         state.masks_opened = rows[chosen.opened]
         masked: Angles = self._angles.at(w, series.period, clamp) + chosen.masking(rows)
         if self.holds:
@@ -160,19 +160,19 @@ class Member:
             raise FederationError(f"the angles of {sender!r} do not have one entry per record")
         self._add_angles(self._state(version), sender, angles)
 
-    def take_waves(self, version: Version, words: Words | Iterator[Words]) -> None:
-        """Take the dealt shares of the waves, (n + S, 2K), as the holder `Roles.supplied`.
+    def take_terms(self, version: Version, words: Words | Iterator[Words]) -> None:
+        """Take the dealt shares of the Fourier terms, (n + S, 2K), as the holder `Roles.supplied`.
 
         words : all rows, or an iterator of some rows at a time, which `share` reads.
         """
-        self._state(version).waves = iter([words]) if isinstance(words, np.ndarray) else words
+        self._state(version).fourier_terms = iter([words]) if isinstance(words, np.ndarray) else words
 
     def share(self, version: Version) -> Words:
         """Return this holder's share of the residuals, (n,) uint64. It never leaves the holder unmasked."""
         state = self._state(version)
         if state.share is None:
             state.share = self._residuals(version, state)
-            state.waves = state.angles = None
+            state.fourier_terms = state.angles = None
         return state.share
 
     def masked_residual(self, version: Version, owner: str) -> Words:
@@ -196,7 +196,7 @@ class Member:
     # A check of the dealer
 
     def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
-        """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of waves (S, 2K).
+        """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
 
         They mask no record. A holder has to have shared its residuals before.
         """
@@ -218,9 +218,9 @@ class Member:
         found = state.opened | {self.name: self.opened_rows(version)}
         if set(found) != set(self._roles.parties):
             raise FederationError("the opened rows of a party are missing")
-        masks = sum((found[party][0] for party in self._roles.parties), start=np.zeros(SPARES, dtype=np.uint16))
-        table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
-        total = np.zeros((SPARES, table.shape[1]), dtype=np.uint64)
+        masks = sum((found[party][0] for party in self._roles.parties), start=np.zeros(CHECK_ROWS, dtype=np.uint16))
+        table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
+        total = np.zeros((CHECK_ROWS, table.shape[1]), dtype=np.uint64)
         for holder in self._roles.holders:
             rows = found[holder][1]
             if rows is None or rows.shape != total.shape:
@@ -289,9 +289,9 @@ class Member:
             raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
-        chosen, done, total = spares(self.coin, version, self._n), 0, self._n + SPARES
+        chosen, done, total = reserve_passes(self.coin, version, self._n), 0, self._n + CHECK_ROWS
         kept = Kept(chosen, table.shape[1])
-        for words in self._waves(version, state, table.shape[1]):
+        for words in self._fourier_terms(version, state, table.shape[1]):
             self._fits(words, min(len(words), total - done), table.shape[1])
             at = slice(done, min(done + len(words), self._n))
             if done < self._n:
@@ -309,14 +309,14 @@ class Member:
             out += np.where(self._labels, -half, half).view(np.uint64)
         return out
 
-    def _waves(self, version: Version, state: _State, width: int) -> Iterator[Words]:
-        """Yield this holder's shares of the waves, some rows at a time."""
+    def _fourier_terms(self, version: Version, state: _State, width: int) -> Iterator[Words]:
+        """Yield this holder's shares of the Fourier terms, some rows at a time."""
         if self.name == self._roles.supplied:
-            if state.waves is None:
+            if state.fourier_terms is None:
                 raise FederationError("the dealer's sine and cosine shares are missing")
-            yield from state.waves
+            yield from state.fourier_terms
             return
-        stream, total = self._streams.once(DEALER, "waves", *version.name), self._n + SPARES
+        stream, total = self._streams.once(DEALER, "Fourier terms", *version.name), self._n + CHECK_ROWS
         buffer = np.empty((min(CHUNK, total), width), dtype=np.uint64)
         for start in range(0, total, CHUNK):
             yield stream.fill(buffer[: min(CHUNK, total - start)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
-from vfl.secure.legs import Commitment, Contribution
+from vfl.secure.requests import Commitment, Contribution
 from vfl.secure.ring import decoded, within
 
 if TYPE_CHECKING:

@@ -24,5 +24,5 @@ def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
     """Return the sealed parcels of a call as they arrived, in order. Raises FederationError for vectors with other names."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a leg arrived with vectors that are no sealed parcels")
+        raise FederationError("a request arrived with vectors that are no sealed parcels")
     return [vectors[name] for name in names]

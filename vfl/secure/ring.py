@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 COEFFICIENT_BITS = 14
 """FC, bits of the coefficients of the sigmoid."""
-WAVE_BITS = 12
-"""FT, bits of the dealt waves."""
-RESIDUAL_BITS = COEFFICIENT_BITS + WAVE_BITS
+TERM_BITS = 12
+"""FT, bits of the dealt Fourier terms."""
+RESIDUAL_BITS = COEFFICIENT_BITS + TERM_BITS
 
 LARGEST_TOTAL = 40
 SMALLEST_TOTAL = 34

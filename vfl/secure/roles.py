@@ -49,7 +49,7 @@ class Roles:
 
     @property
     def supplied(self) -> str:
-        """Return the holder to which the dealer sends its shares of the waves as words; the others expand theirs from seeds."""
+        """Return the holder to which the dealer sends shares of Fourier terms as words; the others expand theirs from seeds."""
         return self.holders[-1]
 
     def receivers(self, owner: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.secure.ring import COEFFICIENT_BITS, RESIDUAL_BITS, WAVE_BITS
+from vfl.secure.ring import COEFFICIENT_BITS, RESIDUAL_BITS, TERM_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,10 +69,10 @@ class Series:
         """
         h, root = _ROUNDING, math.sqrt(2.0)
         magnitudes = sum(map(abs, self.coefficients)) * 2.0**-FINE
-        per_wave = magnitudes * h * root * 2.0**-WAVE_BITS
+        per_term = magnitudes * h * root * 2.0**-TERM_BITS
         per_coefficient = self.terms * h * root * 2.0**-COEFFICIENT_BITS
         both = self.terms * 2.0 * h * h * 2.0**-RESIDUAL_BITS
-        return float((per_wave + per_coefficient + both) * (1.0 + 1e-12))
+        return float((per_term + per_coefficient + both) * (1.0 + 1e-12))
 
     @property
     def bound(self) -> float:
@@ -173,10 +173,10 @@ def fine_sine() -> npt.NDArray[np.int64]:
 
 
 @lru_cache(maxsize=8)
-def waves(terms: int) -> npt.NDArray[np.int16]:
+def fourier_terms(terms: int) -> npt.NDArray[np.int16]:
     """Return the dealer's table (2^16, 2K) int16: entry ρ is C_1(ρ), S_1(ρ), ..., C_K(ρ), S_K(ρ)."""
     table = np.empty((ANGLES, 2 * terms), dtype=np.int16)
-    sine = _rounded(fine_sine(), FINE - WAVE_BITS)
+    sine = _rounded(fine_sine(), FINE - TERM_BITS)
     for f in range(1, terms + 1):
         table[:, 2 * f - 2] = sine[_turned(f, ANGLES // 4)]
         table[:, 2 * f - 1] = sine[_turned(f, 0)]

@@ -36,7 +36,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.iterates.standstill import describe, largest, require_tolerance, tolerance
+from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
 from vfl.solvers.options import require_positive, require_whole
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
@@ -64,7 +64,7 @@ ENOUGH = 2000.0
 NOISE_SHARE = 0.4
 """Noise limit that sets the default number of rounds: the largest of p Gumbel variables over a score worth selecting."""
 PUBLIC_ROUNDS = 300
-"""Largest number of rounds per coordinate without privacy; a run stops earlier at a standstill."""
+"""Largest number of rounds per coordinate without privacy; a run stops earlier at a convergence."""
 NEARBY = 2.0**-16
 """Share of the step at which GS-s evaluates its slope. The result differs from the limit only for smaller |w_j|."""
 ROUNDING = 2.0**-48

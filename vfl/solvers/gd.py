@@ -13,7 +13,7 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
+from vfl.solvers.iterates.convergence import Convergence, describe, require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
 from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
@@ -117,7 +117,7 @@ class GD(Solver):
         if begins(problem, self.label_share or 0.0):
             yield joint.forward(problem, w, "reset")
         passes = self.passes or 1
-        rest = Standstill(self.tol, np.ones_like(w), problem.intercept)
+        rest = Convergence(self.tol, np.ones_like(w), problem.intercept)
         mean = Average(self.iterate or "last", passes // 2)
         for t in range(passes):
             try:

@@ -52,7 +52,11 @@ def why_not(solver: Solver, loss: Loss) -> str:
         return NEEDS[solver.name]
     if solver.name == "NoisyGram":
         return "squared loss"
-    return "a residual that is no wave of the margin" if math.isfinite(loss.slope) else "a residual without a bound"
+    return (
+        "a residual that is no Fourier term of the margin"
+        if math.isfinite(loss.slope)
+        else "a residual without a bound"
+    )
 
 
 def resolved(solver: Solver, problem: Problem) -> Solver:

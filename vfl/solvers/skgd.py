@@ -17,8 +17,8 @@ from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolv
 from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
+from vfl.solvers.iterates.convergence import Convergence, describe
 from vfl.solvers.iterates.shrinkage import Shrinkage
-from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases.once import Phase, Run
@@ -51,15 +51,15 @@ class SkGD(Solver):
         'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a
         block's cap is κ√|S|. 'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that
         nothing is clipped. inf: no clipping.
-    spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
-        one more pass for what may have been released before. Without spares its last passes are not made.
+    reserve_passes : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed,
+        charges one more pass for what may have been released before. Without reserve passes its last passes are not made.
     shares : record cap and shares of μ², for studies (`Shares`). Public rules decide them.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.iterates.standstill), at the iterate that stands still. None: 1e-9, or no stop where the number of steps is
-        given. Refused with privacy: the number of steps of a private run never depends on data.
+        (vfl.solvers.iterates.convergence), at the iterate that stands still. None: 1e-9, or no stop where the number of steps
+        is given. Refused with privacy: the number of steps of a private run never depends on data.
     iterate : the model that an outer round ends with: its 'last' θ or the 'average' of its θ (the paper's); 'tail' ends
         with the average of the last half of the whole run.
     sweep : 'party' (one message per party and pass; a pass is grouped by party), 'visit' (one message per run of blocks of
@@ -75,7 +75,7 @@ class SkGD(Solver):
     outer_rounds: int | None = None
     inner_rounds: int | None = None
     clip: float | str | None = None
-    spares: int = 0
+    reserve_passes: int = 0
     shares: Shares | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
@@ -249,5 +249,5 @@ class SkGD(Solver):
         walk = Walk(self, problem, known)
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         average = Average(self.iterate or "last", early if self.by_pass else walk.n_releases // 2)
-        standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
-        return Trail(average, standstill, self.step_size or 1.0)
+        convergence = Convergence(self.tol, np.sqrt(known.smoothness), problem.intercept)
+        return Trail(average, convergence, self.step_size or 1.0)

@@ -16,7 +16,7 @@ from vfl.job.plain import encode
 from vfl.kinds import to_plain
 from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Introduce, Load, Offer, Ping, Pong, SealingKey
 from vfl.privacy.events import ReleaseKey
-from vfl.secure.legs import DealProducts, DealWaves, Meet, TakeColumns
+from vfl.secure.requests import DealProducts, DealTerms, Meet, TakeColumns
 from vfl.secure.version import Version
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def test_offers_that_need_no_dealer(dealer: Asked, spec: vfl.Job, purpose: str, 
     assert isinstance(dealer.ask(Meet("s")), Failure)
 
 
-def test_only_legs_to_a_dealer_are_answered(dealer: Asked) -> None:
+def test_only_requests_to_a_dealer_are_answered(dealer: Asked) -> None:
     assert dealer.offer(job()) == Done()
     for message in (Load(), Introduce(), TakeColumns("s", "q0")):
         answer = dealer.ask(message)
         assert isinstance(answer, Failure)
         assert "does not belong to this work" in answer.reason
     for message, said in (
-        (DealWaves("s", Version("0" * 32, 0)), "the dealer was restarted and has no keys of the session"),
+        (DealTerms("s", Version("0" * 32, 0)), "the dealer was restarted and has no keys of the session"),
         (DealProducts("s", ReleaseKey(0)), "the dealer was restarted"),
     ):
         assert said in dealer.ask(message).reason

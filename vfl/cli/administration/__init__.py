@@ -1,1 +1,1 @@
-"""Commands of stewards, of organisations of a federation, and of an installation."""
+"""Commands of data owners, of organisations of a federation, and of an installation."""

@@ -1,4 +1,4 @@
-"""`vfl ledger`: commands for the steward of a ledger, who sets and checks the budgets of data sets."""
+"""`vfl ledger`: commands for the data owner of a ledger, who sets and checks the budgets of data sets."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 @CSV
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
 @click.option(
-    "--buy-bounds",
+    "--private-bounds",
     "epsilon",
     type=click.FloatRange(min=0.0, min_open=True),
     metavar="EPSILON",
-    help="Buy the open bounds of numeric columns privately for this ε, where the FILES lie.",
+    help="Release the open bounds of numeric columns privately for this ε, where the FILES lie.",
 )
-@click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that bought bounds are charged to.")
+@click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that released bounds are charged to.")
 @click.option("--dataset", metavar="NAME", help="The data set of --ledger; the draft names it too.")
 @click.option("--yes", is_flag=True, help="Ask nothing: leave each open declaration as a comment.")
 def command(
@@ -66,7 +66,7 @@ def command(
     The records decide the kinds of the columns, and may decide the loss, the ids and the formats. The draft lists these as
     read_from_data, and certificates say NOT PRIVATE, until you confirm that they are publicly known.
 
-    With --buy-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
+    With --private-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
     public afterwards. Use it on records of your own, at their owner.
     """
     from vfl.errors import OutputError, SpecificationError
@@ -84,41 +84,46 @@ def command(
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if epsilon is not None and output is not None and not output.absolute().parent.is_dir():
-        raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is bought
+        raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is released
     options = formats_of(formats, tuple(paths))
     sources = {party: in_format(path, party, options) for party, path in paths.items()}
     folder = None if output is None else output.parent
     ask: Ask | None = None if yes or not at_terminal() else _ask
     given: dict[str, Any] = {"label": label, "ids": ids or None, "weight": weight, "exposure": exposure}
     given |= {"folder": folder, "dataset": dataset, "ledger": ledger}
-    bought: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
     if epsilon is not None:
-        from vfl.launch.drafting.buying import buy_bounds, require_ledger
+        from vfl.launch.drafting.released_bounds import release_bounds, require_ledger
         from vfl.launch.run.warnings import PrivacyWarning
 
         require_ledger(ledger, dataset)  # before files are read
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrivacyWarning)
-            # The purchase makes one private run per party; its lines state the sum.
+            # The release makes one private run per party; its lines state the sum.
             warnings.filterwarnings("ignore", "private run ", PrivacyWarning)
-            purchase = buy_bounds(draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset)
-        ask, bought = purchase.asking(ask), (*purchase.lines, *(f"warning: {each.message}" for each in caught))
+            paid_release = release_bounds(
+                draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset
+            )
+        ask, released = (
+            paid_release.asking(ask),
+            (*paid_release.lines, *(f"warning: {each.message}" for each in caught)),
+        )
     elif ledger is not None or dataset is not None:
         raise SpecificationError(
-            "--ledger and --dataset say where bought bounds are charged: give --buy-bounds EPSILON"
+            "--ledger and --dataset say where released bounds are charged: give --private-bounds EPSILON"
         )
     text = draft(sources, **given, ask=ask)
     left = sum(map(len, left_in(text).values()))
     if output is None:
         click.echo(text, nl=False)
-        for said in bought:
+        for said in released:
             click.echo(said, err=True)
         click.echo(
             "next: save this as a job file, declare the marked values, then: vfl plan FILE --records N", err=True
         )
         return
     write_whole(output, text)
-    for said in (*_said(text), *bought):
+    for said in (*_said(text), *released):
         click.echo(f"{output}: {said}")
     if left:
         from vfl.job.drafted import MARK

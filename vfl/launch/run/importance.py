@@ -50,14 +50,14 @@ class Importance:
 def importance_of(result: Result) -> tuple[Importance, ...]:
     """Return the importance of every feature, largest first. Post-processing of released values: it costs no privacy.
 
-    The training bought mean and mean square of the columns, as one Gaussian release that its ε covers (see
+    The training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
     vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
     [v_j − 1.96 s_j, v_j + 1.96 s_j] holds the variance of the training records with probability 0.95 (to first order where
     a mean is squared). The coefficient is the released model's, which has no error as such: the interval says nothing about
     the coefficient that a model without noise or with other records would have. Features that rise and fall together share
     their importance arbitrarily.
 
-    Raises SpecificationError for a run that bought no moments, OutputError for moments that the certificate does not name.
+    Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.
     """
     job, n_records = result.job, result.certificate.n_records
     plan = make_plan(job, n_records)
@@ -65,7 +65,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     if not result.moments or tuple(names) != result.coordinates:
         raise SpecificationError(
             "importance needs the spread of the columns, which this run did not release: train with "
-            "Privacy(smoothness='private') and a solver that buys it, such as SkGD"
+            "Privacy(smoothness='private') and a solver that releases it, such as SkGD"
         )
     if moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
         raise OutputError("the released moments of the columns are not those that the certificate names")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
-    from vfl.launch.purchases.woe import WeightOfEvidence
+    from vfl.launch.paid_releases.woe import WeightOfEvidence
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
     from vfl.types import Vector
@@ -148,8 +148,8 @@ class Result:
     w : (p,) coefficients on the scaled features, in the order of `coordinates`; (p·K,) with multinomial loss.
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
-    moments : released sums of the columns, by party, from which their spread follows; () if the run bought none.
-    labels : released histogram of the labels over their declared range; None if the run bought none. No certificate names it.
+    moments : released sums of the columns, by party, from which their spread follows; () if the run released none.
+    labels : released histogram of the labels over their declared range; None if the run released none. No certificate names it.
     """
 
     job: Job
@@ -291,7 +291,7 @@ class Result:
 
         It costs no privacy: it is computed from the model and from the spread of the columns that the training released.
 
-        Raises SpecificationError for a run that bought no spread, OutputError if the certificate names another.
+        Raises SpecificationError for a run that released no spread, OutputError if the certificate names another.
         """
         from vfl.launch.run.importance import importance_of
 
@@ -315,7 +315,7 @@ class Result:
             scores high.
         positive_is_high : whether a likelier positive class scores higher; False suits a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
-        woe : weights of evidence that were bought by vfl.woe, shown beside the points.
+        woe : weights of evidence that were released by vfl.woe, shown beside the points.
 
         Raises SpecificationError unless the loss is logistic and all columns are Binned, Categorical or Boolean.
         """

@@ -15,7 +15,7 @@ from vfl.features import Binned, own_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
-    from vfl.launch.purchases.woe import WeightOfEvidence
+    from vfl.launch.paid_releases.woe import WeightOfEvidence
     from vfl.launch.run.result import Result
 
 MISSING = "(missing)"
@@ -27,7 +27,7 @@ class Points:
     """Points of a record whose `column` is in `category`. party : owner of the column.
 
     weight, value : the category's weight of evidence and the column's information value (vfl.woe); None if they were not
-        bought, or if noise dominates them.
+        released, or if noise dominates them.
     """
 
     party: str
@@ -54,10 +54,10 @@ class Scorecard:
         """Return the rows as the text of a CSV file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        bought = any(row.value is not None for row in self.rows)
-        writer.writerow(["party", "column", "category", "points", *(["woe", "information value"] if bought else [])])
+        released = any(row.value is not None for row in self.rows)
+        writer.writerow(["party", "column", "category", "points", *(["woe", "information value"] if released else [])])
         for row in self.rows:
-            numbers = (row.points, *((row.weight, row.value) if bought else ()))
+            numbers = (row.points, *((row.weight, row.value) if released else ()))
             writer.writerow([row.party, row.column, row.category, *("" if x is None else x for x in numbers)])
         return text.getvalue()
 
@@ -94,11 +94,11 @@ def scorecard_of(
         for category, effect in _effects(result, column, coefficient).items():
             points = share + sign * factor * effect
             shown = points if digits is None else round(points, digits)
-            rows.append(Points(job.partition.owner(column), column, category, shown, *_bought(woe, column, category)))
+            rows.append(Points(job.partition.owner(column), column, category, shown, *_released(woe, column, category)))
     return Scorecard(tuple(rows), base, odds, points_to_double)
 
 
-def _bought(woe: WeightOfEvidence | None, column: str, category: str) -> tuple[float | None, float | None]:
+def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple[float | None, float | None]:
     """Return the weight of evidence of a category and the information value of its column; None where they are not known."""
     found = None if woe is None else woe.columns.get(column)
     if found is None:
@@ -119,7 +119,7 @@ def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict
     else:
         raise SpecificationError(
             f"a scorecard has points per category, and column {column!r} is of kind {declared.kind}: declare vfl.Binned(edges) "
-            "for it, with edges that are known or bought by vfl.private_quantiles"
+            "for it, with edges that are known or released by vfl.private_quantiles"
         )
     if missing:
         filled = 0.0 if declared.fill is None else _of_fill(declared, column, declared.fill, coefficient)

@@ -29,7 +29,7 @@ class PrivacyWarning(UserWarning):
 class RunningTotal:
     """Upper bound on ε of all private runs so far, for a record that is in the data of all of them. Thread-safe.
 
-    The process cannot know which runs share records, so every run counts: fits, and bounds that are bought. The μ² of all
+    The process cannot know which runs share records, so every run counts: fits, and bounds that are released. The μ² of all
     planned releases add up (Smith & Thakurta 2022, arXiv 2210.17520), exactly for Gaussian releases and as an upper bound for
     others (vfl.privacy.ledger.composition). Unfinished runs count in full.
     """

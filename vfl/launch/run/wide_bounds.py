@@ -54,7 +54,7 @@ def _trusted(result: Result, plan: Plan) -> bool:
 def _deviations(result: Result, plan: Plan) -> Vector | None:
     """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
 
-    The deviations follow from the moments that training bought anyway. None without moments, or with moments that the
+    The deviations follow from the moments that training released anyway. None without moments, or with moments that the
     certificate does not name.
     """
     if not _trusted(result, plan):
@@ -91,7 +91,7 @@ def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
         if spread > 0.0 and high - low >= WIDE * spread:
             said.append(
                 f"the bounds of {name!r} are at least {(high - low) / spread:.3g} times as wide as the released spread of its "
-                "values: declare narrower ones from public knowledge, or buy them with vfl.private_bounds"
+                "values: declare narrower ones from public knowledge, or release them with vfl.private_bounds"
                 + (f" (most may also be {clamped}: check the unit)" if outside else "")
             )
         elif outside:
@@ -116,7 +116,7 @@ def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
 
 
 def _by_counts(result: Result, plan: Plan) -> str:
-    """Return how wide the bounds are by the bought histogram of the labels, of which a part of the bins holds most; or ''."""
+    """Return how wide the bounds are by the released histogram of the labels, of which a part of the bins holds most; or ''."""
     given = (*((result.moments,) if result.moments else ()), *(() if result.labels is None else ((result.labels,),)))
     found = counts_among(plan, given)
     if found is None:

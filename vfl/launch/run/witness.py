@@ -38,7 +38,7 @@ FIRST = 2
 
 
 def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
-    """Return the histogram of the labels among the first releases of a run; None if the run bought none. Post-processing.
+    """Return the histogram of the labels among the first releases of a run; None if the run released none. Post-processing.
 
     It is a triple: the statistic, the noisy counts (BINS,), and the standard deviation of their noise.
     """

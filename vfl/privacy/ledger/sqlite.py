@@ -119,7 +119,7 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise LedgerError(
-                f"there is no ledger at {str(self.path)!r}: its steward creates one with: "
+                f"there is no ledger at {str(self.path)!r}: its data owner creates one with: "
                 f"vfl ledger cap {self.path} DATASET --epsilon E --delta D"
             )
         if self.path.is_dir():

@@ -173,7 +173,7 @@ class LedgerState:
         scope = self.scopes.get(dataset)
         if scope is None:
             raise BudgetError(
-                f"the ledger has no data set {dataset!r}, so nothing may be spent on it: its steward sets a cap with: "
+                f"the ledger has no data set {dataset!r}, so nothing may be spent on it: its data owner sets a cap with: "
                 f"vfl ledger cap LEDGER {dataset} --epsilon E --delta D"
             )
         return scope

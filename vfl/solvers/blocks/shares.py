@@ -151,13 +151,13 @@ class Budget:
         )
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
-        """Return ((z, passes), ...) of the early passes and of the others, spares among these; together they are μ-GDP."""
+        """Return ((z, passes), ...) of the early passes and of the others with the reserve; together they are μ-GDP."""
         share = self.solver.decided.early_share or 0.0
         early = record_defaults.early_passes(passes) if share else 0
-        budgets = [(mu, passes + self.solver.spares)]
+        budgets = [(mu, passes + self.solver.reserve_passes)]
         if early:
-            cheap, rest = split(mu, min(share, early / (passes + self.solver.spares)))
-            budgets = [(cheap, early), (rest, passes - early + self.solver.spares)]
+            cheap, rest = split(mu, min(share, early / (passes + self.solver.reserve_passes)))
+            budgets = [(cheap, early), (rest, passes - early + self.solver.reserve_passes)]
         found = [(math.nextafter(noise_multiplier(part, count), math.inf), count) for part, count in budgets]
         require_bearable(2.0 * found[0][0])
         # A charge may also pay for a block of an earlier pass, which must not have less noise than it.

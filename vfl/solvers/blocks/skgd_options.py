@@ -13,7 +13,7 @@ from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
 from vfl.samplers import sampler_of
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
-from vfl.solvers.iterates.standstill import require_tolerance, tolerance
+from vfl.solvers.iterates.convergence import require_tolerance, tolerance
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, record_defaults
@@ -80,11 +80,17 @@ def _require_record_options(solver: SkGD) -> None:
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
             f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
         )
-    if not isinstance(solver.spares, int) or isinstance(solver.spares, bool) or solver.spares < 0:
-        raise SpecificationError(f"{solver.name}: spares must be a whole number of at least 0, not {solver.spares!r}")
+    if (
+        not isinstance(solver.reserve_passes, int)
+        or isinstance(solver.reserve_passes, bool)
+        or solver.reserve_passes < 0
+    ):
+        raise SpecificationError(
+            f"{solver.name}: reserve_passes must be a whole number of at least 0, not {solver.reserve_passes!r}"
+        )
     asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
-    if solver.clip not in (None, RECORD) and (asked or solver.spares):
-        option = (asked or ["spares"])[0]
+    if solver.clip not in (None, RECORD) and (asked or solver.reserve_passes):
+        option = (asked or ["reserve_passes"])[0]
         raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
 
 
@@ -123,7 +129,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
 
 def _clip(solver: SkGD, problem: Problem) -> float | str:
     """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
-    asked = solver.spares or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
+    asked = solver.reserve_passes or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
     clip = solver.clip
     if clip is None and problem.private:
         serves = record_defaults.serves(problem) or counts.has_counts(problem)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vfl.evaluation.statistics import Losses
 from vfl.messages import Unnoised
-from vfl.solvers.iterates.standstill import largest
+from vfl.solvers.iterates.convergence import largest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -28,7 +28,7 @@ ENOUGH = 3
 SINGULAR = 1e-10
 """Directions below this share of the largest singular value are ignored: they are rounding errors or repetitions."""
 FAR = 1e-6
-"""A run at a standstill continues if the extrapolation moves a coordinate by more than this share of the largest one."""
+"""A run at a convergence continues if the extrapolation moves a coordinate by more than this share of the largest one."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
 """Most queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
@@ -56,7 +56,7 @@ def extrapolated(iterates: Vector, unit: Vector) -> Vector:
 
 
 class Acceleration:
-    """Extrapolates the iterates after every WINDOW passes and at a standstill, unless this raises the objective.
+    """Extrapolates the iterates after every WINDOW passes and at a convergence, unless this raises the objective.
 
     On columns of condition number κ, coordinate descent needs O(κ) passes, and about √κ with extrapolation.
     """
@@ -83,7 +83,7 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Return True if a run at a standstill may be far from its limit, as small moves may be with collinear columns."""
+        """Return True if a run at a convergence may be far from its limit, as small moves may be with collinear columns."""
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show whether the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)

@@ -1,4 +1,4 @@
-"""Iterates of a run: their average, and the test for a standstill."""
+"""Iterates of a run: their average, and the test for a convergence."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vfl.solvers.iterates.average import Average
-    from vfl.solvers.iterates.standstill import Standstill
+    from vfl.solvers.iterates.convergence import Convergence
     from vfl.types import Vector
 
 
 class Trail:
-    """Records each update for the average and for the test for a standstill.
+    """Records each update for the average and for the test for a convergence.
 
     step_size : γ.
     still : True if nothing moves any more, as of the last update.
     """
 
-    def __init__(self, average: Average, standstill: Standstill, step_size: float) -> None:
+    def __init__(self, average: Average, convergence: Convergence, step_size: float) -> None:
         self._average = average
-        self._standstill = standstill
+        self._convergence = convergence
         self._step_size = step_size
         self._moved: list[slice] = []
         self._size = 0
@@ -30,7 +30,7 @@ class Trail:
 
         together : number of coordinates that move from the same margins, including those of S.
         """
-        self.still = self._standstill.after(θ, Δ, S, stretch=max(1.0, together / self._step_size))
+        self.still = self._convergence.after(θ, Δ, S, stretch=max(1.0, together / self._step_size))
         self._moved.append(S)
         self._size += Δ.size
         if self._size == together:
@@ -39,7 +39,7 @@ class Trail:
 
     def restart(self) -> None:
         """Forget all moves: the model has jumped, so that every coordinate must stand still anew."""
-        self._standstill.restart()
+        self._convergence.restart()
         self.still = False
 
     def outer(self, θ: Vector) -> Vector:

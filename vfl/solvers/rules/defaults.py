@@ -27,7 +27,7 @@ PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
 COLLINEAR_PASSES = 200
 PUBLIC_PASSES = 1000
-"""At the most: a run without privacy stops where nothing moves (vfl.solvers.iterates.standstill), mostly after 10 to 200."""
+"""At the most: a run without privacy stops where nothing moves (vfl.solvers.iterates.convergence), mostly after 10 to 200."""
 
 
 SPREAD_FROM = 100.0
@@ -177,8 +177,8 @@ def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, .
         ]
         if shares.early_share:
             said.append(f"the first 30 % of the passes spend {shares.early_share:.2g} of what the passes spend.")
-        if solver.spares:
-            said.append(f"passes that are set aside for repeats: {solver.spares}.")
+        if solver.reserve_passes:
+            said.append(f"passes that are set aside for repeats: {solver.reserve_passes}.")
     said += once
     return (
         *said,

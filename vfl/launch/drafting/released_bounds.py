@@ -1,4 +1,4 @@
-"""Bounds of a draft that are bought where the records lie, instead of read off them or declared."""
+"""Bounds of a draft that are released where the records lie, instead of read off them or declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vfl.job import Job
 from vfl.job.drafted import left_in
 from vfl.launch.drafting.draft import numbers_in
 from vfl.launch.drafting.recognition import recognise
-from vfl.launch.purchases.bounds import private_bounds
+from vfl.launch.paid_releases.bounds import private_bounds
 from vfl.partition import FeaturePartition
 from vfl.privacy.ledger import SqliteLedger
 
@@ -36,11 +36,11 @@ LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
-    """Bounds that were bought for a draft.
+class ReleasedBounds:
+    """Bounds that were released for a draft.
 
     bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which none were found.
-    epsilon, delta : an upper bound on the cost of all parties' purchases together.
+    epsilon, delta : an upper bound on the cost of all parties' releases together.
     charged : ledger and data set, '' if no ledger counts the cost.
     """
 
@@ -52,30 +52,30 @@ class Bought:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The purchase in words."""
+        """The release in words."""
         cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
         counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
         said = [
-            f"bounds of {len(self.bounds)} columns bought for {cost}, {counted}",
-            "NOT PRIVATE unless publicly known: which columns are numeric was read from the records, not bought",
+            f"bounds of {len(self.bounds)} columns released for {cost}, {counted}",
+            "NOT PRIVATE unless publicly known: which columns are numeric was read from the records, not released",
         ]
         if self.unknown:
             said.append(f"no bounds were found for {', '.join(self.unknown)}: too few records share a magnitude")
         return tuple(said)
 
     def asking(self, ask: Ask | None) -> Ask:
-        """Return a function that answers questions about bought bounds, and leaves all others to `ask`."""
+        """Return a function that answers questions about released bounds, and leaves all others to `ask`."""
 
         def answer(question: Question) -> str | None:
             found = self.bounds.get(question.column) if question.about == "bounds" else None
             if found is not None:
-                return f"{json.dumps(list(found))}  # bought by vfl init --buy-bounds"
+                return f"{json.dumps(list(found))}  # released by vfl init --private-bounds"
             return None if ask is None else ask(question)
 
         return answer
 
 
-def buy_bounds(
+def release_bounds(
     text: str,
     sources: Mapping[str, str | Path | Csv],
     *,
@@ -83,8 +83,8 @@ def buy_bounds(
     ledger: str | Path | None = None,
     dataset: str | None = None,
     noise: SeededNoise | None = None,
-) -> Bought:
-    """Buy the open bounds of a draft's numeric columns: (ε, δ)-DP for every record of every party under replace-one.
+) -> ReleasedBounds:
+    """Release the open bounds of a draft's numeric columns: (ε, δ)-DP for every record of every party under replace-one.
 
     Each of k parties with open bounds pays ε/k, and δ/k of δ = 1/n², in a release of its own (`vfl.private_bounds`), so that
     the costs add up to at most ε even for a record that all have. Missing cells count as 0. The number of rows of each
@@ -92,16 +92,18 @@ def buy_bounds(
     outcome's `lines` state.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
-    ledger, dataset : where the purchases are charged; the data set has a cap there. Both None: nothing counts the cost.
+    ledger, dataset : where the releases are charged; the data set has a cap there. Both None: nothing counts the cost.
 
     Raises SpecificationError if no bounds are open, or if one of ledger and dataset is missing, and as `private_bounds` does.
     """
-    require_number("--buy-bounds", epsilon)
+    require_number("--private-bounds", epsilon)
     require_ledger(ledger, dataset)
     opened = {party: recognise(source).source for party, source in sources.items()}
     named = open_bounds(text)
     if not named:
-        raise SpecificationError("no numeric column lacks bounds, so there is nothing to buy: leave out --buy-bounds")
+        raise SpecificationError(
+            "no numeric column lacks bounds, so there is nothing to release: leave out --private-bounds"
+        )
     bounds: dict[str, tuple[float, float]] = {}
     unknown: list[str] = []
     failed = 0.0
@@ -115,21 +117,21 @@ def buy_bounds(
             dataset=dataset,
         )
         delta = 1.0 / (max(table.num_rows, 2) ** 2 * len(named))
-        bought = private_bounds(
+        released = private_bounds(
             job, table, epsilon=epsilon / len(named), delta=delta, ledger=ledger, noise=noise, at="inprocess"
         )
-        bounds |= {columns[column]: found for column, found in bought.bounds.items()}
-        unknown += [columns[column] for column in bought.unknown]
+        bounds |= {columns[column]: found for column, found in released.bounds.items()}
+        unknown += [columns[column] for column in released.unknown]
         failed += delta  # a ledger's cap may have another δ, at which the same release has another ε
     charged = f"data set {dataset!r} of {str(ledger)!r}" if ledger is not None else ""
-    return Bought(bounds, tuple(unknown), epsilon, failed, charged)
+    return ReleasedBounds(bounds, tuple(unknown), epsilon, failed, charged)
 
 
 def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
     """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Read no data."""
     if (ledger is None) != (dataset is None):
         raise SpecificationError(
-            "bought bounds are charged to a data set of a ledger: give both --ledger and --dataset"
+            "released bounds are charged to a data set of a ledger: give both --ledger and --dataset"
         )
     if ledger is not None and not Path(ledger).exists():
         SqliteLedger(ledger).show()  # raises LedgerError with the command that creates it
@@ -148,7 +150,7 @@ def open_bounds(text: str) -> dict[str, dict[str, str]]:
 
 
 def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
-    """Return the columns as float64, and a label of zeros, which a purchase of bounds does not read."""
+    """Return the columns as float64, and a label of zeros, which a release of bounds does not read."""
     opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
     if isinstance(opened, SparseSource):
         raise opened.origin.error("has no names of columns: write its job by hand")

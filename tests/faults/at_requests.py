@@ -1,4 +1,4 @@
-"""Calls of a function at every leg of a run on shares in a federation, just before a leg is sent and just after its answer."""
+"""Calls of a function at every request of a run on shares in a federation, before it is sent and after its answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.federation.transport import FederationTransport
 from vfl.messages.joining import SealingKey
-from vfl.secure.legs import Leg
+from vfl.secure.requests import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 BEFORE, AFTER = "before", "after"
 
 
-def at_legs(
+def at_requests(
     act: Callable[[str, str, str], object],
     patch: pytest.MonkeyPatch | None = None,
     keys: list[tuple[str, bytes]] | None = None,
 ) -> None:
-    """Call `act(name of the leg, participant, BEFORE or AFTER)` at every leg, in the thread that sends it.
+    """Call `act(name of the request, participant, BEFORE or AFTER)` at every request, in the thread that sends it.
 
     keys : receives (participant, public key) of every session that a participant began.
     """
     sent = FederationTransport._sent
 
-    def acting(self: Any, to: str, leg: Any, *rest: Any) -> Any:
-        if not isinstance(leg, Leg):
-            return sent(self, to, leg, *rest)
-        name = type(leg).__name__
+    def acting(self: Any, to: str, request: Any, *rest: Any) -> Any:
+        if not isinstance(request, Request):
+            return sent(self, to, request, *rest)
+        name = type(request).__name__
         act(name, to, BEFORE)
-        answer = sent(self, to, leg, *rest)
+        answer = sent(self, to, request, *rest)
         if keys is not None and isinstance(answer[0], SealingKey):
             keys.append((to, answer[0].key))
         act(name, to, AFTER)

@@ -12,7 +12,7 @@ from vfl.columns import Categorical, Dropped, indicators
 from vfl.errors import SpecificationError, nearest
 from vfl.features import Binned
 from vfl.job.job import require_job
-from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
 from vfl.solvers.releases.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class WeightOfEvidence:
     """Weights of evidence found by `woe`. They are released and therefore public.
 
     columns : {column: its Evidence}. noise : largest standard deviation of the noise of a count.
-    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
     columns: Mapping[str, Evidence]
@@ -112,7 +112,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
         if column not in binned:
             raise SpecificationError(
                 f"woe: {column!r} is no Binned or Categorical column{nearest(column, binned)}: declare vfl.Binned(edges) "
-                "for it, with edges that are known or bought by vfl.private_quantiles"
+                "for it, with edges that are known or released by vfl.private_quantiles"
             )
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("woe: name Binned or Categorical columns, each once")
@@ -137,7 +137,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
         twice = bool(indicators(column, declared.missing)) and declared.fill is not None  # a missing cell is filled too
         squares[party] = squares.get(party, 0) + 1 + twice
     solver = LabelledCounts(squares)
-    outcome = purchase(draft, data, solver, terms)
+    outcome = paid_release(draft, data, solver, terms)
     problem = outcome.plan.problem
     sigma = solver.noise(problem)
     counts = outcome.w.reshape(2, -1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
 from vfl.job.job import require_job
-from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
 from vfl.solvers.releases.ranges import ColumnRanges
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class PrivateBounds:
     bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.
     least : approximate number of records that must share a magnitude for it to be found.
-    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -64,10 +64,10 @@ def private_bounds(
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_bounds: name columns without bounds, each once")
     draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
-    return _bought(purchase(draft, data, ColumnRanges(asked), terms), asked)
+    return _released(paid_release(draft, data, ColumnRanges(asked), terms), asked)
 
 
-def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:
+def _released(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:
     low, high = outcome.w.reshape(2, -1).tolist()
     found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
     return PrivateBounds(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Terms(TypedDict, total=False):
-    """Price and place of a purchase, as keyword arguments.
+    """Price and place of a release, as keyword arguments.
 
     epsilon : required. delta : None decides by the number of records. noise : SeededNoise(seed) makes the release repeatable,
     for tests, and makes NOTHING PRIVATE. at, ledger : as for `train`.
@@ -53,7 +53,7 @@ class _Terms:
     ledger: str | Path | Ledger | None = None
 
 
-def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
+def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
     """Run a solver that releases facts of columns once, charged with the whole budget of `terms`; return its outcome.
 
     A job that names an id column is aligned first, as for `train`: only the records that all parties hold are counted.
@@ -89,7 +89,7 @@ def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
 
 
 def cost_of(outcome: Outcome) -> dict[str, Any]:
-    """Return epsilon, delta and scope of a purchase, as its result states them."""
+    """Return epsilon, delta and scope of a release, as its result states them."""
     statement = outcome.statement
     return {
         "epsilon": statement.epsilon if statement else math.inf,

@@ -1,4 +1,4 @@
-"""Spare rows: a dealer that deals wrong waves is caught, and opened rows mask no record."""
+"""Spare rows: a dealer that deals wrong Fourier terms is caught, and opened rows mask no record."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure.session import Session, model, session
 from vfl.errors import PrivacyError
+from vfl.secure.check_rows import CHECK_ROWS, Kept, reserve_passes
 from vfl.secure.dealer import Dealer
-from vfl.secure.legs import Commitment, Contribution
-from vfl.secure.spares import SPARES, Kept, spares
+from vfl.secure.requests import Commitment, Contribution
 from vfl.secure.version import Version
 
 COIN = b"c" * 32
@@ -26,27 +26,27 @@ def versions(count: int) -> list[Version]:
 @pytest.mark.parametrize("n", [1, 5, 128, 5000])
 def test_opened_rows_mask_no_record(n: int) -> None:
     for version in versions(5):
-        chosen = spares(COIN, version, n)
-        assert len(np.unique(chosen.opened)) == SPARES
-        assert 0 <= chosen.opened.min() <= chosen.opened.max() < n + SPARES
-        masking = chosen.masking(np.arange(n + SPARES, dtype=np.uint16))
+        chosen = reserve_passes(COIN, version, n)
+        assert len(np.unique(chosen.opened)) == CHECK_ROWS
+        assert 0 <= chosen.opened.min() <= chosen.opened.max() < n + CHECK_ROWS
+        masking = chosen.masking(np.arange(n + CHECK_ROWS, dtype=np.uint16))
         assert len(set(masking)) == n
         assert not set(masking) & set(chosen.opened)
 
 
 def test_the_choice_follows_the_coin_and_the_version() -> None:
     one, two = versions(2)
-    known = spares(COIN, one, 5000).opened
-    assert (known == spares(COIN, one, 5000).opened).all()
-    for other in (spares(COIN, two, 5000), spares(b"d" * 32, one, 5000)):
+    known = reserve_passes(COIN, one, 5000).opened
+    assert (known == reserve_passes(COIN, one, 5000).opened).all()
+    for other in (reserve_passes(COIN, two, 5000), reserve_passes(b"d" * 32, one, 5000)):
         assert len(np.intersect1d(known, other.opened)) < 20
-    assert (spares(None, one, 5000).opened == np.arange(5000, 5000 + SPARES)).all()
+    assert (reserve_passes(None, one, 5000).opened == np.arange(5000, 5000 + CHECK_ROWS)).all()
 
 
 @pytest.mark.parametrize("step", [1, 100, 4096, 10_000])
 def test_kept_rows_are_those_of_the_whole(step: int) -> None:
-    rows = np.arange(2 * (5000 + SPARES), dtype=np.uint64).reshape(-1, 2)
-    chosen = spares(COIN, versions(1)[0], 5000)
+    rows = np.arange(2 * (5000 + CHECK_ROWS), dtype=np.uint64).reshape(-1, 2)
+    chosen = reserve_passes(COIN, versions(1)[0], 5000)
     kept = Kept(chosen, 2)
     for start in range(0, len(rows), step):
         kept.take(start, rows[start : start + step])
@@ -57,11 +57,13 @@ def test_kept_rows_are_those_of_the_whole(step: int) -> None:
 @pytest.mark.parametrize("wrong", [1, 50, 500])
 def test_the_chance_to_escape_is_that_of_a_sample_without_replacement(wrong: int) -> None:
     n, tries = 5000, 400
-    total = n + SPARES
-    exact = comb(total - wrong, SPARES) / comb(total, SPARES)
-    assert exact <= (1 - wrong / total) ** SPARES
+    total = n + CHECK_ROWS
+    exact = comb(total - wrong, CHECK_ROWS) / comb(total, CHECK_ROWS)
+    assert exact <= (1 - wrong / total) ** CHECK_ROWS
     bad = np.random.default_rng(0).choice(total, wrong, replace=False)
-    escaped = sum(not np.isin(spares(COIN, version, n).opened, bad).any() for version in versions(tries)) / tries
+    escaped = (
+        sum(not np.isin(reserve_passes(COIN, version, n).opened, bad).any() for version in versions(tries)) / tries
+    )
     assert escaped == pytest.approx(exact, abs=4 * (exact * (1 - exact) / tries) ** 0.5 + 1e-3)
 
 
@@ -70,12 +72,12 @@ class Lying(Dealer):
 
     where = slice(0, None)
 
-    def parts_of_waves(self, version: Version, records: int, out: Any = None) -> Any:
+    def parts_of_terms(self, version: Version, records: int, out: Any = None) -> Any:
         """Yield rows, some of them wrong."""
         done = 0
         wrong = np.zeros(self.n_rows, dtype=bool)
         wrong[self.where] = True
-        for part in super().parts_of_waves(version, records, out):
+        for part in super().parts_of_terms(version, records, out):
             part[wrong[done : done + len(part)], 0] += np.uint64(1)
             done += len(part)
             yield part

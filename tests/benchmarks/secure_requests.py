@@ -1,6 +1,6 @@
-"""Bytes and seconds of training on shares, leg by leg: `python -m tests.benchmarks.secure_legs [--engine ray] [--records N]`.
+"""Bytes and seconds of training on shares: `python -m tests.benchmarks.secure_requests [--engine ray] [--records N]`.
 
-Two parties of --columns columns train logistic regression in blocks of --block columns. A table lists for every leg its
+Two parties of --columns columns train logistic regression in blocks of --block columns. A table lists for every request its
 messages, their bytes beside those of the cost model (vfl.secure.cost), and the processor's seconds of its sender. Messages are
 sealed parcels, and for Contribute the words that a party returns to the coordinator. On Ray, the coordinator runs in this
 process and the participants are actors. In the federation, all members run in threads of this process and talk over gRPC on
@@ -41,7 +41,7 @@ from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning.sharing import TYPICAL_MARGIN
-from vfl.secure.legs import Commitment, Contribution, Leg
+from vfl.secure.requests import Commitment, Contribution, Request
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 MODEL = {
     "SetUp": "setup",
     "MaskAngles": "angles",
-    "DealWaves": "waves",
+    "DealTerms": "Fourier terms",
     "OpenRows": "checks",
     "ShareResidual": "residuals",
     "DealSum": "openings",
     "Contribute": "openings",
     "Disclose": "openings",
 }
-"""Legs of a run, and the parts of the cost model that predict the bytes of their messages."""
+"""Requests of a run, and the parts of the cost model that predict the bytes of their messages."""
 PARTIES = ("a", "b")
 POLICY = """
 format = 1
@@ -73,15 +73,15 @@ delta = 1e-4
 
 
 class Meter:
-    """Messages, bytes and processor seconds of each kind of leg; the version of each round, and the memory after it."""
+    """Messages, bytes and processor seconds of each kind of request; the version of each round, and the memory after it."""
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
-        self.legs: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+        self.requests: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
         self.memory: list[int] = []
         self._clock, self._lock = clock, threading.Lock()
 
-    def call(self, leg: Any, answer: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
-        """Answer a leg and note what it took."""
+    def call(self, request: Any, answer: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
+        """Answer a request and note what it took."""
         begun = self._clock()
         reply, sent = answer()
         spent = self._clock() - begun
@@ -91,17 +91,17 @@ class Meter:
         if isinstance(reply, Contribution):
             messages.append(reply.words + reply.nonce)
         with self._lock:
-            entry = self.legs[type(leg).__name__]
+            entry = self.requests[type(request).__name__]
             entry[0] += len(messages)
             entry[1] += sum(map(len, messages))
             entry[2] += spent
-        if type(leg).__name__ in ("Contribute", "DealSum"):
+        if type(request).__name__ in ("Contribute", "DealSum"):
             self.memory.append(own_memory())
         return reply, sent
 
     def stated(self) -> tuple[dict[str, list[float]], list[int]]:
         """Return all figures."""
-        return dict(self.legs), self.memory
+        return dict(self.requests), self.memory
 
 
 def own_memory() -> int:
@@ -111,13 +111,13 @@ def own_memory() -> int:
 
 
 class MeasuredParty(PartyActor):
-    """Actor of a party that measures its legs."""
+    """Actor of a party that measures its requests."""
 
     def measure(self) -> None:
         """Begin to measure."""
         self.meter, inner = Meter(), self._party
-        plain = inner.leg
-        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))  # type: ignore[method-assign, union-attr]
+        plain = inner.request
+        inner.request = lambda request, parcels: self.meter.call(request, lambda: plain(request, parcels))  # type: ignore[method-assign, union-attr]
 
     def stated(self) -> Any:
         """Return what was measured."""
@@ -125,13 +125,13 @@ class MeasuredParty(PartyActor):
 
 
 class MeasuredDealer(DealerActor):
-    """Actor of the dealer that measures its legs."""
+    """Actor of the dealer that measures its requests."""
 
     def __init__(self, job: vfl.Job) -> None:
         super().__init__(job)
         self.meter, inner = Meter(), self._service
-        plain = inner.leg
-        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))
+        plain = inner.request
+        inner.request = lambda request, parcels: self.meter.call(request, lambda: plain(request, parcels))
 
     def stated(self) -> Any:
         """Return what was measured."""
@@ -139,15 +139,15 @@ class MeasuredDealer(DealerActor):
 
 
 class Measured(InProcessTransport):
-    """Transport in one process that measures the legs."""
+    """Transport in one process that measures the requests."""
 
     def __init__(self, job: vfl.Job, sources: Any) -> None:
         super().__init__({name: load(job.for_party(name), source) for name, source in sources.items()}, Dealing(job))
         self.meter = Meter()
 
     def post(self, to: str, message: Any, *vectors: Any, **options: Any) -> Any:
-        """Measure a leg."""
-        if not isinstance(message, Leg):
+        """Measure a request."""
+        if not isinstance(message, Request):
             return super().post(to, message, *vectors, **options)
         made: list[Any] = []
 
@@ -204,16 +204,16 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
     """Run the job in a federation on loopback; return its rounds and the figures of one meter."""
     meter, sent, rounds = Meter(lambda: 0.0), FederationTransport._sent, []
 
-    def measuring(self: Any, to: str, leg: Any, *rest: Any) -> Any:
-        if not isinstance(leg, Leg):
-            return sent(self, to, leg, *rest)
+    def measuring(self: Any, to: str, request: Any, *rest: Any) -> Any:
+        if not isinstance(request, Request):
+            return sent(self, to, request, *rest)
         found: list[Any] = []
 
         def answered() -> tuple[Any, list[Any]]:
-            found.append(sent(self, to, leg, *rest))
+            found.append(sent(self, to, request, *rest))
             return found[0][0], list(found[0][1].values())
 
-        meter.call(leg, answered)
+        meter.call(request, answered)
         return found[0]
 
     def watch(event: object) -> None:
@@ -255,8 +255,8 @@ def main() -> None:
     job, table = problem(given.records, given.columns, given.block, given.passes)
     rounds, meters = measured(given.engine, job, table)
     sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
-    for legs, _ in meters:
-        for name, entry in legs.items():
+    for requests, _ in meters:
+        for name, entry in requests.items():
             sums[name] = [a + b for a, b in zip(sums[name], entry, strict=True)]
     planned = vfl.plan(job, given.records).sharing
     assert isinstance(planned, Sharing)
@@ -268,7 +268,7 @@ def main() -> None:
         f"{given.engine}: n = {given.records:,}, 2 × {given.columns} columns, blocks of {given.block}, {versions} models\n"
     )
     print(
-        "| leg | messages | bytes | model | bytes/model | processor, s | ms per model |\n|---|---|---|---|---|---|---|"
+        "| request | messages | bytes | model | bytes/model | processor, s | ms per model |\n|---|---|---|---|---|---|---|"
     )
     for name, part in MODEL.items():
         count, size, seconds = sums[name]

@@ -1,10 +1,10 @@
-"""Legs: the calls of the coordinator to the participants of a run on shares. Frozen and plain; public except for sealed parts.
+"""Requests of the coordinator to the participants of a run on shares. Frozen and plain; public except for sealed parts.
 
-A leg is one such call: it names a computation. Words for other participants are sent along with a leg as parcels. The sender
+A request names a computation. Words for other participants are sent along with a request as parcels. The sender
 seals a parcel for its receiver, so neither the coordinator nor the object store can read it. Roles alone decide which
-parcels a participant sends and takes; a leg cannot change that.
+parcels a participant sends and takes; a request cannot change that.
 
-| leg | to | takes, from | sends, to |
+| request | to | takes, from | sends, to |
 |---|---|---|---|
 | Meet | all | | its key of a new session (reply) |
 | Begin | all | | |
@@ -15,17 +15,17 @@ parcels a participant sends and takes; a leg cannot change that.
 | SetUp | every party | | masked columns, to the other holders |
 | TakeColumns | every holder | masked columns, from their owner | |
 | MaskAngles | every party | | masked angles, to the other holders |
-| DealWaves | the dealer | | shares of waves, to `Roles.supplied` |
-| OpenRows | every party | at a holder: masked angles, from all others; shares of waves | opened rows, to the label party |
+| DealTerms | the dealer | | shares of Fourier terms, to `Roles.supplied` |
+| OpenRows | every party | a holder: masked angles of all others; shares of terms | opened rows, to the label party |
 | CheckRows | the label party | opened rows, from all other parties | |
 | ShareResidual | every holder | | masked residuals, to the owners |
 | DealSum | the dealer | | its part of the sums, to the owners |
 | Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its words (reply) |
 | Disclose | every party, once all have committed | | words of the opening (reply) |
 
-For one release of all products of columns (squared loss), in place of the legs from SetUp on:
+For one release of all products of columns (squared loss), in place of the requests from SetUp on:
 
-| leg | to | takes, from | sends, to |
+| request | to | takes, from | sends, to |
 |---|---|---|---|
 | MaskProducts | every party | | masked columns, to all other parties |
 | TakeProducts | every party | masked columns, from their owner | |
@@ -60,40 +60,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """Base of all legs. session : its name, new in every run and attempt."""
+class Request:
+    """Base of all requests. session : its name, new in every run and attempt."""
 
     session: str
 
 
-class Meet(Leg):
+class Meet(Request):
     """Make a new session, with new keys, and forget the last one."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Begin(Leg):
+class Begin(Request):
     """Take the keys of all other participants. n_records : number of training records."""
 
     n_records: int
     keys: Mapping[str, SealingKey]
 
 
-class StateRecords(Leg):
+class StateRecords(Request):
     """State the party's number of records to the dealer."""
 
     __slots__ = ()
 
 
-class CheckRecords(Leg):
+class CheckRecords(Request):
     """Compare the parties' numbers of records with that of `Begin`. Until then, the dealer deals nothing."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SetUp(Leg):
+class SetUp(Request):
     """Cap and round the party's own columns, and mask them for the holders.
 
     number : of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
@@ -107,14 +107,14 @@ class SetUp(Leg):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeColumns(Leg):
+class TakeColumns(Request):
     """Take the masked columns of a party."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
-class MaskAngles(Leg):
+class MaskAngles(Request):
     """Mask the angles of the party's own part of the margins.
 
     w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin; None: none.
@@ -126,48 +126,48 @@ class MaskAngles(Leg):
 
 
 @dataclass(frozen=True, slots=True)
-class DealWaves(Leg):
-    """Deal the shares of the waves of a version."""
+class DealTerms(Request):
+    """Deal the shares of the Fourier terms of a version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
-class ShareResidual(Leg):
+class ShareResidual(Request):
     """Mask the holder's share of the residuals for owners of columns."""
 
     version: Version
     owners: tuple[str, ...]
 
 
-class Toss(Leg):
-    """Draw the coin of the session, which chooses the rows of waves that are opened to check the dealer."""
+class Toss(Request):
+    """Draw the coin of the session, which chooses the rows of Fourier terms that are opened to check the dealer."""
 
     __slots__ = ()
 
 
-class TakeToss(Leg):
+class TakeToss(Request):
     """Take the coin of the session."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRows(Leg):
-    """Compute the holder's share of the residuals, and open chosen rows of waves, which mask no record, to the label party."""
+class OpenRows(Request):
+    """Compute the holder's share of the residuals, and open rows of Fourier terms that mask no record to the label party."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRows(Leg):
+class CheckRows(Request):
     """Check the opened rows of a version. The label party contributes to no sum before."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
-class DealSum(Leg):
+class DealSum(Request):
     """Deal the dealer's part of the sums of a query, with its noise."""
 
     version: Version
@@ -177,10 +177,10 @@ class DealSum(Leg):
 
 
 @dataclass(frozen=True, slots=True)
-class Contribute(Leg):
+class Contribute(Request):
     """Book the release of a query, then return a commitment to the party's words of its sums.
 
-    fresh : owners of the query's blocks for which this leg carries masked residuals from the holders.
+    fresh : owners of the query's blocks for which this request carries masked residuals from the holders.
     """
 
     version: Version
@@ -190,14 +190,14 @@ class Contribute(Leg):
     fresh: tuple[str, ...]
 
 
-class MaskProducts(Leg):
+class MaskProducts(Request):
     """Cap and round the party's own columns, including a label, and mask them for all other parties."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class TakeProducts(Leg):
+class TakeProducts(Request):
     """Take the masked columns of a party. width : number of its columns, including a label."""
 
     owner: str
@@ -205,14 +205,14 @@ class TakeProducts(Leg):
 
 
 @dataclass(frozen=True, slots=True)
-class DealProducts(Leg):
+class DealProducts(Request):
     """Deal the dealer's part of all products between two parties, with its noise. key : of the release."""
 
     key: ReleaseKey
 
 
 @dataclass(frozen=True, slots=True)
-class ContributeProducts(Leg):
+class ContributeProducts(Request):
     """Book the release of all products, then return a commitment to the party's words.
 
     They are the words of the products with every other party, and the own block.
@@ -224,7 +224,7 @@ class ContributeProducts(Leg):
     key: ReleaseKey
 
 
-class Disclose(Leg):
+class Disclose(Request):
     """Disclose the words that the party committed to last, once. The coordinator asks when all parties have committed."""
 
     __slots__ = ()
@@ -248,19 +248,19 @@ class Contribution:
     nonce: bytes
 
 
-def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants to which `name` sends a parcel with this leg, in the order of the parcels."""
-    match leg:
+def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
+    """Return the participants to which `name` sends a parcel with this request, in the order of the parcels."""
+    match request:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
         case StateRecords():
             return (DEALER,)
-        case DealWaves():
+        case DealTerms():
             return (roles.supplied,)
         case ShareResidual():
-            return tuple(owner for owner in leg.owners if owner != name)
+            return tuple(owner for owner in request.owners if owner != name)
         case DealSum():
-            return owners_of(leg.query)
+            return owners_of(request.query)
         case OpenRows():
             return () if name == roles.label else (roles.label,)
         case Toss() | MaskProducts():
@@ -271,11 +271,11 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
             return ()
 
 
-def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants whose parcels `name` takes with this leg, in the order of the parcels."""
-    match leg:
+def senders(request: Request, name: str, roles: Roles) -> tuple[str, ...]:
+    """Return the participants whose parcels `name` takes with this request, in the order of the parcels."""
+    match request:
         case TakeColumns() | TakeProducts():
-            return (leg.owner,)
+            return (request.owner,)
         case CheckRecords():
             return roles.parties
         case TakeToss():
@@ -287,8 +287,8 @@ def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
         case OpenRows() if name in roles.holders:
             others = tuple(party for party in roles.parties if party != name)
             return (*others, DEALER) if name == roles.supplied else others
-        case Contribute() if name in owners_of(leg.query):
-            return (*(roles.receivers(name) if name in leg.fresh else ()), DEALER)
+        case Contribute() if name in owners_of(request.query):
+            return (*(roles.receivers(name) if name in request.fresh else ()), DEALER)
         case _:
             return ()
 

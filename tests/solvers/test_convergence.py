@@ -14,7 +14,7 @@ from tests.solvers.setting import COLUMNS, drive, job, optimum
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.train import train
 from vfl.planning import plan
-from vfl.solvers.iterates.standstill import Standstill
+from vfl.solvers.iterates.convergence import Convergence
 
 SOLVERS = [
     vfl.SkGD(),
@@ -124,9 +124,9 @@ def test_a_slope_is_not_a_move() -> None:
         vfl.GCD(rule="GS-s", tol=1e-3)
 
 
-def test_a_standstill_needs_every_coordinate_since_the_last_move() -> None:
+def test_a_convergence_needs_every_coordinate_since_the_last_move() -> None:
     """Coordinate 0 is still, then 1 moves: 0 has to be tried again. Coordinate 2 is drawn last."""
-    w, rest = np.ones(3), Standstill(1e-3, np.ones(3), np.zeros(3))
+    w, rest = np.ones(3), Convergence(1e-3, np.ones(3), np.zeros(3))
     still, far = np.array([1e-6]), np.array([0.1])
     at = [slice(j, j + 1) for j in range(3)]
     for j in (0, 1, 2):
@@ -139,7 +139,7 @@ def test_a_standstill_needs_every_coordinate_since_the_last_move() -> None:
 
 def test_moves_are_measured_relative_to_the_final_model() -> None:
     """A move that was small beside a large model may be large beside the final one."""
-    rest = Standstill(1e-3, np.ones(2), np.zeros(2))
+    rest = Convergence(1e-3, np.ones(2), np.zeros(2))
     at = [slice(0, 1), slice(1, 2)]
     large, small = np.array([1e3, 0.0]), np.array([1e-3, 0.0])
     for j in (0, 1):
@@ -149,6 +149,6 @@ def test_moves_are_measured_relative_to_the_final_model() -> None:
     assert not rest.after(small, np.array([0.1]), at[0])
 
 
-def test_a_move_that_is_not_a_number_is_not_a_standstill() -> None:
-    rest = Standstill(0.5, np.ones(1), np.zeros(1))
+def test_a_move_that_is_not_a_number_is_not_a_convergence() -> None:
+    rest = Convergence(0.5, np.ones(1), np.zeros(1))
     assert not any(rest.after(np.array([np.nan]), np.array([np.nan])) for _ in range(5))

@@ -1,4 +1,4 @@
-"""Spare rows of waves, by which the parties check the dealer.
+"""Spare rows of Fourier terms, by which the parties check the dealer.
 
 Guarantee. The dealer deals S rows more than there are records, and does not know which S of the n + S rows are opened. A coin
 chooses them, which the label party draws for a session and seals for the other parties. Opened rows mask no record. If a
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from vfl.secure.version import Version
     from vfl.types import Integers
 
-SPARES = 128
+CHECK_ROWS = 128
 """S, the number of rows that are opened per version."""
 
 
-class Spares:
+class CheckRowCount:
     """Choice of the opened rows of a version.
 
     opened : (S,) their positions among the n + S rows, ascending.
@@ -36,7 +36,7 @@ class Spares:
     def __init__(self, opened: Integers, n_records: int) -> None:
         self.opened, self.n_records = opened, n_records
         self.moved = opened[opened < n_records]
-        self.to = np.setdiff1d(np.arange(n_records, n_records + SPARES), opened)
+        self.to = np.setdiff1d(np.arange(n_records, n_records + CHECK_ROWS), opened)
 
     def masking(self, rows: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """Return the rows that mask the records, (n,), of all rows, (n + S,)."""
@@ -48,9 +48,9 @@ class Spares:
 class Kept:
     """The few rows of a stream of rows that an opening or a moved record needs. rows : 2K words each."""
 
-    def __init__(self, spares: Spares, width: int) -> None:
-        n = spares.n_records
-        self._wanted = np.union1d(spares.moved, np.arange(n, n + SPARES))
+    def __init__(self, reserve_passes: CheckRowCount, width: int) -> None:
+        n = reserve_passes.n_records
+        self._wanted = np.union1d(reserve_passes.moved, np.arange(n, n + CHECK_ROWS))
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
     def take(self, start: int, rows: Words) -> None:
@@ -64,13 +64,13 @@ class Kept:
         return found
 
 
-def spares(coin: bytes | None, version: Version, n_records: int) -> Spares:
+def reserve_passes(coin: bytes | None, version: Version, n_records: int) -> CheckRowCount:
     """Return the choice for a version. coin : 32 bytes; None opens the rows behind the first n, which the dealer can guess."""
-    total = n_records + SPARES
+    total = n_records + CHECK_ROWS
     if coin is None:
-        return Spares(np.arange(n_records, total), n_records)
+        return CheckRowCount(np.arange(n_records, total), n_records)
     stream = Streams("coin", {"coin": coin}).again("coin", *version.name)
     found: dict[int, None] = {}
-    while len(found) < SPARES:
-        found.update(dict.fromkeys(int(word) % total for word in stream.words(SPARES)))
-    return Spares(np.sort(np.array(list(found)[:SPARES], dtype=np.int64)), n_records)
+    while len(found) < CHECK_ROWS:
+        found.update(dict.fromkeys(int(word) % total for word in stream.words(CHECK_ROWS)))
+    return CheckRowCount(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)

@@ -60,8 +60,8 @@ def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
     return float((unit * abs(w) * np.where(intercept > 0, INTERCEPT_COUNTS, 1.0)).max())
 
 
-class Standstill:
-    """Detect a standstill: every coordinate moved by less than `tol` since any coordinate last moved by more.
+class Convergence:
+    """Detect a convergence: every coordinate moved by less than `tol` since any coordinate last moved by more.
 
     Moves are measured in units of 1/√M_j as a share of the largest coordinate (`largest`), so that the units of columns do
     not matter.
@@ -79,7 +79,7 @@ class Standstill:
         self._farthest = 0.0
 
     def after(self, w: Vector, moved: Vector, S: slice = slice(None), *, stretch: float = 1.0) -> bool:
-        """Record an update, and return True at a standstill.
+        """Record an update, and return True at a convergence.
 
         w : (p,) after the update. moved : (s,) change of w[S].
         stretch : upper bound on the length of a full step 1/M_j over the length of this step. For s ≤ 1/M_j, a

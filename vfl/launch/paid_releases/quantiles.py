@@ -12,7 +12,7 @@ from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
 from vfl.features import GRID, GridCell
 from vfl.job.job import require_job
-from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
 from vfl.privacy import magnitudes
 from vfl.solvers.releases.ranges import ColumnCounts
 
@@ -30,7 +30,7 @@ class PrivateQuantiles:
     edges : {column: the distinct quantiles, ascending}, rounded to a hundredth of a cell of the grid or less.
     rank_error : largest standard error of the share of records below a quantile, by noise.
     resolution : {column: width of a cell of its grid}, within which a quantile is interpolated.
-    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
     edges: Mapping[str, tuple[float, ...]]
@@ -85,7 +85,7 @@ def private_quantiles(
         fill={c: f for c, f in job.fill.items() if c not in grids},
     )
     solver = ColumnCounts(asked)
-    outcome = purchase(draft, data, solver, terms)
+    outcome = paid_release(draft, data, solver, terms)
     counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
     found = {
         column: shortened(quantiles_of(noisy, grids[column].edges(), shares), grids[column])

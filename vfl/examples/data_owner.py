@@ -1,6 +1,6 @@
-"""A steward's day: one data set, one cap, several jobs, a refusal, and an audit.
+"""A data owner's day: one data set, one cap, several jobs, a refusal, and an audit.
 
-Run it with: python -m vfl.examples.steward [FOLDER]
+Run it with: python -m vfl.examples.data owner [FOLDER]
 
 The script writes ledger and runs to FOLDER, which must be new, or to a temporary folder that it removes.
 """
@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
     job, _ = vfl.Job.from_toml(examples.job_file("breast_cancer"))
     table = examples.table("breast_cancer")
 
-    print("Morning: the steward gives the data set a cap that all jobs on it share.")
+    print("Morning: the data owner gives the data set a cap that all jobs on it share.")
     ledger = vfl.SqliteLedger(folder / "budget.db")
     ledger.set_cap("biopsies", epsilon=2.0, delta=DELTA)
     print(*ledger.show(), sep="\n")

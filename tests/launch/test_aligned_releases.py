@@ -1,4 +1,4 @@
-"""Purchases align by ids as a training does: they release what they would release on the common records alone."""
+"""Releases align by ids as a training does: they release what they would release on the common records alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_that_differ_are_refused_without_ids() -> None:
 
 def test_a_missing_ledger_is_refused_before_the_files_are_opened(tmp_path: Path) -> None:
     absent = {"bank": "absent.csv", "telco": "absent.csv"}
-    with pytest.raises(LedgerError, match="its steward creates one with"):
+    with pytest.raises(LedgerError, match="its data owner creates one with"):
         BUY["quantiles"](absent, id=IDS, dataset="d", ledger=tmp_path / "none.db", noise=None)
 
 
