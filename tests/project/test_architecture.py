@@ -70,7 +70,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Scripts written like a user's; nothing imports them.
-SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.data owner")
+SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.data_owner")
 PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
 DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian", "normal_tail")
@@ -397,10 +397,10 @@ BREACHES = [
     (arrows_upwards, {"vfl/novelty.py": ""}, "vfl.novelty is in no row"),
     (arrows_upwards, {"vfl/job.py": "from vfl import Result"}, "vfl.job:1"),
     (arrows_upwards, {"vfl/__init__.py": "from vfl.launch import train", "vfl/launch/train.py": ""}, "vfl:1"),
-    (arrows_upwards, {"vfl/examples/data owner.py": "import vfl.job", "vfl/job.py": ""}, "vfl.examples.data owner:1"),
+    (arrows_upwards, {"vfl/examples/data_owner.py": "import vfl.job", "vfl/job.py": ""}, "vfl.examples.data_owner:1"),
     (
         arrows_upwards,
-        {"vfl/launch/a.py": "import vfl.examples.data owner", "vfl/examples/data owner.py": ""},
+        {"vfl/launch/a.py": "import vfl.examples.data_owner", "vfl/examples/data_owner.py": ""},
         "vfl.launch.a:1",
     ),
     (cycles, {"vfl/job.py": "def f():\n    from vfl import planning", "vfl/planning.py": "import vfl.job"}, "vfl.job"),

@@ -252,7 +252,7 @@ def test_there_are_no_other_methods(server: Server, method: str) -> None:
         "job/other.toml",
         "job/runs/one/job.toml",
         "ledger/runs/half/ledger.db",
-        "ledger/..%2fsteward.db",
+        "ledger/..%2fowner.db",
         "report/runs/one/../../..",
         "run/runs/one%00",
         "secret.csv",

@@ -1,6 +1,6 @@
 """Bundled examples on data that scikit-learn ships.
 
-Run a job file by its name (`vfl run breast_cancer`) and a script as a module (`python -m vfl.examples.data owner`). Scripts
+Run a job file by its name (`vfl run breast_cancer`) and a script as a module (`python -m vfl.examples.data_owner`). Scripts
 use public names only, as users do.
 """
 

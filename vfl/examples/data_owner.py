@@ -1,6 +1,6 @@
 """A data owner's day: one data set, one cap, several jobs, a refusal, and an audit.
 
-Run it with: python -m vfl.examples.data owner [FOLDER]
+Run it with: python -m vfl.examples.data_owner [FOLDER]
 
 The script writes ledger and runs to FOLDER, which must be new, or to a temporary folder that it removes.
 """
