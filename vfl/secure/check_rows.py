@@ -1,10 +1,10 @@
-"""Spare rows of Fourier terms, by which the parties check the dealer.
+"""Check rows: additional rows of Fourier terms that the parties open to check the dealer.
 
-Guarantee. The dealer deals S rows more than there are records, and does not know which S of the n + S rows are opened. A coin
-chooses them, which the label party draws for a session and seals for the other parties. Opened rows mask no record. If a
-fraction f of the rows is wrong, all opened rows are right with a probability of at most (1 − f)^S.
+Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses them.
+The label party draws the coin once per session and seals it for the other parties. Opened rows mask no record. If a fraction f
+of the rows is wrong, all opened rows are right with probability at most (1 − f)^S.
 
-Nothing else is learnt: opened rows are independent of all other rows, which alone mask records.
+Opened rows reveal nothing else: they are independent of the rows that mask records.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CHECK_ROWS = 128
 class CheckRowCount:
     """Choice of the opened rows of a version.
 
-    opened : (S,) their positions among the n + S rows, ascending.
-    moved, to : (s,) records whose own row is opened, and the rows behind the first n that take their place.
+    opened : (S,) positions of the opened rows among the n + S rows, ascending.
+    moved, to : (s,) records whose own row is opened, and the rows after the first n that mask them instead.
     """
 
     def __init__(self, opened: Integers, n_records: int) -> None:
@@ -39,14 +39,14 @@ class CheckRowCount:
         self.to = np.setdiff1d(np.arange(n_records, n_records + CHECK_ROWS), opened)
 
     def masking(self, rows: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-        """Return the rows that mask the records, (n,), of all rows, (n + S,)."""
+        """Return the rows that mask the records, (n,). rows : all rows, (n + S,)."""
         masks = rows[: self.n_records].copy()
         masks[self.moved] = rows[self.to]
         return masks
 
 
 class Kept:
-    """The few rows of a stream of rows that an opening or a moved record needs. rows : 2K words each."""
+    """Collector of the rows that an opening or a moved record needs. width : words per row, 2K."""
 
     def __init__(self, reserve_passes: CheckRowCount, width: int) -> None:
         n = reserve_passes.n_records
@@ -54,7 +54,7 @@ class Kept:
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
     def take(self, start: int, rows: Words) -> None:
-        """Keep wanted rows among these, of which `start` is the position of the first."""
+        """Keep the wanted rows among these. start : position of the first row."""
         first, last = np.searchsorted(self._wanted, (start, start + len(rows)))
         self._rows[first:last] = rows[self._wanted[first:last] - start]
 
@@ -65,7 +65,7 @@ class Kept:
 
 
 def reserve_passes(coin: bytes | None, version: Version, n_records: int) -> CheckRowCount:
-    """Return the choice for a version. coin : 32 bytes; None opens the rows behind the first n, which the dealer can guess."""
+    """Return the choice for a version. coin : 32 bytes; None opens the rows after the first n, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
         return CheckRowCount(np.arange(n_records, total), n_records)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WEIGHT_BITS = 34
 """Bits of a coefficient B_j·w_j in units of a period. Together with the 14 bits of a column they give 48."""
 LARGEST_SUM = 2.0**13
-"""Largest part of a margin, in periods. The 61 bits of such a part, and those of its changes, fit in 63."""
+"""Largest part of a margin, in periods. Such a part and its changes have 61 bits, which fit in 63."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +30,10 @@ class OwnColumns:
 
     Guarantee. For any X, Σ_j rows[j, i]² ≤ 4^FX holds for every record, in integers and over all columns of the party.
 
-    rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q); all columns of a record share one t_i ≤ 1.
+    rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q); one factor t_i ≤ 1 per record.
     units : (p, n) int16, rint(2^14 x/B).
     centre, bounds : (p,), c_j and B_j ≥ |x_ij|.
-    cut : number of records with t_i < 1; private, used by tests alone.
+    cut : number of records with t_i < 1; private, for tests only.
     """
 
     rows: Shorts
@@ -48,10 +48,9 @@ class OwnColumns:
 
 
 class OwnAngles:
-    """One party's part of the margins as integers, updated from version to version of the model.
+    """One party's part of the margins as integers, updated for each version of the model.
 
-    Sums of integers are exact. So the part depends on the model alone and not on the models before it, and a repetition
-    returns the same bits.
+    Sums of integers are exact. So the part depends only on the current model, and a repetition returns the same bits.
     """
 
     def __init__(self, columns: OwnColumns) -> None:

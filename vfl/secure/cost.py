@@ -1,7 +1,7 @@
 """Bytes that participants send one another in a run on shares, computed from public numbers alone.
 
-Guarantee. A run without losses sends at most these bytes of sealed parcels, commitments and words. It sends fewer where a model
-occurs twice in a row, whose residuals are shared once. The requests that carry them are not counted.
+Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and words. If a model occurs
+twice in a row, its residuals are shared once, and the run sends fewer. The requests that carry the parcels are not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Models:
     """Public numbers of a run of logistic regression on shares.
 
     count : T, the number of models at which residuals are shared.
-    opened : {party: number of them at which its columns are opened}.
+    opened : {party: number of models at which its columns are opened}.
     queries : number of requests that open sums. sums : Σs, the coordinates over all openings.
     """
 
@@ -39,7 +39,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes sent in a run, by kind of message: in a session's beginning, its set-up, per model, and per opening."""
+    """Bytes sent in a run, by kind of message."""
 
     session: int
     setup: int
@@ -56,7 +56,7 @@ class Cost:
 
 
 def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:
-    """Return the bytes of a logistic run. widths : {party: columns that are masked}. terms : K, of every model."""
+    """Return the bytes of a logistic run. widths : {party: number of masked columns}. terms : K of every model."""
     m, h, n, label = len(roles.parties), len(roles.holders), n_records, roles.label
     masks, rows = ANGLE * CHECK_ROWS, 2 * WORD * terms * CHECK_ROWS
     checks = sum(sealed_size(masks + rows * (party in roles.holders)) for party in roles.parties if party != label)
@@ -75,7 +75,7 @@ def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int
 
 
 def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
-    """Return the bytes of the products of all columns, the label's among them."""
+    """Return the bytes of a release of the products of all columns, including the label."""
     m, parties = len(roles.parties), roles.parties
     dealt = [widths[later] * sum(widths[first] for first in parties[:place]) for place, later in enumerate(parties)]
     words = 2 * sum(dealt) + sum(width * width for width in widths.values())

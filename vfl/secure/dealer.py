@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
 
 PANEL = 1 << 15
-"""Number of words of a column's mask that are expanded at a time."""
+"""Words of a column's mask that are expanded at a time."""
 
 
 class Dealer:
     """Dealer of one session.
 
-    roles : public. streams : shared with every party. noise : draws in this process. n_records : n.
+    roles : public roles. streams : streams shared with every party. noise : source of the dealer's noise. n_records : n.
     """
 
     def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
@@ -52,9 +52,9 @@ class Dealer:
     def fourier_terms(self, version: Version, out: Words | None = None) -> Words:
         """Return the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, for `Roles.supplied`.
 
-        S rows more than there are records: the parties open some, to check this dealer (vfl.secure.check_rows).
+        The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
 
-        out : array that receives them; None allocates one, which takes a third of the time.
+        out : array that receives the words; None allocates one, which takes a third of the time.
         """
         width = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms).shape[1]
         words = np.empty((self._rows, width), dtype=np.uint64) if out is None else out
@@ -65,9 +65,9 @@ class Dealer:
         return words
 
     def parts_of_terms(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
-        """Yield the rows of `Fourier terms`, some records at a time.
+        """Yield the rows of `fourier_terms` in parts of `records` rows.
 
-        out : (n + S, 2K), receives them; None overwrites each part by the next.
+        out : (n + S, 2K), receives the rows; None reuses one buffer, so each part overwrites the last.
         """
         table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
@@ -84,7 +84,7 @@ class Dealer:
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
         """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
 
-        Together with the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Alone they are uniform.
+        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without those they are uniform.
         """
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)

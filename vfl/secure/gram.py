@@ -1,9 +1,8 @@
 """Products of columns of two parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
 
-Guarantee. An entry between two parties is opened with noise. Of this noise, at least the charged part stays unknown to the
+Guarantee. An entry between two parties is opened with noise. At least the charged part of this noise stays unknown to the
 dealer, and to any parties that pool what they saw without one of the two owners. Payloads are uniform for everyone who lacks
-the seeds of two participants. Each party computes and noises the block of its own columns by itself, since it knows that block
-anyway.
+the seeds of two participants. Each party computes the block of its own columns locally and adds noise to it.
 
     Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
 
@@ -13,7 +12,7 @@ anyway.
                 party → coordinator          `own`                                     (p, p) int64 per party
 
 Party a precedes party b in `Roles.parties`. A row u_i joins c_q 2^−FX Q_i of all parties; its norm is at most C, since
-Σ c_q² ≤ C². A label is a column of its party. So replacing a record moves Σ u_i u_iᵀ by at most √2·C² in Frobenius norm.
+Σ c_q² ≤ C². A label is a column of its party. Replacing a record therefore moves Σ u_i u_iᵀ by at most √2·C² (Frobenius).
 Contributions are integers, so rounding adds nothing to this bound. Off-diagonal entries count twice in that norm. They are
 opened with noise σ/√2, as in vfl.solvers.noisy_gram.
 """
@@ -51,7 +50,7 @@ SMALLEST_BITS = 8
 
 
 class GramBits(NamedTuple):
-    """FX, bits of a column in units of its party's cap, from 8 to 21, so that it fits in int32."""
+    """FX, the bits of a column in units of its party's cap: from 8 to 21, so that an entry fits in int32."""
 
     columns: int
 
@@ -109,7 +108,7 @@ class Pair:
     """Block of the products between the columns of two parties, or among those of one party.
 
     first, second : owners, in the order of `Roles.parties`; equal for a block within one party.
-    key : of the release. sigma : σ of the event. step : g_ab.
+    key : key of the release. sigma : σ of the event. step : g_ab.
     """
 
     first: str
@@ -137,9 +136,9 @@ class Pair:
 
 
 class GramMember:
-    """One party's part in the products.
+    """One party's part in the protocol for products.
 
-    roles : public. name : of this party. streams : of this session. noise : draws in this process.
+    roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
     rows : (p, n) int32, from `gram_rows`; at the label party they include the label.
     """
 
@@ -169,7 +168,7 @@ class GramMember:
         self._products[pair] = words
 
     def cross(self, pair: Pair, setup: int = 0) -> Words:
-        """Return this party's words of the block between two parties, (p_a, p_b) uint64. The caller books the release."""
+        """Return this party's words of a block between two parties, (p_a, p_b) uint64. The caller books the release first."""
         first = self.name == pair.first
         other = pair.second if first else pair.first
         if other not in self._masked or pair.first == pair.second or self.name not in (pair.first, pair.second):
@@ -190,10 +189,10 @@ class GramMember:
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
-        """Return the noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books the release.
+        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books it first.
 
-        Their noise is σ on the diagonal and σ/√2 off it. A second request for the same release is refused: fresh noise on the
-        same products could be averaged with the first.
+        The noise is σ on the diagonal and σ/√2 off it. A second request for the same release is refused, because a receiver
+        could average the two noises.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")
@@ -216,7 +215,7 @@ class GramMember:
 
 
 class GramDealer:
-    """The dealer's part in the products. It receives only public facts.
+    """The dealer's part in the protocol for products. It receives only public facts.
 
     widths : {party: p}.
     """
@@ -240,9 +239,9 @@ class GramDealer:
 
 
 def opened_cross(first: Words, second: Words, largest: int) -> Integers:
-    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab. The words are from `cross`.
+    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab.
 
-    largest : `largest_sum` of an entry; a sum beyond it raises PrivacyError.
+    first, second : words from `cross`. largest : `largest_sum` of an entry; a sum beyond it raises PrivacyError.
     """
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the two parties' messages for a block of products have different shapes")

@@ -4,13 +4,13 @@ Guarantee. The payloads that a method returns are uniform words for everyone who
 their sum at an opening carries information: a noised integer sum. vfl.secure.version names every payload, and a stream that is
 used once masks it.
 
-    set-up      owner → holders     `masked_columns`  →  `take_columns`      (s, n) uint64, once per block and set-up
-    angles      party → holders     `masked_angles`   →  `take_angles`       (n,) uint16 per version
-    Fourier terms       dealer → `supplied` Dealer.Fourier terms      →  `take_waves`        (n + S, 2K) uint64 per version
-    check       party → label       `opened_rows`     →  `take_rows`         (S,) uint16 and (S, 2K) uint64 per version
-    residual    holder → owner      `masked_residual` →  `take_residual`     (n,) uint64 per version and owner
-    sum         dealer → owner      Dealer.sum        →  `take_sum`          (s,) uint64 per opening
-    opening     party → coordinator `contribution`    →  `opened`            (s,) uint64 per opening
+    set-up      owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and set-up
+    angles      party → holders      `masked_angles`        →  `take_angles`    (n,) uint16 per version
+    terms       dealer → `supplied`  `Dealer.fourier_terms` →  `take_terms`     (n + S, 2K) uint64 per version
+    check       party → label        `opened_rows`          →  `take_rows`      (S,) uint16 and (S, 2K) uint64 per version
+    residual    holder → owner       `masked_residual`      →  `take_residual`  (n,) uint64 per version and owner
+    sum         dealer → owner       `Dealer.sum`           →  `take_sum`       (s,) uint64 per opening
+    opening     party → coordinator  `contribution`         →  `opened`         (s,) uint64 per opening
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 CHUNK = 1 << 12
-"""Records whose shares of Fourier terms are expanded at once, so that they stay in the second-level cache."""
+"""Records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
 KEPT = 2
 """Versions that a participant remembers."""
 EARLY = "columns were asked for before their set-up"
@@ -72,12 +72,10 @@ class _State:
 class Member:
     """One party of a run on shares.
 
-    roles : public. name : of this party. streams : of this session. noise : draws in this process.
-    n_records : n.
-    labels : (n,) True or 1 for y = 1, at the label party.
-
-    coin : of the session, which the dealer does not know. It chooses the rows that are opened to check the dealer. None opens
-        rows that the dealer can guess, and requires no check.
+    roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
+    n_records : n. labels : (n,) True or 1 for y = 1, at the label party.
+    coin : the session's coin, unknown to the dealer. It chooses the rows that are opened to check the dealer. None opens rows
+        that the dealer can guess, and requires no check.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class Member:
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:
-        """Begin a set-up of columns. Its number is larger than the last one's. Call this before its first `masked_columns`."""
+        """Begin a set-up of columns, before the first `masked_columns`. number : larger than in the last set-up."""
         if number <= self._setup:
             raise PrivacyError(
                 "columns need a new set-up number: the same masks would reveal the difference of the columns"
@@ -163,7 +161,7 @@ class Member:
     def take_terms(self, version: Version, words: Words | Iterator[Words]) -> None:
         """Take the dealt shares of the Fourier terms, (n + S, 2K), as the holder `Roles.supplied`.
 
-        words : all rows, or an iterator of some rows at a time, which `share` reads.
+        words : all rows, or an iterator over parts of them, which `share` reads.
         """
         self._state(version).fourier_terms = iter([words]) if isinstance(words, np.ndarray) else words
 
@@ -198,7 +196,7 @@ class Member:
     def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
         """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
 
-        They mask no record. A holder has to have shared its residuals before.
+        They mask no record. A holder calls `share` first.
         """
         state = self._state(version)
         if state.masks_opened is None or (self.holds and state.rows_opened is None):
@@ -212,7 +210,7 @@ class Member:
     def check_dealt(self, version: Version) -> None:
         """Check all opened rows, as the label party; raise PrivacyError if the dealer dealt a wrong one.
 
-        Without it, the label party contributes to no opening at this version.
+        Before this check, the label party contributes to no opening at this version.
         """
         state = self._state(version)
         found = state.opened | {self.name: self.opened_rows(version)}

@@ -1,7 +1,7 @@
 """Noise that several participants add to one sum, and the cost of its rounding in δ.
 
-Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m, and the dealer adds it with s² ≥ kσ²/m. Take away the noise of any k
-parties, or that of the dealer: the rest still has variance at least σ². A sum of rounded Gaussians is not one rounded Gaussian.
+Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m; the dealer's s² is at least kσ²/m. Without the noise of any k parties,
+or without the dealer's, the rest still has variance at least σ². A sum of rounded Gaussians is not one rounded Gaussian.
 The guarantee of the Gaussian mechanism therefore holds at δ + (1 + e^ε)·N·τ for N opened numbers. For H rounded Gaussians of at
 least s steps, τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1. For every run that `deviations` admits, the addition to δ is below
 10^−34000 (docs/mathematics.md, "Noise of several parties").
@@ -57,7 +57,7 @@ def drawn(noise: NoiseSource, key: ReleaseKey, who: str, deviation: float, size:
 
 
 def _root_above(square: Fraction) -> float:
-    """Return a double whose square is at least `square`, within a few units in the last place of the smallest one."""
+    """Return a double whose square is at least `square`, within a few units in the last place of the smallest such double."""
     root = math.sqrt(square)
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)

@@ -1,7 +1,7 @@
 """The coordinator's part of an opening: check the words of all parties, add them up, decode the sum and check its range.
 
-Guarantee. Every party has committed to its words before any party discloses them, so no words depend on those of others. A
-sum that data and noise do not explain is not released.
+Guarantee. Every party has committed to its words before any party discloses them, so no party can adapt its words to others.
+A sum that data and noise do not explain is not released.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 
 
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
-    """Return the words that a party disclosed; PrivacyError for different words from those that it committed to."""
+    """Return the words that a party disclosed; PrivacyError if they differ from the words that it committed to."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
         raise FederationError(f"{party!r} answered a message of an opening with an unexpected reply")
     if committed(party, session, contribution) != commitment:
@@ -50,9 +50,11 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
 
 
 def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
-    """Return the noised sum in steps, (s,) int64: a release. Without the words of any one party, the rest is uniform.
+    """Return the noised sum in steps, (s,) int64: a release.
 
-    The value of the sum is g_q times the result, with g_q = Bits.step(c_q). words : {party: `Member.contribution`}.
+    The value of the sum is g_q times the result, with g_q = Bits.step(c_q). The words of all parties but any one are uniform.
+
+    words : {party: `Member.contribution`}.
     largest : `largest_sum` of the opening; a sum beyond it raises PrivacyError.
     """
     if set(words) != set(roles.parties):

@@ -1,4 +1,4 @@
-"""Names of sealed parcels in a call of the federation, where parcels travel as vectors beside the body."""
+"""Names of sealed parcels in a call of the federation, which carries them as vectors beside its body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
 
 
 def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
-    """Return the sealed parcels of a call as they arrived, in order. Raises FederationError for vectors with other names."""
+    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
         raise FederationError("a request arrived with vectors that are no sealed parcels")

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Base of all requests. session : its name, new in every run and attempt."""
+    """Base of all requests. session : name of the session, new in every run and attempt."""
 
     session: str
 
 
 class Meet(Request):
-    """Make a new session, with new keys, and forget the last one."""
+    """Start a new session with new keys, and forget the last one."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ class StateRecords(Request):
 
 
 class CheckRecords(Request):
-    """Compare the parties' numbers of records with that of `Begin`. Until then, the dealer deals nothing."""
+    """Compare the parties' numbers of records with that of `Begin`. The dealer deals nothing before this check."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class CheckRecords(Request):
 class SetUp(Request):
     """Cap and round the party's own columns, and mask them for the holders.
 
-    number : of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
+    number : number of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
     blocks : {party: ((start, stop), ...)}, the blocks that will be opened.
     """
 
@@ -117,7 +117,7 @@ class TakeColumns(Request):
 class MaskAngles(Request):
     """Mask the angles of the party's own part of the margins.
 
-    w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin; None: none.
+    w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin, or None.
     """
 
     version: Version
@@ -141,7 +141,7 @@ class ShareResidual(Request):
 
 
 class Toss(Request):
-    """Draw the coin of the session, which chooses the rows of Fourier terms that are opened to check the dealer."""
+    """Draw the session's coin: random bytes that choose the rows of Fourier terms to open, as a check of the dealer."""
 
     __slots__ = ()
 
@@ -154,14 +154,14 @@ class TakeToss(Request):
 
 @dataclass(frozen=True, slots=True)
 class OpenRows(Request):
-    """Compute the holder's share of the residuals, and open rows of Fourier terms that mask no record to the label party."""
+    """Compute the holder's share of the residuals, and disclose to the label party the rows that mask no record."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRows(Request):
-    """Check the opened rows of a version. The label party contributes to no sum before."""
+    """Check the opened rows of a version. The label party contributes to no sum before this check."""
 
     version: Version
 
@@ -206,7 +206,7 @@ class TakeProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class DealProducts(Request):
-    """Deal the dealer's part of all products between two parties, with its noise. key : of the release."""
+    """Deal the dealer's part of all products between two parties, with its noise. key : key of the release."""
 
     key: ReleaseKey
 
@@ -215,9 +215,9 @@ class DealProducts(Request):
 class ContributeProducts(Request):
     """Book the release of all products, then return a commitment to the party's words.
 
-    They are the words of the products with every other party, and the own block.
+    The words belong to its products with every other party, and to its own block.
 
-    query : the piece under which the release is charged.
+    query : request part under which the release is charged.
     """
 
     query: Backward
@@ -225,7 +225,7 @@ class ContributeProducts(Request):
 
 
 class Disclose(Request):
-    """Disclose the words that the party committed to last, once. The coordinator asks when all parties have committed."""
+    """Disclose the words of the last commitment, once. The coordinator asks after all parties have committed."""
 
     __slots__ = ()
 
@@ -239,9 +239,9 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Words of an opening, little-endian uint64, block after block. Without the words of any one party they are uniform.
+    """One party's words of an opening, little-endian uint64, block after block.
 
-    nonce : 32 random bytes of the commitment.
+    The words of all parties but any one are uniform. nonce : 32 random bytes of the commitment.
     """
 
     words: bytes

@@ -1,7 +1,7 @@
 """Numbers as words modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
 
-Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data, and fills at most a
-sixteenth of the ring: `within` refuses all other sums, which no data and noise explain. With the result of `caps`, the
+Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. It fills at most a
+sixteenth of the ring, and `within` refuses all sums that data and noise cannot explain. With the result of `caps`, the
 contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
 """
 
@@ -31,18 +31,18 @@ RESIDUAL_BITS = COEFFICIENT_BITS + TERM_BITS
 LARGEST_TOTAL = 40
 SMALLEST_TOTAL = 34
 DRAW = 16
-"""Largest draw that is expected, in deviations: a draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
+"""Largest expected draw, in deviations: a draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
 LARGEST_DEVIATION = 1 << 48
 RESERVED_BITS = 4
 RANGE = 1 << (63 - RESERVED_BITS)
-"""Bound on the magnitude of an opened sum. A uniform word is below it with a probability of 2^-RESERVED_BITS."""
+"""Bound on the magnitude of an opened sum. A uniform word is below it with probability 2^-RESERVED_BITS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
     """Bits after the binary point of an opened sum: F = FX + FC + FT.
 
-    columns : FX, the bits of the columns, from 8 to 14, so that a scaled column fits in int16.
+    columns : FX, the bits of the columns, from 8 to 14. A scaled column then fits in int16.
     """
 
     columns: int
@@ -83,15 +83,15 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
 
 
 def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
-    """Return True if the range of every noised sum is below 2^59: n·R·2^FX + 16·Σs, Σs ≤ (√m + √(k/m))·2^48."""
+    """Return True if every noised sum stays below 2^59: n·R·2^FX + 16·Σs, Σs ≤ (√m + √(k/m))·2^48."""
     return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < RANGE
 
 
 def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
-    """Return n·contribution + 16·Σs, the largest magnitude of a sum in steps that data and noise explain.
+    """Return n·contribution + 16·Σs, the largest magnitude that data and noise explain, in steps of a sum.
 
-    contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs, of all contributors of noise.
-    Honest participants exceed it with a probability of at most 2^-188 per contributor and number, so at most 2^-170 in a run
+    contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs over all contributors of noise.
+    Honest participants exceed it with probability at most 2^-188 per contributor and number, so at most 2^-170 in a run
     that opens N numbers with N(m + 1) ≤ 2^18 (docs/mathematics.md, "Decoding").
     """
     return n_records * contribution + math.ceil(DRAW * deviations)

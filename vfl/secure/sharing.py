@@ -1,4 +1,4 @@
-"""Public facts of one run on shares. Every participant derives them from the job and n by itself."""
+"""Public facts of one run on shares. Every participant derives them from the job and n, without messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SAME = 1e-9
 class Sharing:
     """Roles, bits and caps of a run of logistic regression on shares.
 
-    bits : of an opened sum. places : of all series that the run may use. residual : R, the bound on an integer residual over
-        these series.
+    bits : bits of an opened sum. places : places of all series that the run may use.
+    residual : R, the bound on an integer residual over these series.
     squares : {party: its share of the squared cap}. fine : True for a series with more terms, which has less bias.
-    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes columns as
-        large as the largest |x̃|, so runs stay far below it.
+    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes that every
+        entry is as large as the largest |x̃|, so runs stay far below it.
     multiplier : least σ/Δ of the planned releases.
     versions : number of models at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
@@ -56,7 +56,7 @@ class Sharing:
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes that the run sends at most: those of the series with the most terms."""
+        """Return the largest number of bytes that the run may send: the cost of the series with the most terms."""
         return self.costs[max(self.costs)].total
 
     @property
@@ -74,7 +74,7 @@ class Sharing:
         return caps(cap, self.residual, self.squares)
 
     def deviations(self, party: str, cap: float, sigma: float) -> Deviations:
-        """Return the contributors' deviations of a sum over a party's columns, in its steps. cap : C. sigma : of the event."""
+        """Return the contributors' deviations for a sum over a party's columns, in steps. cap : C. sigma : σ of the event."""
         from vfl.secure.noise import deviations  # loads the code that draws noise
 
         step = self.bits.step(self.caps(cap)[party])
@@ -90,7 +90,7 @@ class Sharing:
             raise PrivacyError("the coordinator asked for a sum with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
-        """Return the place of the series for margins of this magnitude; `margin` in the job takes precedence."""
+        """Return the place of the series for margins of this magnitude; a `margin` in the job takes precedence."""
         return chosen(self.secure.margin or needed, fine=self.fine)
 
     def stated(self) -> dict[str, Any]:
@@ -129,10 +129,11 @@ class GramSharing:
     """Roles, bits and caps of one release of all products of columns on shares.
 
     Guarantee. An entry between two parties has noise from both of them and the dealer, each with half of the charged variance.
-    So at least the charged noise stays unknown to the dealer, and to any parties that pool what they saw without one owner.
+    So at least the charged noise stays unknown to the dealer. The same holds for any parties that pool what they saw, unless
+    both owners are among them.
 
     sigma : σ of the event. widths : {party: number of its columns, including a label}.
-    bits : of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
+    bits : bits of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
     label_scale, label_centre : t and c of the label t(y − c), the last column of its party.
     """
 

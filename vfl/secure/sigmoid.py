@@ -1,4 +1,4 @@
-"""The logistic function as a short Fourier series, and the integer tables that shares of residuals are computed with.
+"""The logistic function as a short Fourier series, and the integer tables for shares of residuals.
 
 Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number. The series is
 periodic, so this bound holds for all margins and hence for every w.
@@ -62,7 +62,7 @@ class Series:
 
     @property
     def rounding(self) -> float:
-        """Return E, a bound on the error of a residual that is due to rounded tables.
+        """Return E, a bound on a residual's error from rounded tables.
 
         With errors e of P or Q and e′ of C or S, at most h steps each, a term changes by at most
         2^FC |c_f| h √2 + 2^FT h √2 + 2h² steps of 2^−26, since |sin| + |cos| ≤ √2.
@@ -119,11 +119,11 @@ SERIES: tuple[Series, ...] = (
         0.50099,
     ),
 )
-"""All series, ordered by margin, then by number of terms. A run refers to a series by its place here."""
+"""All series, ordered by margin, then by number of terms. A run refers to a series by its place in this tuple."""
 
 
 def chosen(needed: float, *, fine: bool = False) -> int:
-    """Return the place of the first series with V ≥ needed, or of the last; `fine` prefers more terms at one V."""
+    """Return the place of the first series with V ≥ needed, else of the last series; `fine` prefers more terms at equal V."""
     fitting = [place for place, series in enumerate(SERIES) if series.margin >= needed] or [len(SERIES) - 1]
     margin = SERIES[fitting[0]].margin
     equal = [place for place in fitting if SERIES[place].margin == margin]
@@ -141,7 +141,7 @@ def residual_bound(places: Iterable[int] | None = None) -> int:
 
 
 def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the magnitude to which each party clamps its part of a margin; None without a clamp.
+    """Return {party: magnitude to which it clamps its part of a margin}; None for no clamp.
 
     If Σ reach > V, each party clamps its part to V·reach_q/Σ reach, so a margin stays within ±V. Without the clamp, the sign
     of a margin beyond L/2 would flip, and a confident margin near L/2 would get the residual of an undecided one. A clamp
@@ -166,7 +166,7 @@ def error(series: Series, parties: int, spread: float) -> float:
 
 @lru_cache(maxsize=1)
 def fine_sine() -> npt.NDArray[np.int64]:
-    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. It is equal on every machine: no entry is near a half-integer."""
+    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. No entry is near a half-integer, so every machine returns the same."""
     quarter = np.rint(2.0**FINE * np.sin(np.arange(ANGLES // 4 + 1) * (2.0 * math.pi / ANGLES))).astype(np.int64)
     half = np.concatenate([quarter, quarter[-2:0:-1]])
     return np.concatenate([half, -half])

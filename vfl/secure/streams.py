@@ -2,7 +2,7 @@
 
 Guarantee. For everyone without its seed, a stream is uniform and independent of every other stream, up to the security of
 X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so no stream masks two
-texts. `Streams` refuses a name that was used before, use in a forked process, and copies.
+texts. `Streams` refuses names that were used before, and refuses to be copied or used in a forked process.
 
     seed of a pair       vfl.security.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
     key of a stream      HKDF-SHA256(seed, info = name), 32 bytes for AES-256 in counter mode from 0
@@ -80,8 +80,8 @@ class Stream:
 class Streams:
     """Streams of one participant with every other participant, in one session.
 
-    Guarantee. `once` refuses a name that it returned before, so that no mask is used twice in a session. It cannot be
-    pickled, and a forked process cannot use it.
+    Guarantee. `once` refuses a name that was used before, so no mask is used twice in a session. Streams cannot be pickled,
+    and a forked process cannot use them.
 
     run : identifier of the run; part of every name.
     seeds : {participant: seed shared with it}, 32 bytes each, new in every session.
@@ -98,7 +98,7 @@ class Streams:
         raise TypeError("Streams hold seeds and cannot be pickled or copied")
 
     def once(self, other: str, *name: str | int) -> Stream:
-        """Return the stream of that name, from its beginning. Raises PrivacyError if the name was used before."""
+        """Return the stream with that name, from its beginning. Raises PrivacyError if the name was used before."""
         key = self._key(other, name)
         mark = key[:16]  # the key is pseudorandom: equal marks mean equal names
         if mark in self._used:
@@ -110,13 +110,13 @@ class Streams:
         return Stream(key)
 
     def reserve(self, other: str, *name: str | int) -> None:
-        """Note that the mask of `again` now masks its text. Raises PrivacyError if it masked a text before."""
+        """Record that the mask returned by `again` is now in use. Raises PrivacyError if it was used before."""
         self.once(other, "again", *name)
 
     def again(self, other: str, *name: str | int) -> Stream:
         """Return a stream that may be read repeatedly, to remove one mask, but never to mask another text.
 
-        For the masks of columns: the name includes the number of the set-up and so determines the text.
+        It serves the masks of columns: their name includes the number of the set-up and so determines the text.
         """
         return Stream(self._key(other, ("again", *name)))
 
@@ -132,7 +132,7 @@ class Streams:
 def zero_share(streams: Streams, own: str, parties: Iterable[str], name: Name, count: int) -> Words:
     """Return the party's share of zero, (count,) uint64. The shares of all parties add up to 0 modulo 2^64.
 
-    All shares but one are uniform for everyone who lacks the seeds of two parties, including the dealer and the coordinator.
+    All shares but one are uniform for everyone who lacks the seeds of two parties. The dealer and the coordinator lack them.
 
     parties : all parties, including `own`. All of them call this with the same name.
     """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Version:
     """One model at which residuals are shared.
 
-    model : `digest_of` the whole model. attempt : 0, plus one for each repetition with new masks.
-    place : of the series in vfl.secure.sigmoid.SERIES.
+    model : `digest_of` the whole model. place : place of the series in vfl.secure.sigmoid.SERIES.
+    attempt : 0, plus one for each repetition with new masks.
     """
 
     model: str
@@ -37,8 +37,8 @@ class Version:
 class Opening:
     """One noised sum Σ_i Q_ij r_i over a block of one owner.
 
-    owner : party with the columns. start, stop : the block among its columns. key : of the release, new in every attempt.
-    setup : number of the set-up of columns. version : of the residuals.
+    owner : party with the columns. start, stop : the block among its columns. version : version of the residuals.
+    key : key of the release, new in every attempt. setup : number of the set-up of columns.
     """
 
     owner: str
