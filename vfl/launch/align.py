@@ -1,4 +1,4 @@
-"""`align`: the records that all parties have, found as a step by itself; its n is remembered for `vfl plan`."""
+"""`align`: find the records that all parties have, before any training, and keep their number n for `vfl plan`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ def align(
     again: bool = False,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Aligned:
-    """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
+    """Align the records of the job's parties by private set intersection; no party learns an id that it does not hold.
 
     A party whose data are a file keeps its index for later runs of the job. Those runs start training at once, and refuse
-    to start if the file has changed. An interrupted alignment continues where it stopped. If every party still holds the
-    index of an alignment of the same files, that alignment is used again: each party compares its file and its ids with
-    what it kept.
+    to start if the file has changed. An interrupted alignment continues where it stopped. An alignment of the same
+    files is reused if every party still holds its index: each party compares its file and its ids with the index.
 
     data, at : as for `train`. vfl.Source(source, index=FOLDER) names the folder for a party's index.
-    again : make a new alignment in any case. watch : called with the progress.
+    again : True makes a new alignment even if one can be reused. watch : callback for the progress.
 
     Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
     """
@@ -73,9 +72,9 @@ def align(
 
 
 def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federation | None = None) -> int | None:
-    """Return n of the last alignment of the same parties, id columns and paths by this user; None if there was none.
+    """Return n of this user's last alignment of the same parties, id columns and paths; None if there was none.
 
-    federation : across whose organisations the records were aligned, under the owners' names of their sources.
+    federation : federation whose organisations aligned the records; `sources` then holds the owners' names of their sources.
 
     The files may have changed since. A run then refuses them until they are aligned again.
     """
@@ -89,7 +88,7 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
 
 
 def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation: Federation | None) -> None:
-    """Write n, which is public, to this user's own place; a failure to write it does not fail the alignment."""
+    """Write n, which is public, to this user's index folder; the alignment succeeds even if this fails."""
     path = _memory(job, sources, federation)
     if path is None:
         return
@@ -101,7 +100,7 @@ def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation
 
 
 def _memory(job: Job, sources: Mapping[str, Any], federation: Federation | None) -> Path | None:
-    """Return the file that remembers n; None unless every party's data are a file, or known by an owner's name."""
+    """Return the path of the file that keeps n; None unless every party's data are a file or a federation is given."""
     if federation is not None:
         named = {party: sources.get(party, "") for party in job.partition.parties}
         parts = list(job.ids.items()), job.id_kind, federation.digest, list(named.items())

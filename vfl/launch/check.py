@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from coordinator.federation.link import Link
 
 PINGS = 5
-"""Round trips that are measured; the fastest counts, since others waited for something else too."""
+"""Number of round trips to measure. The fastest counts, since slower ones include other waits."""
 PAYLOAD = 8 << 20
-"""Bytes of the answer that measures the throughput; half a second at 128 Mb/s."""
+"""Size in bytes of the answer that measures the throughput; it takes half a second at 128 Mb/s."""
 SKEW_SECONDS = 60.0
-"""A clock that is off by more is worth a remark: dates in certificates and ledgers would be wrong."""
+"""Clock error above which a user is told: dates in certificates and ledgers would be wrong."""
 ANSWER_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
 
@@ -29,7 +29,7 @@ PAUSE_SECONDS = 1.0
 class LinkReport:
     """One party's link, as the coordinator sees it.
 
-    why : why the party is not there, '' if it is. skew : its clock minus ours, in seconds, known to half a round trip.
+    why : reason why the party is not connected, '' if it is. skew : seconds, its clock minus ours, ± half a round trip.
     round_trip : seconds. throughput : bytes per second from the party to the coordinator.
     """
 
@@ -44,7 +44,7 @@ class LinkReport:
 def check_links(
     federation: str | os.PathLike[str], *, identity: str | os.PathLike[str] | None = None, seconds: float = 30.0
 ) -> Iterator[LinkReport]:
-    """Listen as the coordinator, and yield a report on each party in its order, once it is there or `seconds` are over."""
+    """Listen as the coordinator; yield a report on each party in order, once it connects or `seconds` have passed."""
     from coordinator.federation.gathering import Gathering  # imports gRPC
 
     read = read_federation(federation)
@@ -65,9 +65,9 @@ def check_coordinator(
     identity: str | os.PathLike[str] | None = None,
     seconds: float = 30.0,
 ) -> float:
-    """Return the seconds in which party `name` reached the coordinator, and both accepted each other's key.
+    """Return the seconds that party `name` took to reach the coordinator, until both accepted each other's key.
 
-    Raises FederationError if the coordinator does not answer in time, or shows another key than the pinned one.
+    Raises FederationError if the coordinator does not answer in time, or shows a key different from the pinned one.
     """
     from vfl.wire.streams import obstacle
 

@@ -1,4 +1,4 @@
-"""`evaluate`: exact measures of a saved model on new records, without privacy for them."""
+"""`evaluate`: exact measures of a saved model on new records, which get no privacy protection."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def evaluate(
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
-    at : as for `predict`, with the same measures to the bit. On Ray the label party adds the parts and returns sums. Across
-        organisations each party applies its part of the model to its own source, and the label party adds and returns sums.
+    at : as for `predict`, with the same measures to the bit. On Ray and across organisations each party applies its part of
+        the model to its own source; the label party adds the parts of the margins and returns sums.
 
-    Policies are asked before any data are opened; the label party's must allow `labels`.
+    Every owner's policy is checked before any data are opened; the label party's must allow `labels`.
 
-    Raises ConsentRefused, which names the rule, and as `train`.
+    Raises ConsentRefused, which names the rule, and the errors of `train`.
     """
     require_result(result)
     if why := result.altered():

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 UNNAMED = ""
 """Name of the default source."""
 STOPPING_SECONDS = 3.0
-"""Time for the party to end after a request to stop. Its book needs none: every charge is on disk before its noise is drawn."""
+"""Seconds for the party to end after a request to stop. No charge can be lost: each is on disk before its noise is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Everything that `vfl join` checked before it connects. The dealer has neither sources nor a policy."""
+    """Checked arguments of `vfl join`. The dealer has neither sources nor a policy."""
 
     federation: Federation
     identity: Identity
@@ -53,7 +53,7 @@ def prepare(
     index: str | os.PathLike[str] | None = None,
     shards: int = 1,
 ) -> Joining:
-    """Return what `join` needs, checked; opens no data and no connection. Raises SpecificationError."""
+    """Check the arguments of `join` and return them; open no data and no connection. Raises SpecificationError."""
     require("shards", shards, "a whole number of at least 1", fits=type(shards) is int and shards >= 1)
     read = read_federation(federation)
     if name == read.coordinator.name:
@@ -82,7 +82,7 @@ def prepare(
 
 
 def _sources(data: Any) -> dict[str, Any]:
-    """Return {name: source}; a source without a name is that of UNNAMED."""
+    """Return {name: source}; a single source gets the name UNNAMED."""
     named = dict(data) if isinstance(data, dict) else {UNNAMED: data}
     for name in named:
         if not isinstance(name, str):
@@ -114,21 +114,19 @@ def join(
 ) -> None:
     """Take part in a federation as its member `name`, for any number of jobs, until `stop` is set or Ctrl-C.
 
-    The owner's policy is asked before any data are opened, for training, alignment, prediction and evaluation alike. The
-    party connects to the coordinator and opens no port. It reconnects whenever the connection breaks. The federation's dealer
-    joins without data and policy.
+    Training, alignment, prediction and evaluation all check the owner's policy before they open any data. The party connects
+    to the coordinator and opens no port. It reconnects whenever the connection breaks. The federation's dealer joins without
+    data and policy.
 
-    federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}, of which the coordinator
-        may choose by name; '' is the one it gets without choosing. No path ever comes from the coordinator.
-    policy : path of the owner's policy file (parties.consent). Across organisations it must accept the setting of who sees
-        what, trust = ["trusted"].
+    federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}. The coordinator chooses
+        one by name, never by path; '' is the default source.
+    policy : path of the owner's policy file (parties.consent). Across organisations it must accept trust = ["trusted"].
     identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
-    cores : for alignment and training; None takes all. index : folder for the index of aligned records; None takes this
-        user's (parties.alignment.index).
-    shards : ranges of rows in which a prediction or an evaluation reads the data, one after another. The process holds the
-        columns of one range at a time, and every margin is the same to the bit. Databases and installed sources are refused
-        with shards.
-    watch : called with every event (vfl.federation.events), from another thread.
+    cores : number of cores for alignment and training; None takes all. index : folder for the index of aligned records; None
+        takes this user's folder (parties.alignment.index).
+    shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
+        one range at a time. Margins do not depend on it, to the bit. Databases and installed sources cannot have shards.
+    watch : callback for every event (vfl.federation.events), called from another thread.
 
     Returns once stopped. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
     """

@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 FEW, RECORDS, COLUMNS, PASSES, TIMES = 200, 200_000, 6, 4, 3
 TRIPS = 20
 LARGE = 5_000_000
-"""Length of vectors that no cache holds."""
+"""Length of a vector that no processor cache can hold."""
 SECONDS = 60.0
 PRESETS = Machine()
 
 
 class Echo:
-    """Actor that returns a copy of a vector, through shared memory if the machine has it: a party without columns."""
+    """Actor that stands for a party without columns: it returns a copy of a vector, in shared memory if available."""
 
     def __init__(self) -> None:
         self._borrower, self._lender = Borrower(), Lender()
 
     def answer(self, given: Any) -> Any:
-        """Return the vector as a party returns its own: copied out of lent memory, and lent."""
+        """Return the vector as a party would: copy it out of borrowed memory, then lend the copy."""
         view = self._borrower.borrow(given) if isinstance(given, Lent) else None
         return given if view is None else self._lender.lend(view.copy())
 
     def process(self, job: Job, table: Any) -> tuple[float, float]:
-        """Return the bytes of memory of a worker that has loaded a few records, and the processor seconds that it has used."""
+        """Load a few records; return this worker's memory in bytes and its processor time in seconds."""
         from parties.actor import PartyActor  # the cost of importing it is part of what is measured
 
         party = PartyActor(job, "a")
@@ -56,13 +56,13 @@ class Echo:
         return resident(), time.process_time()
 
     def warmup(self) -> float:
-        """Return the processor seconds that the first run in this process takes more than later ones."""
+        """Return the extra processor seconds of the first run in this process, compared with later runs."""
         first, *later = _run_seconds(*_simulated(FEW))
         return max(first - min(later), 0.1 * first)
 
 
 def resident() -> float:
-    """Return the bytes of memory of this process, with its share of common pages; the preset if the system reports none."""
+    """Return this process's memory in bytes, with its share of common pages; the preset if the system does not report it."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -73,9 +73,9 @@ def resident() -> float:
 def measure(*, ray: bool = True) -> Machine:
     """Return this machine's constants.
 
-    Those between nodes stay presets, since one machine cannot measure them, and so do those of organisations and of shards.
+    Constants between nodes keep their presets, since one machine cannot measure them; so do those of organisations and shards.
 
-    ray : start a local Ray too, which takes some seconds; without it, its constants are the presets.
+    ray : True starts a local Ray too, which takes seconds; False keeps the presets of Ray's constants.
     """
     found: dict[str, float] = {
         **_training(),
@@ -87,7 +87,7 @@ def measure(*, ray: bool = True) -> Machine:
 
 
 def _least(run: Callable[[], object], clock: Callable[[], float] = time.process_time, times: int = TIMES) -> float:
-    """Return the least seconds of several calls, after one that is not counted. Other programs can only add time."""
+    """Return the seconds of the fastest of several calls, after a warm-up call. Other programs can only add time."""
     run()
     taken = []
     for _ in range(times):
@@ -118,14 +118,14 @@ def _simulated(n: int) -> tuple[Job, dict[str, Any]]:
     job = Job(
         partition=FeaturePartition(held, label=("b", "y")),
         bounds=dict.fromkeys(names, (-1.0, 1.0)),
-        privacy=Privacy(epsilon=1.0, delta=1e-9, noise=SeededNoise(0)),  # of random numbers, which nothing protects
+        privacy=Privacy(epsilon=1.0, delta=1e-9, noise=SeededNoise(0)),  # random data need no protection
         solver=SkGD(passes=PASSES),
     )
     return job, table
 
 
 def _run_seconds(job: Job, table: dict[str, Any]) -> list[float]:
-    """Return the processor seconds that the rounds of each of several runs took in this process."""
+    """Return the processor seconds of all rounds of a run in this process, for each of several runs."""
     taken = []
     for _ in range(TIMES):
         begun = ended = 0.0

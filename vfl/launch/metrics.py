@@ -20,7 +20,7 @@ REQUEST_SECONDS = 5.0
 
 
 class Unmetered:
-    """Meters that nobody reads."""
+    """Sink that discards all metrics."""
 
     def add(self, name: str, amount: float) -> None:
         """Do nothing."""
@@ -33,16 +33,16 @@ _served: list[Metrics] = []
 
 
 def meters() -> Metrics | Unmetered:
-    """Return the metrics that this process serves, or a sink that nobody reads."""
+    """Return the metrics that this process serves, or a sink that discards them."""
     return _served[-1] if _served else Unmetered()
 
 
 class Metrics:
     """Counters and gauges, which anybody who reaches the address can read while this context is open.
 
-    counters, gauges : {name: what it counts}. A counter is served under its name with `_total`. labels : of every number.
+    counters, gauges : {name: help text}. A counter is served as NAME_total. labels : {label: value}, added to every number.
 
-    Implements coordinator.telemetry.Meters. Raises SpecificationError for an address that is none, OutputError for one that
+    Implements coordinator.telemetry.Meters. Raises SpecificationError for a malformed address, OutputError for one that
     cannot be served.
     """
 

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
-"""Shares by which the classes' μ is lowered, tried in order until all their plans together fit the budget."""
+"""Fractions by which each class's μ is lowered, tried in order until the plans of all classes together fit the budget."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneVsRest:
-    """One result per class.
+    """Results of one-vs-rest training, one per class.
 
     epsilon, delta : the guarantee of all results together, composed exactly; inf and 0 without privacy. The certificate of
         each result covers that result alone.
@@ -85,8 +85,8 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     """Return one job per class, class k against the rest, and the ε of all their releases together at the job's δ.
 
     All models are trained on the same records, and replacing one record may change its label in all of them. The releases
-    therefore compose: of K classes, each gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with releases that are not
-    Gaussian get less, as their accountant requires. ε is inf without privacy.
+    therefore compose, and each of K classes gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with non-Gaussian releases get
+    less, as their accountant requires. ε is inf without privacy.
 
     Raises SpecificationError, and PrivacyError when no division of the budget fits.
     """
@@ -129,11 +129,11 @@ def train_one_vs_rest(
     key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> OneVsRest:
-    """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
+    """Train one model per class against the rest; all together have the job's (ε, δ)-DP guarantee for every record.
 
-    job : without `classes`. data and others : as for `train`. There is no output folder; save each result instead.
+    job : a job without `classes`. data and others : as for `train`. There is no output folder; save each result instead.
     classes : all labels that may occur, from public knowledge; any other label is refused before training starts.
-    n_records : n, public. It fixes every plan before the first release; data with a different n are refused.
+    n_records : public number of records, n. It fixes every plan before the first release; data with a different n are refused.
 
     A job that aligns records aligns them once. If the call fails, every party keeps the index.
 
@@ -183,7 +183,7 @@ def _noised(privacy: Any, number: int) -> Any:
 
 
 def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
-    """Return all releases. Splits of different runs count separately: after a new alignment they may differ."""
+    """Return the releases of all plans. Splits of different runs count separately: a new alignment may change them."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
 
 

@@ -34,10 +34,10 @@ class Predictions:
     """Predictions of a model for new records.
 
     margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
-    probabilities : (n,) of the positive class; None unless the loss is logistic or multinomial.
+    probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
     classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () elsewhere.
-    ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
-    rows : {party: rows in its data} where rows were joined; None elsewhere. Only the participants of an alignment learn
+    ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
+    rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn
         these sizes: do not publish them.
     """
 
@@ -66,7 +66,7 @@ class Predictions:
     def to_pandas(self) -> Any:
         """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids.
 
-        With multinomial loss every class has a column of each, 'probability[class]' and 'margin[class]'.
+        With multinomial loss every class has two columns, 'probability[class]' and 'margin[class]'.
         """
         try:
             import pandas as pd
@@ -100,13 +100,13 @@ def predict(
 
     model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
-        The [prediction] of an owner's policy is asked where the party runs, before any data are opened (parties.consent).
-    at : as for `train`, with the same predictions to the bit; None is this process, which reads all data and compares ids in
+        Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
+    at : as for `train`, with the same predictions to the bit. None is this process, which reads all data and compares ids in
         the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party are
-        read and applied in ranges: by one actor per range, or in this process one range after another. Across organisations
-        `model` is a result, whose parts are sent to their parties. Margins of single parties travel sealed to the adding
-        party; this process receives the sums, and the ids where there are any.
-    watch : called with the progress of the alignment.
+        read in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is a
+        result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
+        process receives the sums, and the ids where there are any.
+    watch : callback for the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
@@ -150,7 +150,7 @@ def _followed(
     parties: tuple[str, ...],
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
-    """Return the predictions that end the events; show the progress of an alignment to `watch`."""
+    """Return the predictions, which come last of the events; pass the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
     for event in events:
         if isinstance(event, Aligned):

@@ -1,4 +1,4 @@
-"""Warning for jobs that take rows in the order of their files, though the files have a column of ids.
+"""Warning for jobs that match records by row number although their files have an id column.
 
 If such files are shuffled, the model is meaningless and no released number reveals it. The check reads only the names of
 columns.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
-    """Return the warning if a file has a column that is named like an id and not a feature of the job.
+    """Return the warning if a file has a column that is named like an id and that the job does not use.
 
     files : {party: path, or a text file with its format}; paths that are not files on this machine are ignored.
     """

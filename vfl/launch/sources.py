@@ -1,4 +1,4 @@
-"""The source of each party: given one by one, or split from one table to simulate the parties."""
+"""Data sources of the parties: one given per party, or one table that is split to simulate the parties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def data_of(job: Job, environment: Environment) -> Any:
-    """Return the data to train on, with their owners' rules: {party: source}, or one table that is read here to simulate."""
+    """Return the training data with their owners' rules: {party: source}, or one table, read here, for a simulation."""
     policies, indexes = environment.policies, environment.indexes
     if environment.table is None:
         return {p: Source(given, policies.get(p), indexes.get(p)) for p, given in environment.data.items()}
@@ -62,7 +62,7 @@ def in_memory(data: Any) -> bool:
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
-    """Return {party: its source as it was named}: its own, or the one table of all parties for each."""
+    """Return {party: its source as given}: its own source, or the one table of all parties."""
     if is_by_party(partition, data):
         return {party: data[party] for party in partition.parties if party in data}
     return dict.fromkeys(partition.parties, data)
@@ -74,12 +74,12 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
 
 
 def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, here: bool = False) -> None:
-    """Ask every owner's policy about the job before one file of all parties is opened here. Raises ConsentRefused.
+    """Check the job against every owner's policy before one file of all parties is opened here. Raises ConsentRefused.
 
-    Parties that have sources of their own ask by themselves, where they open them.
+    A party with its own source checks its policy itself, where it opens the source.
 
-    here : all parties compute in this process, so that its policies are theirs: ask them whatever the data are.
-    others : jobs on the same data that run too; the owners' books must have room for all of them together.
+    here : True if all parties compute in this process; then every policy is checked, for any kind of data.
+    others : further jobs on the same data; the budgets of the owners must cover all jobs together.
     """
     from parties.book import require_room
     from parties.loading import consented

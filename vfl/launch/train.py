@@ -1,4 +1,4 @@
-"""`train`, `stream` and `resume`: a job and its data in, a result out."""
+"""`train`, `stream` and `resume`: train a job on its data and return the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stream(
     ledger: str | Path | Ledger | None = None,
     warm_start: Result | str | Path | None = None,
 ) -> Iterator[Event | Result]:
-    """Train, and yield the plan, the reservation, a record of every round, and at last the result. See `train`.
+    """Train, and yield the plan, the reservation, an event per round, and finally the result. See `train`.
 
     If the job aligns records, the progress and the outcome of the alignment come first.
     """
@@ -65,23 +65,23 @@ def train(
     data : {party: source}, each loaded by its own party, or one table of all columns, to simulate. A source is a path to CSV,
         Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse
         matrix whose columns are in the partition's order; or a function that returns one of these, which the party calls
-        (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds its owner's policy file, and the folder
-        for its index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
-    at : where the run happens: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
-        tables in memory in this process, and opens other sources by actors on a local Ray. All give the same model for the
-        same seeded noise.
+        (parties.sources.opening.open_source). vfl.Source(source, policy, index) adds the owner's policy file, and the folder
+        for the party's index: the run uses the index of an earlier `vfl.align` if the files have not changed since.
+    at : place of the run: vfl.InProcess(...) or 'inprocess', vfl.Ray(...) or 'ray', or vfl.Federated(FILE). None keeps
+        tables in memory in this process, and opens other sources in actors on a local Ray. All places give the same model
+        for the same seeded noise.
     ledger : file that keeps the budget of the job's data set, or vfl.Ledger(...) for one on a network file system.
     output : a new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
         a data set keeps its budget there too. None leaves nothing on disk.
     key : file of the Ed25519 key that signs the certificate. None signs with this user's own key, made on first use
         (vfl.security.signatures), if there is an `output`; otherwise the certificate is unsigned.
-    watch : called with the progress and outcome of the alignment, if there is one, the plan, the reservation, and every
-        round. None issues the plan's warnings as vfl.PrivacyWarning.
+    watch : callback for events: the progress and outcome of an alignment, the plan, the reservation, and every round. None
+        issues the plan's warnings as vfl.PrivacyWarning.
     warm_start : a result, or the folder of a run, to start from instead of the constant model (vfl.launch.warm_start). A
-        released model costs nothing; the records of this job are charged as without it.
+        released model costs no budget, and the charges of this job do not change.
     environment : plain values to keep in the log for `vfl resume`.
 
-    From the second private run of a process that no ledger counts, a vfl.PrivacyWarning states the ε of all of them.
+    If a process makes several private runs without a ledger, a vfl.PrivacyWarning states their total ε.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
@@ -96,9 +96,9 @@ def train(
 
 
 def kept_of(settings: Settings, at: At) -> dict[str, Any]:
-    """Return what the log of a run keeps of its settings, besides the budget.
+    """Return the settings of a run that its log keeps besides the budget.
 
-    A federation that was given opened has no file by which `vfl resume` could find it.
+    A federation that was passed as an open object has no file from which `vfl resume` could read it.
     """
     kept: dict[str, Any] = {"policies": settings.arrangement.policies, "indexes": settings.arrangement.folders}
     kept["allow_network_file_system"] = settings.budget.allow_network_file_system
@@ -107,7 +107,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run: its own, except for what is given anew."""
+    """Return place, data and arrangement of a resumed run: those in its log, unless the arguments replace them."""
     place, data, policies, indexes = located(parties, data, site_of_log(kept) if at is None else at)
     policies, indexes = {**(kept.get("policies") or {}), **policies}, {**(kept.get("indexes") or {}), **indexes}
     return place, data, Arrangement(policies=policies, folders=indexes)
@@ -116,7 +116,7 @@ def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At)
 def _begin(
     job: Job, settings: Settings, folder: Path, *, kept: dict[str, Any], watch: Watch, signer: SigningKey | None
 ) -> Result:
-    """Train with a log in `folder`, from which an interrupted run is resumed, and save the result there."""
+    """Train, log to `folder` so that the run can be resumed, and save the result there."""
     budget = settings.budget
     if budget.ledger is None and job.dataset is None:
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
@@ -145,7 +145,7 @@ def resume(
     key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Result:
-    """Go on with an interrupted run, from the releases in its log; a finished run is only loaded.
+    """Continue an interrupted run from the releases in its log; load a finished run.
 
     Releases that were charged and lost stay charged: the run may end with fewer releases, never with more budget. It
     needs the same data and the same ledger. With seeded noise the model is the same to the bit.

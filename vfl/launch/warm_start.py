@@ -22,8 +22,8 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
 
     A released model is public, so it costs no budget. Its coefficients are taken in original units, so bounds may differ.
 
-    Raises SpecificationError for a model of other columns or of another loss, and OutputError for a model that its certificate
-    does not state.
+    Raises SpecificationError if the model has different columns or another loss, OutputError if its certificate does not
+    match it.
     """
     if model is None:
         return job

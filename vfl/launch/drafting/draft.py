@@ -1,11 +1,12 @@
-"""`draft`: the text of a job file for some data files. Every value that was read from the data stands in a comment.
+"""`draft`: write a job file for some data files. Every value that was read from the data stands in a comment.
 
-The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
-questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
-guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
-text files by their beginning, and the loss by the label's cells. The draft declares these and the kind of each column. A single
-cell may decide them, so the draft names them in `read_from_data`, and certificates say NOT PRIVATE, until the owner confirms
-that they are publicly known. The draft shows cells: only the owner of the files should see it.
+vfl refuses the draft until somebody declares these values, in the file or by answers to questions at a terminal: a range or a
+list of categories that was read from the records reveals something about them, so no guarantee could rest on it.
+
+The draft itself declares the label, found by its name; the ids, by their names or the overlap of their cells; the format of
+text files, by their beginning; the loss, by the label's cells; and the kind of each column. A single cell may decide them, so
+the draft lists them in `read_from_data`. Certificates say NOT PRIVATE until the owner confirms that they are publicly known.
+The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MANY = 50
-"""A text column with more distinct values is taken for free text, and dropped."""
+"""Largest number of distinct values in a text column; with more it is taken for free text and dropped."""
 FEW = 10
-"""A label of more different numbers is taken for a number, and not for classes."""
+"""Largest number of classes in a numeric label; with more distinct values it is taken for a number."""
 FEWEST = 3
-"""Largest number of different texts among numbers that are taken for marks of missing cells."""
+"""Largest number of distinct texts in a column of numbers that are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -68,9 +69,10 @@ IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient"
 class Question:
     """A declaration that only a person can make.
 
-    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : its name.
+    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : name of the column.
     shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label: all columns.
-        For 'read': the declarations that the records decided, in words. The answer is what remains of them, '""' for none.
+        For 'read': the declarations that the records decided, in words. The answer lists those that are not public knowledge,
+        '""' if there are none.
     """
 
     about: str
@@ -87,7 +89,7 @@ class Found:
     """Summary of a column's cells.
 
     kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
-    values : the first distinct cells as text, one more than MANY if there are more. empty : whether a text has no characters.
+    values : the first distinct cells as text, at most MANY + 1. empty : True if a text cell has no characters.
     """
 
     kind: str
@@ -121,7 +123,7 @@ class Found:
 
 
 def numbers_in(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
-    """Return the cells that are not missing as float64; None if one is no number. spec : the format of a text file."""
+    """Return the cells that are not missing as float64; None if one is not a number. spec : the format of a text file."""
     cells = cells.drop_null()
     if spec is not None:
         return numbers_of(cells, spec)
@@ -170,7 +172,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
 def _again(
     names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found], spec: Csv | None
 ) -> dict[str, Found]:
-    """Read columns again that turned out to hold text after their first values were taken for numbers."""
+    """Read again, as text, the columns whose first values looked like numbers and later ones did not."""
     texts = {name: Found("text") for name in textual}
     dated = set(textual) if spec is not None else set()
     for batch in batches:
@@ -209,7 +211,7 @@ def draft(
     sources : {party: path, or a text file with its format}; the format of others is recognised.
     label : 'column' or 'party.column'; None looks for a usual name, then asks.
     ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
-    weight, exposure : columns of the label's owner that hold the weights and the exposures of the records; None for none.
+    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None for none.
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the data set in a ledger, for the job. ledger : its file.
     ask : answers questions (`Question`); None leaves comments instead.
@@ -287,9 +289,9 @@ def draft(
 def _decided(
     sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: Found | None, *, by_cells: bool
 ) -> str:
-    """Return the declarations of a draft that its records decided, in words. by_cells : whether shared cells chose the ids.
+    """Return, in words, the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
-    Classes that were declared decide the loss in place of the cells. A plain text file was recognised as such, too.
+    Declared classes decide the loss in place of the cells. Plain text files count, since their format was recognised too.
     """
     decided = ["the kinds of the columns"]
     if label is not None and not any(line.startswith("classes = ") for line in class_lines):
@@ -302,7 +304,7 @@ def _decided(
 
 
 def _read_lines(decided: str, ask: Ask) -> list[str]:
-    """Return the declaration of all that the records decided, with its explanation; [] if it is confirmed as public."""
+    """Return the lines of `read_from_data` with an explanation; [] if the answer confirms that all of it is public."""
     answer = ask(Question("read", "", _text(decided)))
     if answer == '""':
         return []
@@ -314,7 +316,7 @@ def _read_lines(decided: str, ask: Ask) -> list[str]:
 
 
 def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | None) -> list[str]:
-    """Return the table of a text file with its format, and the words for it."""
+    """Return the TOML table of a text file and its format, with a comment that describes the format."""
     said = f"  # {'; '.join(known)}" if known else ""
     lines = ["", f"[data.{_key(party)}]{said}", f"path = {_text(_relative(spec.path, folder))}"]
     for name, value in spec.options().items():
@@ -324,7 +326,7 @@ def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | No
 
 
 def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask) -> tuple[str, str, str]:
-    """Return party and column of the label, and how it was found; the column is '' if none has a usual name."""
+    """Return party and column of the label, and how it was found; the column is '' if no column has a usual name."""
     held = [(party, column) for party, columns in found.items() for column in columns]
     if given is None:
         for name in LABELS:
@@ -434,7 +436,7 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
 
 
 def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return {'weight' or 'exposure': column} of those given; raise SpecificationError for a column that cannot be one."""
+    """Return {'weight' or 'exposure': column} for the given columns; raise SpecificationError for an unfit one."""
     factors: dict[str, str] = {}
     for role, name in given.items():
         if name is None:
@@ -465,7 +467,7 @@ def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str
 
 
 def _loss(label: Found | None, class_lines: Sequence[str]) -> str:
-    """Return the loss that fits a label: by its declared classes if there are some, else by its cells."""
+    """Return the loss that fits a label, by its declared classes if there are some, else by its cells."""
     classes = next((line for line in class_lines if line.lstrip("# ").startswith("classes = ")), None)
     if classes is not None:
         return "logistic" if len(tomllib.loads(classes.lstrip("# "))["classes"]) == 2 else "multinomial"
@@ -480,7 +482,7 @@ def _binary(found: Found) -> bool:
 
 
 def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
-    """Return the classes of the label."""
+    """Return the lines that declare the classes of the label."""
     if found is None:
         return []
     lines = []
@@ -513,7 +515,7 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
 
 
 def _marked(key: str, question: Question, ask: Ask, note: str = "") -> str:
-    """Return the declaration that was answered, or a comment with what the records suggest."""
+    """Return the declaration in the answer, or a comment with the value that the records suggest."""
     return _line(key, question.shown, ask(question), note)
 
 
@@ -531,8 +533,8 @@ def _names(owned: Mapping[str, list[str]], *others: tuple[str, str]) -> dict[tup
 def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping[str, Found], ask: Ask) -> list[str]:
     """Return the tables of declarations.
 
-    columns : {name: (its party, its name there, what its cells look like)}, the features.
-    beside : {name: what its cells look like} of the label, the weights and the exposures, which need bounds only.
+    columns : {feature: (its party, its name there, summary of its cells)}.
+    beside : {name: summary of its cells} for the label, the weights and the exposures, which need bounds only.
     """
     numeric = {
         c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
@@ -574,7 +576,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
 
 
 def _codes(column: str, found: Found) -> list[str]:
-    """Return the question whether a column of few whole numbers holds codes, as a comment."""
+    """Return a comment that asks if a column of few distinct whole numbers holds codes."""
     if (
         not 2 <= len(found.values) <= FEW
         or _binary(found)
@@ -650,7 +652,7 @@ def _key(text: str) -> str:
 
 
 def _relative(path: str | Path, folder: Path | None) -> str:
-    """Return a path as the job file states it: relative to its folder, or absolute where that is shorter."""
+    """Return the path for the job file: relative to its folder, or absolute where that is shorter."""
     if ADDRESS in str(path):
         return str(path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named

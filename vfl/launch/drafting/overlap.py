@@ -1,6 +1,7 @@
-"""Search for the columns by which files may be joined, for `vfl init`: their cells are distinct, and several files share them.
+"""Search for join columns, for `vfl init`: columns with distinct cells that several files share.
 
-It compares cells in the clear. Only somebody who may read all the files can use it; a job aligns by private set intersection.
+The search compares cells in the clear, so its user must be allowed to read all the files. A job, in contrast, aligns records
+by private set intersection.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LEAST = 0.05
-"""Share of the smaller file's cells that the other file must have too."""
+"""Smallest share of the smaller file's cells that the other file must have too."""
 FEWEST = 10
-"""Cells that two files must share: fewer may be chance."""
+"""Smallest number of cells that two files must share: fewer may be chance."""
 
 
 def distinct_cells(party: str, source: Any, columns: Sequence[str]) -> dict[str, pa.Array]:
-    """Return {column: its cells as text} of the columns whose cells are all there and all different; whole numbers or text."""
+    """Return {column: its cells as text} for columns of whole numbers or text whose cells are distinct and never missing."""
     if not columns:
         return {}
     opened: Any = open_source(source, dict.fromkeys(columns, "text"), party=party)
@@ -30,7 +31,7 @@ def distinct_cells(party: str, source: Any, columns: Sequence[str]) -> dict[str,
     for batch in opened.batches(list(columns)):
         for column in list(chunks):
             cells = _as_text(batch.column(column))
-            # Most columns repeat a cell early, and are looked at no further.
+            # Most columns repeat a cell early and are dropped here.
             if cells is None or cells.null_count or pc.count_distinct(cells).as_py() < len(cells):
                 del chunks[column]
             else:
@@ -54,7 +55,7 @@ def _as_text(cells: pa.Array) -> pa.Array | None:
 
 
 def overlap(first: pa.Array, second: pa.Array) -> float:
-    """Return the share of the first cells that are among the second."""
+    """Return the share of the cells in `first` that are also in `second`."""
     return float(pc.mean(pc.is_in(first, value_set=second)).as_py() or 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Recognition of a text file's format for `vfl init`, in words that its owner can check.
+"""Recognition of a text file's format for `vfl init`, described in words that its owner can check.
 
-No job is read this way: the draft states the format, and from then on it is a declaration (vfl.csv). Only the owner of the file
-may recognise it, since a single field can decide what is found.
+Only drafts use it. The draft states the format, which is then a declaration (vfl.csv). Only the owner of a file may run it on
+the file, since a single field can decide the format.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SAMPLE = 1 << 20
-"""Bytes of the beginning of a file from which delimiter, quotes and numbers are recognised."""
+"""Number of bytes at the beginning of a file from which delimiter, quotes and numbers are recognised."""
 LINES = 5000
 ENCODINGS = ("utf-8", "cp1252", "latin-1")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "bars"}
 MARKS = ("?", "-", "--", ".", "*", "n/a", "n.a.", "N.A.", "na", "k.A.", "k. A.", "#NV", "nil", "NIL")
-"""Fields that may stand for a missing number, beside vfl.csv.MISSING."""
+"""Fields that may stand for a missing number, in addition to vfl.csv.MISSING."""
 NUMBERS: tuple[tuple[str, str | None], ...] = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", "'"), (".", "’"), (",", "'")),
     *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
 )
-"""Decimal signs with the characters between groups of digits, the plainest first."""
+"""Decimal signs, each with its separator between groups of digits; the plainest come first."""
 DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
     *(f"{date} {time}" for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M", "%H:%M:%S")),
     *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y"),
 )
-"""Formats of dates beside ISO, which needs no declaration."""
+"""Formats of dates besides ISO, which needs no declaration."""
 _NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break spaces"}
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """source : path, or the file with its format. said : the format, in words; empty for a plain file."""
+    """Recognised format. source : path, or the file with its format. said : the format in words; empty for a plain file."""
 
     source: str | Csv
     said: tuple[str, ...] = ()
 
 
 def recognise(source: str | Path | Csv) -> Recognised:
-    """Return a text file with the format that it seems to have; any other source, and a declared format, as they are.
+    """Return a text file with its recognised format; return any other source, and a declared format, unchanged.
 
-    A file that cannot be read is returned as it is: opening it reports the error.
+    A file that cannot be read is returned unchanged: opening it reports the error.
     """
     if isinstance(source, Csv):
         return Recognised(source)
@@ -70,7 +70,7 @@ def recognise(source: str | Path | Csv) -> Recognised:
 
 
 def is_recognised(source: str | Path | Csv) -> bool:
-    """Return True if the content of a source decides its format: a text file without a declared format."""
+    """Return True for a text file without a declared format, whose content therefore decides its format."""
     path = str(source)
     return not (isinstance(source, Csv) or ADDRESS in path or path.lower().endswith(TYPED) or Path(path).is_dir())
 
@@ -123,7 +123,7 @@ def _encoding(path: str) -> str:
 
 
 def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list[str]]]:
-    """Return the delimiter and quote that cut most lines into as many fields as the header has, and the rows."""
+    """Return the delimiter and quote for which most lines have as many fields as the header, and the rows."""
     best: tuple[tuple[bool, float, int], Csv, list[list[str]]] | None = None
     for delimiter in DELIMITERS:
         for quote in ('"', "'"):
@@ -143,7 +143,7 @@ def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list
 
 
 def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
-    """Return 2 if fields are enclosed in this quote, and none in the usual one, else 0."""
+    """Return 2 if some fields are enclosed in this quote and no field in the usual one, else 0."""
     fields = [field.strip() for line in lines[:200] for field in line.rstrip("\r\n").split(delimiter)]
     enclosed = sum(len(field) > 1 and field[0] == field[-1] == quote for field in fields)
     usual = sum(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
@@ -151,9 +151,9 @@ def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
 
 
 def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | None, list[str], bool]:
-    """Return decimal sign, digit groups, marks of missing cells, and True if the sign is unsure.
+    """Return decimal sign, separator of digit groups, marks of missing cells, and True if the sign is unsure.
 
-    The form is the one that makes numbers of most columns, the plainest of several.
+    The form is the one under which most columns are numbers; among equals, the plainest.
     """
     held = [[field for field in column if field not in MISSING] for column in columns]
     clean = [[field for field in column if field not in MARKS] for column in held]
@@ -169,7 +169,7 @@ def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | N
 
 
 def _dates(columns: Iterable[list[str]]) -> tuple[str | None, bool]:
-    """Return the format that makes dates of most columns, None if there is none, and True if another one does as well."""
+    """Return the format under which most columns are dates, or None, and True if another format fits as many."""
     texts = [[field for field in column if field not in MISSING] for column in columns]
     texts = [fields for fields in texts if fields and all(any(c.isdigit() for c in field) for field in fields)]
     fits = {form: sum(all(_is_date(field, form) for field in fields) for fields in texts) for form in DATES}

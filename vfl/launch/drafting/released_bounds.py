@@ -1,4 +1,4 @@
-"""Bounds of a draft that are released where the records lie, instead of read off them or declared."""
+"""Release of a draft's bounds with differential privacy, instead of a declaration or a value read from the records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 LABEL = "no label"
 LARGEST = 1e300
-"""Largest size of a cell; infinite cells become this large."""
+"""Largest absolute value of a cell; infinite cells are set to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBounds:
     """Bounds that were released for a draft.
 
-    bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which none were found.
+    bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which no bounds were found.
     epsilon, delta : an upper bound on the cost of all parties' releases together.
     charged : ledger and data set, '' if no ledger counts the cost.
     """
@@ -52,7 +52,7 @@ class ReleasedBounds:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The release in words."""
+        """Description of the release in words."""
         cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
         counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
         said = [
@@ -86,15 +86,15 @@ def release_bounds(
 ) -> ReleasedBounds:
     """Release the open bounds of a draft's numeric columns: (ε, δ)-DP for every record of every party under replace-one.
 
-    Each of k parties with open bounds pays ε/k, and δ/k of δ = 1/n², in a release of its own (`vfl.private_bounds`), so that
-    the costs add up to at most ε even for a record that all have. Missing cells count as 0. The number of rows of each
-    file becomes public. The guarantee takes the draft as public: it found in the cells which columns are numeric, as the
-    outcome's `lines` state.
+    Each of k parties with open bounds makes its own release (`vfl.private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
+    add up to at most ε even for a record that all parties hold. Missing cells count as 0. The number of rows of each file
+    becomes public. The guarantee takes the draft as public, although the draft found the numeric columns by their cells; the
+    outcome's `lines` say so.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
-    ledger, dataset : where the releases are charged; the data set has a cap there. Both None: nothing counts the cost.
+    ledger, dataset : ledger and its capped data set to charge; if both are None, nothing counts the cost.
 
-    Raises SpecificationError if no bounds are open, or if one of ledger and dataset is missing, and as `private_bounds` does.
+    Raises SpecificationError if no bounds are open, or if only one of ledger and dataset is given; else as `private_bounds`.
     """
     require_number("--private-bounds", epsilon)
     require_ledger(ledger, dataset)
@@ -138,7 +138,7 @@ def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
 
 
 def open_bounds(text: str) -> dict[str, dict[str, str]]:
-    """Return {party: {its column: the column's name in the draft}} of a draft's open bounds."""
+    """Return {party: {its column: the column's name in the draft}} for the columns whose bounds a draft leaves open."""
     open_ = {key.strip() for key in left_in(text).get("[bounds]", [])}
     wanted = {json.loads(key) if key.startswith('"') else key for key in open_}
     parties: Mapping[str, Sequence[str]] = tomllib.loads(text)["partition"]["parties"]
@@ -150,7 +150,7 @@ def open_bounds(text: str) -> dict[str, dict[str, str]]:
 
 
 def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
-    """Return the columns as float64, and a label of zeros, which a release of bounds does not read."""
+    """Return the columns as float64, with a label column of zeros that a release of bounds does not read."""
     opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
     if isinstance(opened, SparseSource):
         raise opened.origin.error("has no names of columns: write its job by hand")
