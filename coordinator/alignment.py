@@ -31,9 +31,9 @@ READ_SECONDS = 3600.0
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
     """Align the records of all parties; yield progress. An index that all parties still hold is reused.
 
-    required : the index of a run that has begun. A new index would put the records in another order.
+    required : True once a run has begun with the index: a new one would put the records in another order and is refused.
 
-    Raises DataError for ids of different kinds or without a common one, and FederationError when the hashes differ.
+    Raises DataError for ids of different kinds or without a common id, and FederationError if the hashes differ.
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
     for party, greeting in greetings.items():
@@ -83,7 +83,7 @@ def _positions(
         stage = "own ids" if number == 0 else f"others' ids, {number} of {len(steps) - 1}"
         yield Aligning(done, total, stage)
         made = dict.fromkeys(parties, 0)
-        # All sets are on their way before a party multiplies, since it answers one message after another.
+        # Request all sets before any multiplication: a party answers messages in order, so later requests would wait.
         sets = {
             owner: _set_of(transport, owner, holders[owner], party, sizes)
             for party, owner in step.items()
@@ -114,7 +114,7 @@ def _positions(
     yield Aligning(done, total, "comparing")
     if not is_large(list(sizes.values())):
         return intersect({owner: _points(transport, owner, holder, sizes) for owner, holder in holders.items()})
-    # One set at a time is in this process.
+    # Hold only one of the large sets at a time.
     return joined({q: bucketed(_points(transport, q, holder, sizes), q) for q, holder in holders.items()})
 
 

@@ -139,10 +139,9 @@ def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str,
 class Coordinator:
     """Runs one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
 
-    expand : send every Descend as its parts.
+    expand : True to send every Descend as its parts.
     faults : policy on lost parties.
-    margins : makes the margins from labels, split, n, the number of margins per record, the vectors with the labels, and the
-        type of the margins in sweeps.
+    margins : function from (labels, split, n, margins per record, targets, type of margins in sweeps) to the margins.
     """
 
     def __init__(
@@ -221,7 +220,7 @@ class Coordinator:
         yield Made()
         if reservation is None:
             return Outcome(plan, w, None, findings, left=tuple(left))
-        # A filter bounds ε by the reservation only: state all of it where releases could decide how much was made.
+        # A privacy filter bounds ε only by the whole reservation: state all of it if releases decided how many followed.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
@@ -250,7 +249,7 @@ class Coordinator:
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
     ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
-        """Yield the events of `run`, then its return value, for transports without return values of generators."""
+        """Yield the events of `run`, then its return value, for callers that cannot receive a generator's return value."""
         outcome = yield from self.run(job, budget, log)
         if outcome is not None:
             yield outcome

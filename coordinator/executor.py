@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """A party was lost during a query, which gave no result; its charges stay.
+    """Raised when a party is lost during a query. The query gives no result; its charges stay.
 
     lost : the party and the cause. charges : charges of the attempt.
     """
@@ -48,20 +48,19 @@ class Executor:
 
     A failure after the charge leaves the release charged. This class retries nothing, because a second attempt is a
     second release. A caller that repeats a query after `Unanswered` makes a new attempt, with its own noise and charge,
-    on the margins from before the query. Seeded noise repeats itself to the bit, so there the repetition is the same
-    release.
+    on the margins from before the query. Seeded noise is identical in each attempt, so all attempts make the same release.
 
     margins : the state that queries read and change: margins, or the iterate alone (coordinator.states.state).
-    reservation : of the budget; None for a run without privacy, which charges nothing.
-    noise : for queries that the coordinator answers itself; None uses the operating system's.
+    reservation : the reserved budget; None for a run without privacy, which charges nothing.
+    noise : noise source for queries that the coordinator answers itself; None for the operating system's.
     unnoised : kinds of query that the job declares to be released without noise; other releases without noise are
         refused.
     expand : send the parts of a Descend one by one, for a setting without Descend.
-    split : names the public split into parts that queries work on; None if every query works on all records.
-    attempts : attempt number per round, above 0 where an earlier process may have made the release.
-    earlier : number of charges per round that earlier processes made.
-    reload : returns `margins` to the start of the run after a part of them was lost; None if nothing can be lost.
-    held : True if the transport holds all releases of the pass that an earlier process charged, and asks nobody for them again.
+    split : name of the public split into parts that queries work on; None if every query works on all records.
+    attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
+    earlier : function from a round to the number of charges that earlier processes made.
+    reload : function that resets `margins` to the start of the run after a part was lost; None if nothing can be lost.
+    held : True if the transport already holds all releases of the pass that an earlier process charged.
     """
 
     def __init__(
@@ -104,10 +103,10 @@ class Executor:
     def replay(
         self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
     ) -> None:
-        """Repeat what a query of an earlier process did to the margins; nothing is released or charged.
+        """Repeat the changes that a query of an earlier process made to the margins. Nothing is released or charged.
 
         gone : parties that were given up later. They are not asked, and a later query undoes their changes.
-        margins : False if a later reset undid its change of Xw. Vectors that are kept under a name are repeated all the same.
+        margins : False if a later reset undid the change of Xw. Changes of vectors kept under a name are always repeated.
         """
         key = ReleaseKey(self._round)
         self._count_earlier(query)
@@ -129,7 +128,7 @@ class Executor:
         raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
     def give_up(self, query: Query, party: str) -> None:
-        """Count a query that stays unanswered by a party. Later queries differ from the plan, so they get keys of their own."""
+        """Count a query that a lost party never answers. Later queries differ from the plan, so they get new keys."""
         self._left.add(party)
         self._count_earlier(query)
         self._folds.replayed(query)
@@ -138,9 +137,9 @@ class Executor:
         self._n_given_up += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return the released values and the charges; raise `Unanswered` if a party or a part of the state is lost meanwhile.
+        """Return the released values and the charges; raise `Unanswered` if a party or a part of the state is lost.
 
-        A state of which a part was lost is rebuilt first, from the values that were released. That releases nothing.
+        If an earlier query lost a part of the state, first rebuild it from released values, which releases nothing.
         """
         if self._stale:
             try:
@@ -187,7 +186,7 @@ class Executor:
         self._effects.append((again, key))
 
     def _undone(self, lost: PartyLost, before: Any) -> PartyLost:
-        """Undo a failed query; return the loss of the state in place of `lost` if the state was lost too."""
+        """Undo a failed query; return `lost`, or the StateLost if the state was lost too."""
         try:
             if isinstance(lost, StateLost):
                 raise lost
@@ -198,9 +197,9 @@ class Executor:
         return lost
 
     def _rebuild(self) -> None:
-        """Load the state again and repeat what the answered queries did to it. Nothing is released or charged.
+        """Load the state again and repeat the changes of all answered queries. Nothing is released or charged.
 
-        Raises StateLost where that would draw noise again under a charge that was used: only `vfl resume` may.
+        Raises StateLost if that would draw noise again under a used charge: only `vfl resume` may do so.
         """
         charged = any(isinstance(again, Local) and again.events() for again, _ in self._effects)
         if self._reload is None or (charged and self._noise.private):
@@ -214,7 +213,7 @@ class Executor:
         self._stale = False
 
     def _count_earlier(self, query: Query) -> None:
-        """Note once per round the charges of earlier processes for a query of a pass: they are spent."""
+        """Count the charges of earlier processes for a query of a pass as spent, once per round."""
         if self._counted < self._round:
             self._counted = self._round
             if paid_by_pass(query) is not None and (charges := self._earlier(self._round)):

@@ -1,4 +1,4 @@
-"""A prediction or an evaluation at the coordinator: parts of margins pass to one party, which adds them."""
+"""Prediction and evaluation at the coordinator: the parties send their parts of the margins to one party, which adds them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 LOAD_SECONDS = 3600.0
 ID_BYTES = 1 << 10
-"""Bytes of one id in JSON, at most."""
+"""Largest size of one id in JSON, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Predicted:
     """Outcome of a prediction, in the order of the adding party's rows.
 
-    ids : of the records; None without any. margins : (n,) float64, or (n, K).
+    ids : ids of the records; None if they have none. margins : (n,) float64, or (n, K).
     """
 
     job: Job
@@ -94,7 +94,7 @@ def evaluate(
 def _applied(
     transport: MessageTransport, job: Job, *, aligns: bool
 ) -> Generator[Aligning | Aligned, None, tuple[str, int]]:
-    """Have the parties compute, and pass their parts to the one that adds up; return it and the number of records."""
+    """Have the parties apply their parts and send them to the adding party; return that party and the number of records."""
     parties, receiver = transport.parties, job.partition.receiver(transport.parties)
     if len(parties) > 1:
         transport.exchange_keys(salted=aligns)

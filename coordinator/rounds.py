@@ -26,13 +26,12 @@ class Round:
     """Record of one answered query: its releases and its charges.
 
     number : running number of the query, from 0.
-    kind : name of the query; LEFT where a party was given up over it: then nothing was released.
+    kind : name of the query; LEFT if a party was given up during it, and nothing was released.
     parties : the parties that answered.
-    resets : True if it rebuilt Xw, so that no earlier query matters to the margins.
-    released : the values that they released.
+    resets : True if the query rebuilt Xw, so that the margins depend on no earlier query.
+    released : the parties' released values.
     charges : ((key, event), ...), the charges with their keys.
-    seconds : from the charge to the last reply. The only field that is not released, because time may depend on data; it
-        is for operators.
+    seconds : time from the charge to the last reply, for operators. It is the only field that may depend on unreleased data.
     refused : True if the budget left to a resumed run did not cover the query, so that nothing was released.
     products : releases of later queries that were opened and charged with this one (vfl.secure.gram), for the log of the run.
     """
@@ -72,12 +71,12 @@ LEFT = "Left"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """All releases of a run are made. The run is settled when the watcher asks for the next event."""
+    """Event: all releases of a run are made. The run is settled when the next event is requested."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """Releases of the first queries of a run, from an earlier process; None for a refused query.
+    """Log of an earlier process of a run: the releases of its queries, None for a refused query.
 
     charged : the keys of the charges of each query.
     rebuilt : number of the last query that rebuilt Xw.
@@ -85,7 +84,7 @@ class Log:
     left : {number of the query: the party that was given up during it}.
     flags : the flags of that process, for the certificate.
     resumed : True if there was an earlier process.
-    products : of the query that released them, see `Round`.
+    products : products as in `Round`, from the query that released them.
     """
 
     released: tuple[Released | None, ...] = ()
@@ -106,15 +105,15 @@ def rounds(
     sealed: bool = False,
     recovery: Recovery | None = None,
 ) -> Generator[Round | Lost, None, tuple[Ended, bool]]:
-    """Run a schedule to its end and yield one record per query; return its result, and whether the budget lasted.
+    """Run a schedule to its end and yield one record per query; return its result, and True if the budget lasted.
 
     log : releases of the first queries in an earlier process. The schedule receives them, and nothing is released again.
     sealed : leave the answers out of the records, because they are not noised.
     recovery : policy for lost parties; None ends the run at the first loss.
 
-    Lost releases stay charged, so the budget of a run may end early. Then BudgetExceeded is thrown into the schedule,
-    which may return its current result or yield another query. The loss of a party that is given up is thrown too; a
-    schedule that does not handle it ends the run.
+    Lost releases stay charged, so the budget may run out early. Then BudgetExceeded is thrown into the schedule, which may
+    return its current result or yield another query. The PartyLost of a party that is given up is thrown too; a schedule
+    that does not handle it ends the run.
     """
     log = log or Log()
     query, lasted = next(schedule), True
@@ -143,7 +142,7 @@ def rounds(
         except StopIteration as end:
             return end.value, lasted
         except BudgetExceeded as error:
-            # A plan that does not cover its own run is a defect, never to be smoothed over.
+            # Without losses or a resumption, the plan must cover its run: a shortfall is a defect, so raise it.
             if not (log.resumed or execute.lost_any):
                 raise
             lasted = False

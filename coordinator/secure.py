@@ -74,7 +74,7 @@ MOST_TERMS = 16
 
 
 class Centred(NamedTuple):
-    """Public model on centred columns. w : {party: (p,)}. needed : V that its coefficients need. reach : {party: reach_q}."""
+    """Public model on centred columns. w : {party: (p,)}. needed : magnitude of its margins. reach : {party: reach_q}."""
 
     w: Mapping[str, Vector]
     needed: float
@@ -84,8 +84,8 @@ class Centred(NamedTuple):
 class SecureTransport:
     """Transport of a run on shares. It wraps a transport of queries and requests.
 
-    iterate : the public model at which gradients are computed. plan : of the run.
-    products : `newly_opened` of an earlier process of the run. They are not opened again.
+    iterate : the public model at which gradients are computed. plan : plan of the run.
+    products : result of `newly_opened` in an earlier process of the run. These products are not opened again.
     """
 
     def __init__(self, inner: MessageTransport, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
@@ -122,7 +122,7 @@ class SecureTransport:
         raise PrivacyError("under trust='secure', the coordinator may not ask for labels")
 
     def together(self, party: str) -> Collection[str]:
-        """Return the participants that are lost together with this one, which is the first of them."""
+        """Return the participants that are lost together with this one; this one comes first."""
         return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -163,9 +163,9 @@ class SecureTransport:
         return {block.party: Reply((scale * column[block.coordinates],)) for block, scale in parts}
 
     def newly_opened(self) -> Released:
-        """Return products that were opened since the last call: row j of the symmetric matrix from its diagonal on.
+        """Return the products opened since the last call: entry j is row j of the symmetric matrix from its diagonal on.
 
-        The release of the first piece has paid for all of them. Whoever keeps them can go on with the pass in another process.
+        The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
         """
         new, self._new = self._new, ()
         return new
@@ -355,7 +355,7 @@ class SecureTransport:
         self._waiting.append(posted)
 
     def _disclosed(self) -> dict[str, Words]:
-        """Return the words of all parties. Each has committed to its own before any is disclosed."""
+        """Return the words of all parties. Each party commits to its words before any party discloses."""
         parties, session = self._roles.parties, self._session
         commitments = self._collected()
         for party in parties:
@@ -370,7 +370,7 @@ class SecureTransport:
 
 
 def _symmetric(rows: Released) -> Vector:
-    """Return the matrix of `newly_opened`."""
+    """Return the symmetric matrix from its rows as in `newly_opened`."""
     gram = np.zeros((len(rows), len(rows)))
     for j, row in enumerate(rows):
         gram[j, j:] = gram[j:, j] = row

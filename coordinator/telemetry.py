@@ -1,6 +1,6 @@
 """Metrics and log lines of a run for its operators: job and round, never data, residuals, ids or scores.
 
-The times in them are of work on records. No guarantee covers what a time reveals, so they are no part of a run's results.
+Times may depend on records, and no guarantee covers them, so they are not part of a run's results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("vfl.run")
 
 
 class Meters(Protocol):
-    """Sink for numbers, by the names of COUNTERS and GAUGES."""
+    """Sink for metrics, named as in COUNTERS and GAUGES."""
 
     def add(self, name: str, amount: float) -> None:
         """Add to a counter."""
@@ -50,9 +50,9 @@ class Meters(Protocol):
 class Telemetry:
     """Reports the events of a run.
 
-    A timer reports the latest rounds while the run stands still, because its caller pauses or because a query takes long.
+    A timer reports the latest rounds while the caller pauses or a query takes long.
 
-    job, run : tags of every line. traffic : of the run so far.
+    job, run : tags of every log line. traffic : counts of bytes and seconds of the run so far.
     """
 
     def __init__(self, job: str, run: str, meters: Meters, traffic: Traffic) -> None:
@@ -108,7 +108,7 @@ class Telemetry:
 
     def _report_latest(self) -> None:
         with self._lock:
-            if self._rounds:  # otherwise they were reported while this thread waited for the lock
+            if self._rounds:  # 0 if they were reported while this thread waited for the lock
                 self._report(self._latest)
 
     def _report(self, number: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Counts of what passes between the coordinator and the parties, for metrics and benchmarks."""
+"""Counts of the bytes and seconds of exchanges between the coordinator and the parties, for metrics and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Traffic:
 
     inline : largest size, in bytes, of labels and limits that travel with every query instead.
     n_bytes : size of the vectors sent and received so far.
-    party_seconds : time of the parties' answers so far, counting the slowest of each query.
+    party_seconds : time of the parties' answers so far; only the slowest answer of each query counts.
     """
 
     def __init__(self, inline: int = 0) -> None:
@@ -42,7 +42,7 @@ class Traffic:
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
 
     def forget(self, party: str) -> None:
-        """Count labels and limits again for a party that was started anew, since it keeps none."""
+        """Forget the vectors that a restarted party held, so that its labels and limits count again."""
         for own in [own for own in self._kept if own[0] == party]:
             del self._kept[own]
 
@@ -50,7 +50,7 @@ class Traffic:
         return self.first(party, name, constant) or constant.nbytes <= self._inline
 
     def first(self, party: str, name: str, constant: Vector | float) -> bool:
-        """Return True unless the party already keeps this value, a vector or the number that it follows from."""
+        """Return True unless the party already keeps this value. A number stands for the vector computed from it."""
         known = self._kept.get((party, name))
         self._kept[party, name] = constant
         return not (known is constant or (isinstance(constant, float) and known == constant))

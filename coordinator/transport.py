@@ -1,10 +1,10 @@
-"""Transport between the coordinator and the participants: one way in which messages and vectors travel, for all work.
+"""Transport of messages and vectors between the coordinator and the participants of training, alignment or prediction.
 
     posted = transport.post("bank", Multiply(...), {"points": handle}, steps=n)
     for party, done in transport.follow([posted]): ...           # or transport.collect([posted])
 
-A subclass says how one message travels: as a function call, to a Ray actor, or over a gRPC stream. Vectors travel as handles,
-which only their transport resolves: an array, memory that is lent, a reference to the object store, or an answer that is due.
+A subclass sends messages as function calls, to Ray actors, or over gRPC streams. Vectors travel as handles that only their
+transport resolves: an array, shared memory, a reference to the object store, or the future of an answer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 MOST_RECORDS = 1 << 31
-"""Records that a party may state; a vector of labels may be as long."""
+"""Largest number of records that a party may report, and largest length of a vector of labels."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Transport(Protocol):
-    """Transport of a run's queries to parties and of replies back, in the order of the shares. It never repeats a query."""
+    """Transport of a run's queries to parties. Replies have the order of the shares; no query is ever repeated."""
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting; PartyLost names a party that does not answer."""
@@ -57,11 +57,11 @@ class Transport(Protocol):
         ...
 
     def together(self, party: str) -> Collection[str]:
-        """Return the parties that are lost with this one because they share its process, itself first."""
+        """Return the parties of this party's process, which are all lost together; this party comes first."""
         ...
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost party that has loaded its data anew; PartyLost if it is not back in time."""
+        """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
         ...
 
 
@@ -70,9 +70,9 @@ class Opening(Transport, Protocol):
     """Transport that opens sums of shares, and keeps opened products until they are logged."""
 
     def newly_opened(self) -> Released:
-        """Return products that were opened since the last call: row j of the symmetric matrix from its diagonal on.
+        """Return the products opened since the last call: entry j is row j of the symmetric matrix from its diagonal on.
 
-        The release of the first piece has paid for all of them. Whoever keeps them can go on with the pass in another process.
+        The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
         """
         ...
 
@@ -81,7 +81,7 @@ class Opening(Transport, Protocol):
 class Posted:
     """A message on its way.
 
-    to : its receiver. answer : of the transport, which waits for it. vectors : {name: handle} of the vectors to pass on.
+    to : the receiver. answer : the transport's handle to wait on. vectors : {name: handle}, vectors to pass on.
     """
 
     to: str
@@ -93,10 +93,10 @@ class Posted:
 class Call:
     """A message to one participant.
 
-    to : its receiver. message : of a registered kind; a query is a pair with its release key. vectors : arrays or handles.
-    due : {name: most bytes} of the answer's vectors. passed : these are for other participants, and `Posted` has their
-    handles; otherwise they come with the reply. steps : of which the participant reports progress, which `follow` yields.
-    seconds : limit for the answer, or for silence before it; None is the transport's.
+    to : the receiver. message : of a registered kind; a query comes as a pair (query, release key).
+    vectors : {name: array or handle}. due : {name: most bytes}, the vectors of the answer. passed : True if these vectors are
+    for other participants, and `Posted` has their handles; False if they come with the reply. steps : number of steps whose
+    progress `follow` yields. seconds : limit for the answer, or for silence before it; None for the transport's limit.
     """
 
     to: str
@@ -111,7 +111,7 @@ class Call:
 class MessageTransport(ABC):
     """Transport of messages, with vectors by name. A participant answers messages in the order in which they are sent.
 
-    parties : that take part, in the partition's order. traffic : of the run so far.
+    parties : names, in the partition's order. traffic : counts of the run so far; None starts new ones.
     load_seconds : limit for a party to read its data; None for the transport's limit for an answer.
     """
 
@@ -137,7 +137,7 @@ class MessageTransport(ABC):
 
     @abstractmethod
     def _post(self, call: Call) -> Posted:
-        """Send a message in the way of this transport."""
+        """Send a message over this transport."""
 
     @abstractmethod
     def collect(self, posted: Sequence[Posted]) -> list[Received]:
@@ -149,41 +149,41 @@ class MessageTransport(ABC):
 
     @abstractmethod
     def together(self, party: str) -> Collection[str]:
-        """Return the parties that are lost with this one because they share its process, itself first."""
+        """Return the parties of this party's process, which are all lost together; this party comes first."""
 
     @abstractmethod
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost party that has loaded its data anew; PartyLost if it is not back in time."""
+        """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
 
     def exchange_keys(self, *, salted: bool) -> None:  # noqa: B027 - most transports need none
-        """Exchange the parties' keys for sealed vectors, and a secret salt, where vectors pass through the coordinator."""
+        """Where vectors pass through the coordinator, exchange the parties' sealing keys and, if salted, a secret salt."""
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - as above
         """Refuse an alignment whose sets this process cannot hold. sizes : {party: number of its ids}."""
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer, of which the party's shards may hold the pieces, as one array."""
+        """Return a vector of an answer as one array, joining the pieces that the party's shards may hold."""
         del party
         return vector
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of the per-record vectors of a query, which all of these parties can resolve."""
+        """Return handles of a query's per-record vectors. All of these parties can resolve them."""
         del parties
-        if isinstance(records, tuple):  # of each shard
+        if isinstance(records, tuple):  # one entry per shard
             return {"records": records}
         named = (("weights", records.weights), ("margins", records.margins))
         constant = (("labels", records.labels), ("limits", records.limits))
         return {name: vector for name, vector in (*named, *constant) if vector is not None}
 
     def call(self, messages: Mapping[str, object], kind: type[M], seconds: float | None = None) -> dict[str, M]:
-        """Send a message to each of several participants, and return the replies, which are of one kind."""
+        """Send each participant its message; return the replies. Raises FederationError for a reply of another kind."""
         posted = [self.post(name, message, seconds=seconds) for name, message in messages.items()]
         return {
             own.to: expected(reply, kind, own.to) for own, (reply, _) in zip(posted, self.collect(posted), strict=True)
         }
 
     def greet(self) -> dict[str, Greeting]:
-        """Have all parties load their columns, unless they have; return their greetings."""
+        """Have all parties load their columns, if not yet loaded; return their greetings."""
         return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
@@ -191,7 +191,7 @@ class MessageTransport(ABC):
         return self.call(notices, BookHeads)
 
     def labels(self, party: str) -> Any:
-        """Return y, (n,), and after it the other vectors of the job's targets; by shard where rows are in shards."""
+        """Return y, (n,), followed by the other vectors of the job's targets; one handle per shard if rows are in shards."""
         ((reply, vectors),) = self.collect([self.post(party, SendLabels(), due={"labels": self._due_labels(party)})])
         expected(reply, Done, party)
         return given(vectors, "labels", party)
@@ -225,7 +225,7 @@ class MessageTransport(ABC):
     def _count(self, shares: Mapping[str, Query], records: Any, replies: Mapping[str, Reply]) -> None:
         """Count the traffic of a query."""
         del shares
-        if isinstance(records, tuple):  # of each shard, which exchange them
+        if isinstance(records, tuple):  # the shards exchange the vectors
             self.traffic.wait(replies)
         else:
             self.traffic.count(records, replies)

@@ -1,4 +1,4 @@
-"""The budget of a run: in the ledger of a data set, in a ledger of the run's own, or in memory for a single fit."""
+"""Budget of a run, kept in a data set's ledger, in the run's own ledger, or in memory for a single fit."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Payment of a run: `reserve` the plan before any computation on data, then charge the reservation.
+    """Budget of a run: `reserve` the plan before any computation on data, then charge the reservation.
 
     run : id of the run.
     ledger : path of the ledger; None keeps the budget of this fit in memory.
     resumed : True if an earlier process of this run may have reserved and charged.
     head : head of the chain that this run noted after reserving; a ledger whose chain lacks it is refused.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
-    sealed : the run is one trial of a private selection, which was charged whole before. Its own releases are charged to a book
-        in memory, whose cap is the trial's budget, and no record of a round holds a released value.
-    counts : the run ends with its plan, which states n: nothing is reserved, and nothing is computed on columns.
+    sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
+        book in memory, capped at the trial's budget. No round's record holds a released value.
+    counts : True for a run that ends with its plan, which states n: nothing is reserved, and nothing is computed on columns.
     """
 
     run: str
@@ -143,18 +143,18 @@ class Budget:
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
 
     def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return the attempt numbers of this process for each round.
+        """Return a function from a round to the first attempt number of this process.
 
         A release that an earlier process charged may have been made and seen. So repeating it is another release, with
-        its own noise and charge. The charge of a pass has the key of its first release only, so any round may have been
-        answered under any attempt that was charged: this process begins above all of them. Seeded noise repeats itself to
-        the bit, so there the repetition is the same release under the same key.
+        its own noise and charge. The charge of a pass has the key of its first release only. Any round may thus have been
+        answered under any charged attempt, so this process begins above all of them. Seeded noise is identical in each
+        attempt, so the repetition is then the same release under the same key.
         """
         first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
         return lambda _: first
 
     def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return the number of charges that earlier processes made for each round, those of lost attempts included.
+        """Return a function from a round to the number of charges by earlier processes, including lost attempts.
 
         It is 0 for seeded noise, as for `attempts`.
         """

@@ -1,4 +1,4 @@
-"""Passes over disjoint public batches: one charge, with the first fold, and a check that the folds form one pass."""
+"""Charges for passes over disjoint public batches: the first fold is charged, and the others must continue its pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Folds:
     """Decides the charge of each query. A pass costs one event only if each record takes part in one of its releases.
 
-    private : True if a repeated release is a new one; seeded noise repeats a release to the bit.
+    private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -25,7 +25,7 @@ class Folds:
         self._earlier = False
 
     def lost(self) -> None:
-        """Note that the answer to the last charged query was lost, since it may have been released."""
+        """Note that the answer to the last charged query was lost; it may have been released."""
         self._last, self._earlier = self._before, self._private
 
     def unpaid(self) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Notices about the run to the parties that keep a book; without such parties it does nothing.
+    """Sends notices about the run to the parties that keep a book; does nothing if there are none.
 
     It detects a book or a ledger whose chain lacks the head that the other side noted last. Entries after that head are
     not covered.
 
-    parties : those that keep a book.
+    parties : names of the parties that keep a book.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
     account : the ledger account that the run is charged to.
     """

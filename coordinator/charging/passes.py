@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return the query and its cap if its releases are noisy ones under a record cap, which the charge of a pass pays for."""
+    """Return (query, cap) if the charge of a pass pays for the query, whose noisy releases are under a record cap."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
 
 
 class Passes:
-    """Decision on new charges for queries under a record cap.
+    """Decides when a query under a record cap needs a new charge.
 
     Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. It pays for no release after a
     loss, and for none of another process. In these two cases it is unknown which releases of the charge were made, so all
-    of them count as made. A retry therefore takes the next charge of the plan, together with the blocks that follow it.
+    of them count as made. A retry therefore takes the next charge of the plan, which also pays for the blocks after it.
 
-    private : True if a repeated release is a new one; seeded noise repeats a release to the bit.
+    private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -58,13 +58,13 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Note the releases of an earlier process: seeded noise makes them again under its charge, other noise does not."""
+        """Note the releases of an earlier process. Only seeded noise repeats them under the same charge."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
 
     def earlier(self, charges: int) -> None:
-        """Note the number of charges that an earlier process made for one query, answered or not. None pays for more."""
+        """Note the number of charges that an earlier process made for one query. They pay for no further release."""
         self._number += charges
         self._paid = None
 

@@ -73,8 +73,8 @@ class RayMeters:
 class MarginsActor(Serving, ShardMargins):
     """Actor that holds one shard of the margins.
 
-    It lends vectors to parties whose shard is on this machine, and puts them into the object store for others. It stores
-    labels and limits once, for all parties and visits. It computes margins in the memory that it lends.
+    It shares memory with parties whose shard is on this machine, and puts vectors for others into the object store. It stores
+    labels and limits once, for all parties and visits. It computes margins directly in the shared memory.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class MarginsActor(Serving, ShardMargins):
         return found.copy() if kept and isinstance(vector, Lent) else found
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors with large ones replaced by handles, which all of the parties can read."""
+        """Return the records with large vectors replaced by handles that all of the parties can read."""
         near = self._near.issuperset(parties) if parties else not self._far
         margins, weights = records.margins, records.weights
         handles: dict[str, Any] = {
@@ -130,10 +130,10 @@ class MarginsActor(Serving, ShardMargins):
 class CoordinatorActor:
     """Actor that runs a job over the parties' actors.
 
-    It waits for the driver before the first release and before it settles. So the driver can refuse the plan before any
-    release, and its log is complete before the books are closed.
+    It waits for the driver before the first release and before it settles the budget. So the driver can refuse the plan before
+    any release, and the driver's log is complete before the books are closed.
 
-    faults : policy on lost parties. job, run : tags of its metrics and log lines. dealer : actor of a run on shares.
+    faults : policy on lost parties. job, run : tags of metrics and log lines. dealer : dealer's actor in training on shares.
     shards : Ray's options for each shard of the margins; () keeps the margins in this actor.
     """
 
@@ -173,7 +173,7 @@ class CoordinatorActor:
         yield (yield from evaluate(self._transport, job, w, aligns=aligns))
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
-        """Reserve the plan; yield the plan, then the reservation."""
+        """Reserve the plan; return the plan and the reservation."""
         self._events = self._noted(self._coordinator.stream(job, budget, log))
         return tuple(islice(self._events, 2))
 
@@ -185,7 +185,7 @@ class CoordinatorActor:
             yield event
 
     def finish(self) -> Event:
-        """Settle; return the outcome."""
+        """Settle the budget; return the outcome."""
         return next(self._events)
 
     def _margins(

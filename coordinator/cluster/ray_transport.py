@@ -36,11 +36,11 @@ class Constants:
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Vector, Stored]] = {}
-        # Readers keep what they fetched by its number, and must not take it for a vector of a restarted process.
+        # Readers cache vectors by number. A random start keeps the numbers of a restarted process different.
         self._n_stored = secrets.randbits(62)
 
     def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
-        """Return the form in which the vector is sent: a reference, or the vector itself if it is small."""
+        """Return a reference to the stored vector, or the vector itself if it is small."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
@@ -50,7 +50,7 @@ class Constants:
         return known[1]
 
     def shared(self, name: str, vector: Vector) -> Vector:
-        """Return the vector as the object store holds it, read-only, so that this process needs no copy of its own."""
+        """Return a read-only view of the vector in the object store, so that this process needs no copy."""
         stored = self.of(name, vector)
         if not isinstance(stored, Stored):
             return vector
@@ -66,8 +66,8 @@ class RayTransport(MessageTransport):
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
-    sources : {party: the source that it loads again after a restart}.
-    dealer : handle of the dealer of a run on shares.
+    sources : {party: source to load after a restart}.
+    dealer : handle of the dealer's actor, for training on shares.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RayTransport(MessageTransport):
         return [received(answer_of(own.to, *own.answer)) for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
-        """Yield the numbers that streaming calls return before their answers."""
+        """Yield the progress counts that streaming calls return before their answers."""
         streams, answers = {own.answer[0]: own for own in posted}, {}
         while streams:
             limit = max(own.answer[1] for own in streams.values())
@@ -136,7 +136,7 @@ class RayTransport(MessageTransport):
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
         """Return handles of vectors: large ones for several parties are stored once, constants are stored for all queries.
 
-        Parties of this machine read large vectors in memory that this process lends, and lend theirs.
+        Parties on this machine and this process exchange large vectors through shared memory.
         """
         handles = super().put(records, parties)
         near = self._reached(parties, records)
@@ -184,13 +184,13 @@ class RayTransport(MessageTransport):
         return self._near.issuperset(parties)
 
     def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
-        """Return where the vector is lent, a reference, or the vector itself if it is small or memory is short."""
+        """Return a handle of shared memory, a reference, or the vector itself if it is small or memory is short."""
         if near:
             return self._lenders[name].lend(vector) or vector
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector. Margins add a view up at once; a vector that they keep is copied."""
+        """Return the reply with its vector: a view if the margins add it up at once, a copy if they keep it."""
         lent = vectors.get("vector")
         if not isinstance(lent, Lent):
             return super()._replied(party, share, reply, vectors)

@@ -19,7 +19,7 @@ class _Method:
     chosen: Any = None
 
     def remote(self, *arguments: Any) -> Any:
-        """Call the method; return what Ray returns."""
+        """Call the method; return Ray's reference or generator."""
         return (self.chosen or self.process.call).remote(self.party, self.name, *arguments)
 
     def options(self, **options: Any) -> _Method:
@@ -32,7 +32,7 @@ class _Method:
 class Seat:
     """Handle of one party in a process that several parties share (parties.actor.Shared).
 
-    number : of the process. Parties with the same number are lost together.
+    number : number of the process. Parties with the same number are lost together.
     """
 
     process: Any = field(repr=False)
@@ -51,7 +51,7 @@ def process_of(actor: Any) -> Any:
 
 
 def together(actors: Mapping[str, Any], party: str) -> tuple[str, ...]:
-    """Return the parties that are lost together with this one, which is the first of them."""
+    """Return the parties that are lost together with this one; this one comes first."""
     own = actors[party]
     if not isinstance(own, Seat):
         return (party,)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class ShardTransport(RayTransport):
     """Transport to the main actor of each party whose rows are in shards. It carries handles; shards exchange the vectors.
 
-    Queries to main actors of this machine travel over lines (vfl.shards.serving).
+    Queries to main actors on this machine use local pipes (vfl.shards.serving).
 
     kind : type of the margins in sweeps, as for `Margins`.
     n_trained : number of training records. n_margins : margins per record.
@@ -48,7 +48,7 @@ class ShardTransport(RayTransport):
     _lined = False
 
     def introduce(self, margins: Served) -> None:
-        """Find the actors that share a machine, and inform them: the shards of parties and margins, and the main actors."""
+        """Find out which shards and main actors share a machine, and tell them."""
         self._margins = margins
         probes = margins.ask("probe")
         margins.near = all(probe is not None and self._borrower.borrow(probe) is not None for probe in probes)
@@ -61,7 +61,7 @@ class ShardTransport(RayTransport):
             name: Caller(self._actors[name], partial(self._answer_of, name), partial(self._late, name), self._timeout)
             for name, (_, here) in found.items()
             if here
-            and not isinstance(self._actors[name], Seat)  # a line would keep the other parties of its process waiting
+            and not isinstance(self._actors[name], Seat)  # an open pipe would block the other parties of its process
         }
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -79,7 +79,7 @@ class ShardTransport(RayTransport):
         return {"records": list(records)}
 
     def _post(self, call: Call) -> Posted:
-        """Call the party's main actor: with a query over a line if all have one. An open line would keep Ray calls waiting."""
+        """Call the party's main actor. Queries use pipes if all addressed parties have one; open pipes block Ray calls."""
         if not (self._lined and "records" in call.vectors):
             self._end_lines()
             return super()._post(call)
@@ -121,12 +121,12 @@ class ShardTransport(RayTransport):
         return count
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait for answers of Ray calls, which an open line would keep waiting."""
+        """Wait for answers of Ray calls, after closing the pipes, which would block these calls."""
         self._end_lines()
         return super()._gather(refs)
 
     def _end_lines(self) -> None:
-        """End the lines to all parties. The next call of `introduce` opens new ones."""
+        """Close the pipes to all parties. The next call of `introduce` opens new ones."""
         for caller in self._callers.values():
             caller.close()
 

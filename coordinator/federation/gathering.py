@@ -29,11 +29,11 @@ HELLO_SECONDS = 10.0
 
 log = logging.getLogger("vfl.federation")
 ENDED = "the coordinator has ended"
-"""Reason that parties are told when the coordinator itself closes their streams, after a run or an error."""
+"""Reason sent to parties when the coordinator closes their streams, after a run or an error."""
 
 
 class Gathering:
-    """The members that are connected, each by one stream: parties, and the dealer of training on shares if there is one.
+    """Connected members of a federation, one stream each: the parties, and the dealer in training on shares.
 
     A party that connects again from the same process replaces its stream. A second process of one party is refused while the
     first is connected.
@@ -64,7 +64,7 @@ class Gathering:
         self._listener.close()
 
     def link(self, party: str, seconds: float) -> Link:
-        """Return the party's stream; wait until it is there. Raises PartyLost."""
+        """Wait for the party's stream and return it. Raises PartyLost at the limit."""
         until = time.monotonic() + seconds
         with self._changed:
             while (link := self._links.get(party)) is None or link.ended:
@@ -148,7 +148,7 @@ class Gathering:
                 log.info(json.dumps({"event": "disconnected", "party": link.party, "why": link.ended}))
 
     def _reason(self, hello: Hello | None, peer: Peer) -> str:
-        """Return why a peer is refused, '' if it is not."""
+        """Return the reason to refuse a peer, '' if there is none."""
         if hello is None:
             return f"no greeting came within {HELLO_SECONDS:g} s"
         member = self._federation.joining.get(hello.name)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 SENTENCE = 1 << 16
-"""Bytes of an answer's body that are always allowed: a failure holds a sentence."""
+"""Bytes always allowed for the body of an answer: enough for the sentence of a failure."""
 
 
 STEP_SECONDS = 1e-3
-"""Seconds for one step of a call that reports progress: forty times what blinding one id takes on one core."""
+"""Seconds allowed per step of a call that reports progress: 40 times the time to blind one id on one core."""
 
 
 class Answer:
-    """An answer that is awaited.
+    """Awaited answer to a call.
 
-    sent : bytes of the call's vectors. progress, steps : of `Link.call`.
+    sent : size of the call's vectors in bytes. progress, steps : as for `Link.call`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Answer:
             self._touched = time.monotonic()
 
     def progressed(self, done: int) -> None:
-        """Note a report of progress, which restarts the limit if it counts more steps. Raises WireError if none is due."""
+        """Note a progress report; a higher count restarts the time limit. Raises WireError for an unexpected report."""
         if self._progress is None or done > self._steps:
             raise WireError("received a report of progress that is not due")
         if done > self._done:
@@ -83,11 +83,10 @@ class Answer:
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
         """Return the answer's message and its vectors, as bytes.
 
-        seconds : for the whole answer, beside the time for the bytes of call and answer at SLOWEST. A report of progress
-            restarts them, up to STEP_SECONDS per step in total.
+        seconds : limit for the answer, in addition to the time to transfer call and answer at the rate SLOWEST. A progress
+            report restarts the limit; restarts add at most STEP_SECONDS per step in total.
 
-        Raises the party's error, or PartyLost. A party that exceeds the limit loses its stream, and
-        its answer is lost.
+        Raises the party's error, or PartyLost. At the limit, the party's stream is closed and its answer is lost.
         """
         name = self._link.party
         while not self._there.wait(max(self._until(seconds) - time.monotonic(), 0.0)):
@@ -110,8 +109,8 @@ class Answer:
 class Link:
     """The stream of one party.
 
-    process : of the party, 16 random bytes. version : of its code.
-    cancel : ends the stream at once, also while the party reads nothing.
+    process : id of the party's process, 16 random bytes. version : version of the party's code.
+    cancel : function that ends the stream at once, even if the party has stopped reading.
     """
 
     def __init__(self, party: str, process: bytes, version: str, cancel: Callable[[], object] = lambda: None) -> None:
@@ -134,8 +133,9 @@ class Link:
     ) -> Answer:
         """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
 
-        messages : the call, and for a query its key. vectors : as bytes-like objects; a Constant travels once.
-        limits : of the answer. progress : takes the number of steps done, of `steps`; None refuses reports of progress.
+        messages : the call, followed by the release key of a query. vectors : bytes-like objects; a Constant travels once.
+        limits : limits on the answer's size. progress : called with the number of steps done, at most `steps`; None refuses
+            progress reports.
         """
         limits = limits or Limits(SENTENCE)
         with self._lock:
@@ -155,7 +155,7 @@ class Link:
         return answer
 
     def _sent(self, vectors: Mapping[str, Any]) -> dict[str, Any]:
-        """Name a constant that the party holds by its digest."""
+        """Replace constants that the party already holds by their digests."""
         sent = dict(vectors)
         for name, given in vectors.items():
             if isinstance(given, Constant):

@@ -35,30 +35,28 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PER_VALUE = 64
-"""Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
+"""Overhead in bytes per vector or number in an answer, beyond the vectors' entries."""
 MOST_WORDS = 1 << 26
-"""Largest number of bytes of the words of an opening."""
+"""Largest size of an opening's words, in bytes."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
-"""Copies of every party's set that the coordinator holds at once: as received, and while they are compared."""
+"""Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries that are answered with a vector: those of margins hold one entry per margin of each record, the others (n,)."""
+"""Queries answered with a vector: (K·n,) for those in OF_MARGINS, with K margins per record, and (n,) for the others."""
 
 
 class FederationTransport(MessageTransport):
     """Transport that asks all addressed parties at the same time; every wait has a limit.
 
-    A party whose stream breaks while it is asked is lost, and so is the query. `revive` waits until the party has connected
-    again.
+    If a party's stream breaks during a query, party and query are lost. `revive` waits until the party connects again.
 
-    parts : returns the numbers of records to train on and held out, given their sum.
-    offer : offers this run to a party that has connected again.
-    n_margins : margins per record, K with multinomial loss. kind : their type in a sweep, as for `Margins`.
-    targets : the vectors that the label's owner sends with the labels.
-    dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
-        the parties have.
-    timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
+    parts : function from the number of records to the numbers of training and of held-out records.
+    offer : function that offers this run to a party that has connected again.
+    n_margins : margins per record, K with multinomial loss. kind : type of the margins in a sweep, as for `Margins`.
+    targets : vectors that the label party sends with the labels.
+    dealer : dealer for training on shares: an object in this process, or the name of an organisation with a stream here.
+    timeout : seconds to wait for one answer. load_seconds : seconds for a party to read its data.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class FederationTransport(MessageTransport):
         self._constants: dict[str, tuple[Vector, Constant]] = {}
 
     def _post(self, call: Call) -> Posted:
-        """Queue a message, which is sent once its vectors are here and the participant has answered the earlier ones.
+        """Queue a message; send it once its vectors have arrived and the participant has answered the earlier messages.
 
         Vectors for other participants pass through this process, sealed for their receiver.
         """
@@ -119,7 +117,7 @@ class FederationTransport(MessageTransport):
         return self.collect(posted)
 
     def exchange_keys(self, *, salted: bool) -> None:
-        """Hand the parties' keys for sealed vectors to one another, and the salt that the first party chooses, sealed."""
+        """Exchange the parties' sealing keys and, if salted, pass on the sealed salt that the first party chooses."""
         keys = self.call(dict.fromkeys(self.parties, Introduce()), SealingKey)
         self.call(dict.fromkeys(self.parties, Introduced(keys)), Done)
         if not salted:
@@ -140,7 +138,7 @@ class FederationTransport(MessageTransport):
             )
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return the vectors of a query; labels and limits travel once a run."""
+        """Return handles of a query's vectors; labels and limits travel once per run."""
         handles = super().put(records, parties)
         return handles | {name: self._constant(name, handles[name]) for name in CONSTANTS if name in handles}
 
@@ -149,7 +147,7 @@ class FederationTransport(MessageTransport):
         return self._noted(super().greet())
 
     def labels(self, party: str) -> Vector:
-        """Return y, (n,), and after it log(exposure) where the job has exposures."""
+        """Return y, (n,), followed by log(exposure) if the job has exposures."""
         labels: Vector = sized({"labels": super().labels(party)}, "labels", self._due_labels(party), party)
         if not np.isfinite(labels).all():
             raise FederationError(f"party {party!r} sent a label that is not a number")
@@ -160,7 +158,7 @@ class FederationTransport(MessageTransport):
         return (party,)
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them.
+        """Wait until the party is connected again, offer it the run, and have it load its data if it no longer holds it.
 
         A dealer has no data to load.
         """
@@ -190,7 +188,7 @@ class FederationTransport(MessageTransport):
         progress: Callable[[int], None] | None,
         steps: int,
     ) -> tuple[object, Mapping[str, Any]]:
-        """Call a participant once the vectors for it are here; return its reply and its vectors."""
+        """Wait for the call's vectors, then call the participant; return its reply and its vectors."""
         given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in vectors.items()}
         request = isinstance(message, Request)
         if to == DEALER and self._dealer is None:
@@ -221,7 +219,7 @@ class FederationTransport(MessageTransport):
         return link
 
     def _noted(self, greetings: dict[str, Greeting]) -> dict[str, Greeting]:
-        """Note the numbers of records, from which the sizes of answers follow."""
+        """Note the numbers of records, which determine the sizes of answers."""
         for party, greeting in greetings.items():
             if not 0 <= greeting.n_records <= MOST_RECORDS:
                 raise FederationError(f"party {party!r} reported an impossible number of records")
@@ -229,7 +227,7 @@ class FederationTransport(MessageTransport):
         return greetings
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector. Raises FederationError unless all lengths are those that the share asks for."""
+        """Return the reply with its vector. Raises FederationError if a length differs from the one requested."""
         selects = isinstance(share, Select)
         lengths = tuple(len(vector) for vector in reply.released)
         if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
@@ -272,7 +270,7 @@ class FederationTransport(MessageTransport):
 
 @contextlib.contextmanager
 def _lost_as(name: str) -> Iterator[None]:
-    """Raise a PartyLost of a member's stream under the name that the member has in the run."""
+    """Rename the party in a PartyLost from the member's name to its name in the run."""
     try:
         yield
     except PartyLost as lost:
@@ -283,7 +281,7 @@ def _lost_as(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """Vector of an answer that is due."""
+    """Vector of an answer that has not arrived yet."""
 
     answer: Future[Any]
     name: str
@@ -297,7 +295,7 @@ class _Awaited:
 
 
 def _body_of(message: Any) -> int:
-    """Return the most bytes of the body of an answer."""
+    """Return the largest allowed size of an answer's body, in bytes."""
     if isinstance(message, tuple):
         query: Query = message[0]
         return SENTENCE + sum(8 * size + PER_VALUE for size in query.sizes())

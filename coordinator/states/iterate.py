@@ -96,7 +96,7 @@ class Iterate:
             self._refuse()
 
     def tally(self, query: Tally) -> NoReturn:
-        """Raise PrivacyError: without margins there is no statistic of them."""
+        """Raise PrivacyError: statistics need margins."""
         self._refuse()
 
     def _move(self, query: Forward) -> None:

@@ -44,9 +44,9 @@ def _own(name: str, vector: Vector) -> Vector:
 
 
 class Margins:
-    """Xw + o (n,), starting at w = 0, with labels y and weights s (n,) of the training records. o are the offsets, or 0.
+    """Margins Xw + o, (n,), from w = 0 on, with labels y and weights s, (n,), of the training records. o : offsets or 0.
 
-    labels : y, and after it the vectors that `targets` names. Offsets stay in the margins however often Xw is rebuilt.
+    labels : y, followed by the vectors that `targets` names. Rebuilding Xw keeps the offsets.
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
@@ -90,7 +90,7 @@ class Margins:
 
     @property
     def n_records(self) -> int:
-        """Return n, the number of records that are trained on."""
+        """Return n, the number of training records."""
         return len(self._labels)
 
     @property
@@ -98,7 +98,7 @@ class Margins:
         """Return the number of training records per shard: (n,), since there is one shard."""
         return (len(self._labels),)
 
-    @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below
+    @np.errstate(all="ignore")  # a warning would reveal one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
         statistic: Any = query.statistic
@@ -141,7 +141,7 @@ class Margins:
                 self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
-            if cap is not None:  # a pass costs one release because of it: not left to the weighting
+            if cap is not None:  # the charge of a pass relies on the cap: do not leave it to the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
             weights = weighed(weights, self._weights)
             # The cost of a pass assumes disjoint folds: the weighting must not decide this.
@@ -171,7 +171,7 @@ class Margins:
         return self._capped[2]
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return the share of each party that the query is put to."""
+        """Return each queried party's share of the query."""
         return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
@@ -180,7 +180,7 @@ class Margins:
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Add the vectors up in order; add the sum to Xw, reset Xw + o to it plus o, or keep it under a name."""
+        """Add the vectors up in order. Depending on `target`, add the sum to Xw, replace Xw by it, or keep it under a name."""
         total: Vector | None = None
         for vector in vectors:
             if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):

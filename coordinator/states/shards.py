@@ -1,6 +1,6 @@
 """Margins in row shards.
 
-Shard k of the margins exchanges vectors with shard k of each party. The coordinator passes references on and adds up the
+Shard k of the margins exchanges vectors with shard k of each party. The coordinator forwards references and adds up the
 exact sums of the shards. It holds no per-record vector.
 """
 
@@ -83,7 +83,7 @@ class ShardMargins:
         return given
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors in the form in which they are sent to these parties; () stands for any party."""
+        """Return the vectors in the form to send to these parties; () stands for any party."""
         del parties
         return records
 
@@ -108,8 +108,8 @@ class ShardMargins:
     ) -> Records | None:
         """Take in the parties' vectors, in order; see `Margins.absorb`.
 
-        visit : record cap of the visits of a sweep, None without one; returns the records for the next visit. False for other
-            queries; returns None.
+        visit : record cap in a sweep, None without a cap; the records for the next visit are then returned. False for other
+            queries, which return None.
         """
         if mark:
             self._mark()
@@ -160,9 +160,9 @@ class MarginShards:
         self._load(labels)
 
     def reload(self, labels: Callable[[], Any], seconds: float) -> None:
-        """Load all shards as at the start of the run, once lost ones are restarted; StateLost if that takes longer.
+        """Wait for lost shards, then load all shards as at the start of the run. Raises StateLost at the limit.
 
-        labels : asks the label party for them.
+        labels : function that asks the label party for its labels.
         """
         until = time.monotonic() + seconds
         while True:
@@ -264,7 +264,7 @@ class MarginShards:
 
 
 def _visit_of(query: Query) -> float | Literal[False] | None:
-    """Return the record cap of a visit of a sweep, None without one; False for any other query."""
+    """Return the record cap of a sweep's visit, None for a visit without a cap, and False for any other query."""
     if not (isinstance(query, Descend) and query.need is Need.MARGINS):
         return False
     return None if query.capped is None else query.capped.cap

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StateLost(PartyLost):
-    """Part of the state was lost with the process that held it. It is no party's, so `party` is ''."""
+    """Part of the state was lost with the process that held it. It belongs to no party, so `party` is ''."""
 
 
 class State(Protocol):
@@ -42,7 +42,7 @@ class State(Protocol):
         ...
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Apply the change of a query and of the replies to it."""
+        """Change the state by a query and the replies to it."""
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
