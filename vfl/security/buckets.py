@@ -1,11 +1,11 @@
 """Sorting and joining of large sets of blinded points in bounded memory, in buckets on disk.
 
 Guarantee. Results equal those in memory to the bit. A bucket holds the points whose first byte lies in one of `COUNT` equal
-ranges. Buckets follow one another in the order of the points, so their results one after another are the result of the whole.
+ranges. Buckets have the order of their points, so their results are concatenated to the result for the whole set.
 
 Nothing more is revealed. The file holds blinded points and their positions, which its process holds anyway, and no identifier.
 It has no name, only its process's user can read it (mode 0600), and the system removes it when the process ends. Sizes of
-buckets do not leave the process; they are counts of points that are random to everybody who lacks the secret.
+buckets do not leave the process. They count points that are random to everybody who lacks the secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Points = npt.NDArray[np.uint8]
 
 LARGE = 1 << 19
-"""Number of points from which a process uses the disk. All participants know the sizes of all sets."""
+"""Least number of points for which a process uses the disk. All participants know the sizes of all sets."""
 COUNT = 64
 PIECE = 1 << 17
 _ROW = np.dtype([("point", np.uint8, (32,)), ("position", np.int64)])
@@ -39,7 +39,7 @@ _ROW = np.dtype([("point", np.uint8, (32,)), ("position", np.int64)])
 def scratch(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = None) -> npt.NDArray[Any]:
     """Return an array of this shape, in memory if its first axis is below LARGE, else in an unnamed file in `folder`.
 
-    folder : None is the system's folder of temporary files ($TMPDIR).
+    folder : None for the system's folder of temporary files ($TMPDIR).
 
     Raises OutputError if the disk has no room.
     """
@@ -58,7 +58,7 @@ def scratch(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = 
 
 
 class Buckets:
-    """Points of one set in COUNT buckets, with their positions in the set; in each bucket the positions increase.
+    """Points of one set in COUNT buckets, with their positions in the set, ascending in each bucket.
 
     points : (n, 32). folder : as for `scratch`.
     """

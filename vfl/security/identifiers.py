@@ -2,12 +2,11 @@
 
 - A column of identifiers is of one kind, `integer` or `text`, the same for all parties; the kind follows from the
   column's type unless its owner declares it.
-- Text is put into Unicode normal form C, then white space around it is removed. Case, leading zeros and inner white
-  space count. NFC, not NFKC, because a missed match loses a record and a false one joins two people: NFKC would make
-  "x²" and "x2" the same person.
+- Text is put into Unicode normal form C (NFC), then white space around it is removed. Case, leading zeros and inner white
+  space count. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
 - Integers are compared by value: 7 is 7 whatever its width. Text declared as integer is read as decimal digits with
   an optional sign, so "007" is 7; integers declared as text become decimal digits.
-- A missing, empty, repeated or unreadable identifier is an error at its owner, and so are two that the rule makes equal.
+- A missing, empty, repeated or unreadable identifier is an error at its owner. So are two identifiers with one normal form.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 PIECE = 1 << 16
-"""Identifiers that `in_order` reads at once."""
+"""Number of identifiers that `in_order` reads at once."""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 """4,000 digits stay below Python's limit for the conversion of text to integers."""
 
@@ -49,7 +48,7 @@ class IdKind(enum.StrEnum):
 def normalised(
     pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
 ) -> tuple[Ids, IdKind]:
-    """Return the normal form of a column's identifiers, as UTF-8, in the same order, and the kind of the column.
+    """Return a column's identifiers in normal form, as UTF-8, in the same order, and the column's kind.
 
     The identifiers must not leave the party.
 
@@ -58,8 +57,8 @@ def normalised(
     party, column : owner and name of the column, for the messages.
     kind : declared kind, to which the column is converted; None takes the column's own.
 
-    Raises DataError for no identifiers, other types, missing or empty cells, repetitions, and identifiers that differ
-    as written and are equal under the rule.
+    Raises DataError for no identifiers, other types, missing or empty cells, and identifiers that are equal as written or
+    in normal form.
     """
     place, found, first = _Place(party, column), Ids(), dict[IdKind, Any]()
     for piece in pieces():
@@ -96,7 +95,7 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
 
 
 def repeated(ids: Sequence[bytes]) -> bool:
-    """Return True if an identifier occurs twice. Needs 16 bytes of memory per identifier that this process holds."""
+    """Return True if an identifier occurs twice. Takes 16 bytes of memory per identifier in this process."""
     if isinstance(ids, Gathered):
         return len(ids.repeated_rows()) > 0
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
@@ -109,7 +108,7 @@ def repeated(ids: Sequence[bytes]) -> bool:
 
 
 class Ids(Sequence[bytes]):
-    """Normalised identifiers, kept in 4 bytes each beyond their own length. They must not leave the party."""
+    """Normalised identifiers, stored with 4 bytes of overhead each. They must not leave the party."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[bytes, np.ndarray]] = []
@@ -169,7 +168,7 @@ def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place)
 
 
 def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
-    """Return the error for cells of which two are equal, as written or once they are normalised."""
+    """Return the error for a column with two equal cells, as written or in normal form."""
     place = _Place(party, column)
     if len(set(cells)) < len(cells):
         return place.error("an id occurs more than once", "keep one row for each id")
@@ -189,7 +188,7 @@ def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -
 
 
 def check_kinds(kinds: Mapping[str, IdKind]) -> None:
-    """Raise DataError unless all parties' ids are of one kind; it names the parties of either kind.
+    """Raise DataError unless all parties' ids are of one kind. The error names the parties with each kind.
 
     kinds : {party: kind}.
     """
@@ -210,7 +209,7 @@ def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
     random: with 35 records or more there are over 2¹²⁸ orders, even if the ids are known. With fewer records, or in an order
     that can be guessed, show the hash to parties only.
 
-    ids : (n,) normalised, in the common order. Read them again from the source, so that a changed file is noticed.
+    ids : (n,) normalised, in the common order. Read them again from the source to detect a changed file.
     salt : salt of the job.
     """
     digest = hashlib.sha256(b"vfl alignment hash, version 1" + len(salt).to_bytes(8) + salt)
@@ -259,7 +258,7 @@ def _of_types(names: str, place: _Place) -> DataError:
 
 
 def _canonical(text: str) -> str:
-    # ASCII text is in every normal form already, and most columns are ASCII.
+    # ASCII text is already in normal form, and most columns are ASCII.
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
 
 

@@ -1,7 +1,7 @@
-"""Private set intersection over X25519: parties learn which of their records all other parties hold too.
+"""Private set intersection over X25519: each party learns which of its records all other parties hold too.
 
-Under decisional Diffie–Hellman on Curve25519 and on its twist, with SHA-512 as a random oracle and participants who
-follow the protocol and do not pool what they see, nobody learns an identifier that is not its own. What is learned:
+Guarantee: no participant learns an identifier that is not its own. Assumptions: decisional Diffie–Hellman on Curve25519 and
+on its twist, SHA-512 as a random oracle, and participants who follow the protocol and do not pool what they see.
 
 | who | sees | hence learns |
 |---|---|---|
@@ -9,9 +9,9 @@ follow the protocol and do not pool what they see, nobody learns an identifier t
 | coordinator | all sets, blinded by everybody | the sizes of the sets and of every intersection of some of them, with |
 | | | more than two parties also the pairwise ones; which rows are joined; never an id |
 
-The method is Meadows's (IEEE S&P 1986) and Huberman, Franklin and Hogg's (EC 1999), for any number of parties: each
-sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another along
-a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
+The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
+party sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another
+along a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
 
     parties       owning(ids) all at once, then for each step of ring(parties): blinding(points, owner named by the step)
     coordinator   intersect(sets) -> positions for each party
@@ -20,14 +20,14 @@ a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinato
 Limits:
 
 - A party can put any identifiers into its set, and learns which of them all parties have, once per salt.
-- A party that pools its view with the coordinator's learns which of its ids each other party has.
-- H takes 255 bits of SHA-512(salt, id) as Montgomery u. X25519 accepts every u: half of them lie on the curve, half on
-  its twist, and blinding does not change that. The groups' orders are a large prime times 8 and times 4; clamped scalars
-  are multiples of 8 and remove these factors, so a blinded point shows this one bit of H(id) and nothing else. The order of
-  a set is hidden, so a participant that knows the salt sees how many ids of the set hash to the twist. It can tell two
-  guesses of a whole set apart half of the time, which matters for sets of a few ids. A map onto the curve alone would
-  prevent this, at one modular exponentiation per id: in Python, four times the cost of blinding it.
-- A point of small order is a hash with probability 2⁻²⁵⁰; as a message it would make ids equal, and is refused.
+- A party that pools its view with the coordinator learns which of its ids each other party has.
+- A blinded point reveals one bit of H(id): whether it lies on the curve or on its twist. H takes 255 bits of SHA-512(salt, id)
+  as Montgomery u. X25519 accepts every u; half of them lie on the curve, half on its twist, and blinding does not change that.
+  Nothing else is revealed: the groups' orders are a large prime times 8 and times 4, and clamped scalars, multiples of 8,
+  remove these factors. The order of a set is hidden, so a participant that knows the salt sees how many ids of the set hash to
+  the twist. It can tell two guesses of a whole set apart half of the time, which matters for sets of a few ids. A map onto the
+  curve alone would prevent this, at one modular exponentiation per id: in Python, four times the cost of blinding it.
+- A point of small order would make ids equal and is refused. It is a hash with probability 2⁻²⁵⁰.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ Points: TypeAlias = npt.NDArray[np.uint8]
 
 SIZE = 32
 PIECE = 1024
-"""Points per piece of work, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
+"""Points per piece, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
 
 ROWS = 1 << 16
-"""Positions that are turned into rows at once."""
+"""Number of positions that are converted to rows at once."""
 
 AHEAD = 64
-"""Pieces of work that wait or are being computed at once."""
+"""Largest number of pieces that wait or are being computed."""
 
 OPERATION_SECONDS, HANDLING_SECONDS = 25e-6, 3e-6
 """Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
@@ -90,8 +90,8 @@ def new_salt() -> bytes:
 def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
     """Return the steps of the ring, each as {party that blinds: owner of the set}; all parties work in every step.
 
-    After the last step the set of parties[k] lies with parties[k - 1], which sends it to the coordinator: no party
-    ever holds two fully blinded sets, so none can compare.
+    After the last step parties[k - 1] holds the set of parties[k] and sends it to the coordinator. No party ever holds two
+    fully blinded sets, so none can compare them.
     """
     if len(set(parties)) < len(parties) or not parties:
         raise SpecificationError("an alignment needs at least one party, and parties of different names")
@@ -100,7 +100,7 @@ def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
 
 
 def seconds(n_per_party: Sequence[int], cores: int) -> float:
-    """Return the expected seconds of an alignment of m·Σ n_k multiplications whose parties share `cores` cores."""
+    """Return the expected seconds of an alignment, m·Σ n_k multiplications, if the parties share `cores` cores."""
     return sum(n_per_party) * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
 
 
@@ -117,13 +117,13 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
         state.update(identifier)
         out += state.digest()[:SIZE]
     points = np.frombuffer(out, np.uint8).reshape(-1, SIZE)
-    points[:, -1] &= 0x7F  # X25519 ignores this bit; equal points should be equal bytes
+    points[:, -1] &= 0x7F  # X25519 ignores this bit; equal points must have equal bytes
     return points
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Set of n points that is made piece by piece, so that it need not be in memory as a whole.
+    """Set of n points that is computed piece by piece, to save memory.
 
     piece : returns the points from one position to another, as bytes.
     """
@@ -137,14 +137,14 @@ class _Pieces:
 
 
 class Blinder(contextlib.AbstractContextManager["Blinder"]):
-    """One party's side of one alignment. All ids that leave it are blinded by a secret, which never leaves it.
+    """One party's side of one alignment. It blinds all ids that it returns with a secret, which it never returns.
 
     party : name of the owner.
-    salt : of the job, 32 bytes.
+    salt : salt of the job, 32 bytes.
     cores : number of cores to use. `cryptography` holds the interpreter's lock while it multiplies, so more than one core
         needs one process per core; `close` ends them.
-    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`, so that an
-        alignment can continue after its process ended. Without a folder, it can continue while this object lives.
+    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. An alignment can
+        then continue after its process ended. Without a folder, it can continue while this object lives.
 
     After an interruption, repeat the call: it continues with the first missing piece.
     """
@@ -165,7 +165,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
 
     def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
-        """Return the party's own set, blinded and sorted, so that its order shows nothing of the order of the rows.
+        """Return the party's own set, blinded and sorted. Its order reveals nothing about the order of the rows.
 
         Yield (points done, points in all) after every piece.
 
@@ -182,7 +182,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
     def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
         """Return another party's set, blinded once more, in the same order, yielding as `owning` does.
 
-        points : (n, 32) uint8, as they came.
+        points : (n, 32) uint8, as received.
         owner : owner of the set. A second, different set of one owner is refused, since it would test further ids.
         """
         if owner == self.party:
@@ -267,7 +267,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return scratch((n, SIZE), np.uint8, self._folder)
 
     def _stored(self, path: Path, points: _Pieces) -> tuple[Points, int]:
-        """Return the products and the number of those that an earlier call left.
+        """Return the array of products and the number of products that an earlier call has stored.
 
         A sample shows that these belong to this secret and these points.
         """
@@ -287,7 +287,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return products, n
 
     def _first_or_same(self, owner: str, digest: bytes) -> bool:
-        """Return False if this secret blinded another set of this owner before. The record lives as long as the secret."""
+        """Return False if this secret blinded a different set of this owner before. The record lasts as long as the secret."""
         if self._folder is None:
             return self._asked.setdefault(owner, digest) == digest
         path = self._path(f"-{hashlib.sha256(owner.encode()).hexdigest()[:32]}.asked")
@@ -327,9 +327,9 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
-    """Return {party: (k,) positions in its set of the points that all have}; the k-th of each are the same point.
+    """Return {party: (k,) positions of the common points in its set}; equal places hold positions of the same point.
 
-    The common order is that of the fully blinded points, which is random to everybody.
+    The common order is that of the fully blinded points, which is random to every participant.
 
     sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
     """
@@ -345,14 +345,14 @@ def is_large(sizes: Sequence[int]) -> bool:
 
 
 def bucketed(points: Points, owner: str) -> Buckets:
-    """Return a fully blinded set in buckets on disk, for `joined`. Raises FederationError as `intersect`."""
+    """Return a fully blinded set in buckets on disk, for `joined`. Raises FederationError like `intersect`."""
     return Buckets(_checked(points, owner))
 
 
 def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
-    Needs the memory of a few buckets, each about 1/64 of the sets. The positions of large sets are on disk, too.
+    Needs memory for a few buckets, each about 1/64 of the sets. The positions of large sets are on disk, too.
     """
     most, count = min(map(len, sets.values())), 0
     found = {party: scratch((most,), np.int64) for party in sets}
@@ -392,7 +392,7 @@ def _checked(points: Points, owner: str) -> Points:
 
 
 def _sorted(points: Points, folder: Path | None) -> tuple[Integers, Points]:
-    """Return the order of the points, (n,), and the points in it; large sets are sorted in buckets on disk."""
+    """Return the order of the points, (n,), and the sorted points; large sets are sorted in buckets on disk."""
     if len(points) < LARGE:
         order = _sorting(points)
         return order, points[order]
@@ -409,7 +409,7 @@ def _sorting(points: Points) -> Integers:
     words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
     order = np.argsort(words[:, 0], kind="stable")
     first, rest = words[order, 0], words[order, 1:]
-    # Different points agree in their first 64 bits with probability n²/2⁶⁴, or by malice; only then sort by all four words.
+    # Different points share their first 64 bits with probability n²/2⁶⁴, or in an attack; only then sort by all four words.
     if ((first[1:] == first[:-1]) & (rest[1:] != rest[:-1]).any(axis=1)).any():
         order = np.lexsort(words.T[::-1])
     return order.astype(np.int64, copy=False)
@@ -420,7 +420,7 @@ class _SmallOrderError(Exception):
 
 
 class _Multiplier:
-    """Multiplication of points by one secret on several cores. Processes start when there is work for them."""
+    """Multiplication of points by one secret on several cores. Processes start on the first call that needs them."""
 
     def __init__(self, secret: bytes, cores: int) -> None:
         self._secret = secret
@@ -447,7 +447,7 @@ class _Multiplier:
                 answer = process.products(piece)
             finally:
                 idle.put(process)
-            # A process that met a zero, or was killed, gives a short answer: compute the piece here.
+            # A process that found a product of zero, or was killed, gives a short answer: compute the piece here.
             return answer if len(answer) == len(piece) else _products(self._key, piece)
 
         try:
@@ -466,7 +466,7 @@ class _Multiplier:
 
 
 class _Process:
-    """A Python process behind a pipe. It neither forks a program with threads nor imports the user's script."""
+    """A Python process behind a pipe. It avoids forking a program with threads and importing the user's script."""
 
     def __init__(self, secret: bytes) -> None:
         path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
@@ -478,7 +478,7 @@ class _Process:
         self._write(secret)  # never on the command line, which all users can read
 
     def products(self, piece: bytes) -> bytes:
-        """Return the products; fewer if the process has ended. Two threads may wait: answers come in their order."""
+        """Return the products; fewer if the process has ended. Two threads may wait and get answers in their order."""
         with self._asking:
             self._write(len(piece).to_bytes(4, "big") + piece)
             self._answering.acquire()

@@ -1,16 +1,16 @@
 """Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
 Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
-pins; without identities, on one cluster, whoever carries the keys can replace them. `open` returns only what the named party
-sealed for this party in this run, under this label, and in the order in which it was sealed; anything else raises
+pins. Without identities, on one cluster, the process that passes on the keys can replace them. `open` returns only texts that
+the named party sealed for this party, in this run, under this label, in the order of sealing. Everything else raises
 FederationError. The coordinator learns the lengths.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length
 
-RFC 7748, RFC 5869, NIST SP 800-38D. The nonces of a direction count up, so no nonce is used twice under one key; a party takes
-one key of each other party in a run. The context, which is signed too, names the run: a key that was signed for one run is not
-accepted in another.
+RFC 7748, RFC 5869, NIST SP 800-38D. A party takes one key of each other party in a run, and the nonces of a direction count up,
+so no nonce is used twice under one key. The signed context names the run, so a key that was signed for one run is refused in
+every other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PIECE = 3840 << 7
-"""Bytes of a piece: whole records of dealt words for every number of terms of a sigmoid, in the second-level cache."""
+"""Bytes of a piece. It fits the second-level cache and holds whole records of dealt words for every length of the series."""
 TAG = 16
 _DOMAIN = b"vfl sealed, version 2"
 
@@ -42,8 +42,8 @@ _DOMAIN = b"vfl sealed, version 2"
 class Sealer:
     """One party's end of the sealed texts of one run. It holds secrets and cannot be pickled.
 
-    party : its name. context : names federation and run.
-    key_pem : private key of its identity; None where participants have none, as in one process or on one Ray cluster.
+    party : name of this party. context : names of the federation and the run.
+    key_pem : private key of its identity; None where participants have no identities (one process or one Ray cluster).
     """
 
     def __init__(self, party: str, key_pem: bytes | None, context: tuple[str, ...]) -> None:
@@ -67,8 +67,8 @@ class Sealer:
     def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
         """Take another party's key. Raises FederationError unless the identity in the certificate has signed it.
 
-        certificate_pem : None only where this party has no identity either.
-        A key that has come before changes nothing, so that no nonce is used again. A second key of a party is refused.
+        certificate_pem : certificate of the other party; None only if this party has no identity either.
+        A repeated key changes nothing, so no nonce is used again. A second key of a party is refused.
         """
         from cryptography.x509 import load_pem_x509_certificate  # slow to import, and for federations alone
 
@@ -103,7 +103,7 @@ class Sealer:
         self._seeds[other] = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
 
     def seeds(self) -> dict[str, bytes]:
-        """Return {other: seed that this party and the other share, 32 bytes}, of all parties that it has met."""
+        """Return {other: shared seed, 32 bytes} for all parties that this party has met."""
         return dict(self._seeds)
 
     def seal(self, to: str, label: str, data: bytes | memoryview) -> bytes:
@@ -117,8 +117,8 @@ class Sealer:
     ) -> bytearray:
         """Return `size` bytes of data sealed for party `to`.
 
-        pieces : of PIECE bytes each, the last one shorter; read one after the other, so that one buffer may serve for all.
-        out : of `sealed_size(size)` bytes, overwritten and returned; None allocates it.
+        pieces : PIECE bytes each, the last one shorter; read one after the other, so they may share one buffer.
+        out : `sealed_size(size)` bytes, overwritten and returned; None allocates them.
         """
         key, number = self._next(self._party, to)
         sealed = bytearray(sealed_size(size)) if out is None else out
@@ -137,7 +137,7 @@ class Sealer:
         return sealed
 
     def open(self, sender: str, label: str, sealed: bytes | memoryview) -> bytearray:
-        """Return what `sender` sealed for this party under this label. Raises FederationError."""
+        """Return the data that `sender` sealed for this party under this label. Raises FederationError."""
         size = memoryview(sealed).nbytes
         opened = bytearray(max(size - TAG * max(-(-size // (PIECE + TAG)), 1), 0))
         for _ in self.open_pieces(sender, label, sealed, memoryview(opened)):
@@ -147,12 +147,12 @@ class Sealer:
     def open_pieces(
         self, sender: str, label: str, sealed: bytes | memoryview, out: memoryview | None = None
     ) -> Iterator[memoryview]:
-        """Yield the pieces of what `sender` sealed for this party under this label, each of them verified before it is yielded.
+        """Yield the data that `sender` sealed for this party under this label, in pieces, each verified before it is yielded.
 
-        A later piece may still raise FederationError: publish nothing before the end. A piece is overwritten by the next one,
-        unless `out` is given, as long as the text, which receives them one after the other.
+        A later piece may still raise FederationError: publish nothing before the end. Without `out`, each piece overwrites the
+        last one. out : buffer as long as the text, which receives all pieces.
         """
-        key, number = self._next(sender, self._party)  # at once: texts are opened in the order of these calls
+        key, number = self._next(sender, self._party)  # now: texts are opened in the order of these calls
         return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
 
     def _opened(

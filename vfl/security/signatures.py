@@ -1,8 +1,8 @@
 """Ed25519 signatures, and the file in which a signing key is kept.
 
 A signature shows that the holder of a key signed exactly this text. It does not show who holds the key: obtain the public key
-through a separate channel. Anybody who can read the key file can sign in its owner's name, so a key file that others
-may read is refused.
+through a separate channel. Anybody who can read the key file can sign in its owner's name. A key file that other users may
+read is therefore refused.
 
 A user's key is made on first use in `signing.pem` under $XDG_CONFIG_HOME/vfl or ~/.config/vfl, readable by this user only.
 $VFL_KEY names another file. `signing.pem.pub` beside it holds the public key, which may be given to everybody. Both files are
@@ -32,7 +32,7 @@ FILE = "signing.pem"
 PUBLIC_SUFFIX = ".pub"
 HEX_DIGITS = 64
 LARGEST_FILE = 1 << 16
-"""Bytes. A larger file cannot be a key, and is not read to its end."""
+"""Largest number of bytes of a key file; larger files are refused without reading them to the end."""
 
 
 class SigningKey:
@@ -49,7 +49,7 @@ class SigningKey:
         return _hex(self._private.public_key())
 
     def sign(self, message: bytes) -> str:
-        """Return the signature (RFC 8032), 128 lower-case hexadecimal digits; the same for the same message."""
+        """Return the signature (RFC 8032), 128 lower-case hexadecimal digits. It is deterministic."""
         return self._private.sign(message).hex()
 
     def __repr__(self) -> str:
@@ -69,10 +69,10 @@ def default_file() -> Path:
 
 
 def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
-    """Return the key in a file; None takes this user's own key, and makes it on first use.
+    """Return the key in a file. None stands for this user's own key, which is made on first use.
 
-    Raises SpecificationError for a file that is not there, holds no Ed25519 key, or can be read by others; OutputError
-    when this user's own cannot be made.
+    Raises SpecificationError for a file that is missing, holds no Ed25519 key, or can be read by others; OutputError if the
+    user's own key cannot be made.
     """
     if path is not None:
         return _read(Path(path).expanduser())
@@ -94,7 +94,7 @@ def own_public_key() -> str | None:
 def public_key(given: str | os.PathLike[str]) -> str:
     """Return a public key as 64 lower-case hexadecimal digits.
 
-    given : such digits, or the path of a PEM file. Raises SpecificationError for anything else.
+    given : these digits, or the path of a PEM file. Raises SpecificationError for anything else.
     """
     text = os.fspath(given).strip()
     if len(text) == HEX_DIGITS and set(text) <= set(string.hexdigits):
@@ -195,7 +195,7 @@ def _unreadable(path: Path, what: str) -> SpecificationError:
 
 
 def _make(path: Path) -> None:
-    """Make a key if there is none. If several processes try at once, one succeeds and all use its key."""
+    """Make a key if there is none. If several processes try at once, all use the key of the first."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
