@@ -1,8 +1,8 @@
 """Features that an owner makes of its columns, declared in the public job, independently of the records.
 
-A feature is a column of the partition that its party makes of another column, record by record. Each kind here states the range
-of its coordinates, which follows from the declaration alone and which no cell can leave. Scaling and sensitivities see this
-range, as they see the bounds of a number, so that a feature changes no guarantee.
+A feature is a column of the partition that its party computes from another column, record by record. Each kind states the range
+of its coordinates, which follows from the declaration alone and holds for every cell. Scaling and sensitivities use this range
+like the bounds of a number, so a feature changes no guarantee.
 
     partition = FeaturePartition({"bank": ["income", "age", "age_group"]}, label=("bank", "default"))
     columns = {"age_group": Binned((25, 40, 60), of="age")}

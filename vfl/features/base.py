@@ -34,34 +34,34 @@ class Feature(ABC):
     fill: Any = None
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data that it is made of."""
+        """Return the columns of the party's data from which the feature is made."""
         return (column,)
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return the names of its coordinates without the indicator of missing cells."""
+        """Return the names of the feature's coordinates without the indicator of missing cells."""
         return (column,)
 
     def features(self, column: str) -> tuple[str, ...]:
-        """Return the names of its coordinates."""
+        """Return the names of all coordinates."""
         return (*self.own(column), *indicators(column, self.missing))
 
     @property
     @abstractmethod
     def ranges(self) -> tuple[Bounds, ...]:
-        """The range of each coordinate of `own`."""
+        """Range of each coordinate of `own`."""
 
     @property
     def limits(self) -> Bounds:
-        """The least range that holds those of all coordinates; infinite while bounds are not declared."""
+        """Least range that includes the ranges of all coordinates; infinite while bounds are not declared."""
         lows, highs = zip(*self.ranges, strict=True)
         return min(lows), max(highs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfCells(Feature, ABC):
-    """Features made of the cells of one column.
+    """Base of features that are made from the cells of one column.
 
-    of : the column that it is made of; None is the column of its own name.
+    of : source column; None for the column with the feature's own name.
     fill : value for missing cells, before the feature is made.
     missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. The other coordinates are then 0,
         or the number within their range that is nearest to 0.
@@ -72,7 +72,7 @@ class OfCells(Feature, ABC):
     missing: str | None = None
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the column of the party's data that it is made of."""
+        """Return the column of the party's data from which the feature is made."""
         return (self.of or column,)
 
     def _check(self) -> None:
@@ -81,7 +81,7 @@ class OfCells(Feature, ABC):
             raise SpecificationError(f"of is the name of a column, not {self.of!r}")
 
     def made(self, values: Any) -> Iterator[Vector]:
-        """Yield each coordinate, (m,) float64 within its range. values : (m,) as read, missing ones marked."""
+        """Yield each coordinate, (m,) float64 within its range. values : (m,) cells as read, missing ones marked."""
         for vector, (low, high) in zip(self._made(values), self.ranges, strict=True):
             vector[np.isnan(vector)] = min(max(0.0, low), high)
             yield np.clip(vector, low, high, out=vector)
@@ -92,7 +92,7 @@ class OfCells(Feature, ABC):
 
 
 class OfNumbers(OfCells, ABC):
-    """Features of a column of numbers; so is `fill`."""
+    """Base of features of a column of numbers; `fill` is a number, too."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ class OfNumbers(OfCells, ABC):
 
 
 class OfBounded(OfNumbers, ABC):
-    """Features whose range follows from declared bounds of the column."""
+    """Base of features whose range follows from declared bounds of the column."""
 
     __slots__ = ()
     bounds: Bounds | None
@@ -124,7 +124,7 @@ class OfBounded(OfNumbers, ABC):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The range of the one coordinate."""
+        """Range of the one coordinate."""
         return (UNBOUNDED,) if self.bounds is None else (self._ends(*self.bounds),)
 
     @abstractmethod
@@ -142,11 +142,11 @@ class OfBounded(OfNumbers, ABC):
     @property
     @abstractmethod
     def steps(self) -> Steps:
-        """Functions of NumPy that make the coordinate of cells within the bounds; scikit-learn's pipeline has the same."""
+        """NumPy functions that compute the coordinate from cells within the bounds; the scikit-learn pipeline uses the same."""
 
 
 def check_unknown(value: Any) -> None:
-    """Raise SpecificationError unless the value says how to treat cells that a declaration does not know."""
+    """Raise SpecificationError unless the value is a treatment of undeclared cells: 'refuse' or 'missing'."""
     if value not in ("refuse", "missing"):
         raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {value!r}")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Binned(OfNumbers):
-    """Intervals of a number: a coordinate per interval, 1 for the record's own and 0 elsewhere. Range: [0, 1].
+    """Intervals of a number: one coordinate per interval, 1 if the number lies in it and 0 otherwise. Range: [0, 1].
 
     The intervals are (−∞, e₁), [e₁, e₂), ..., [e_k, ∞) of the edges e. A missing cell is in none of them.
 
@@ -56,10 +56,10 @@ class Binned(OfNumbers):
 class Spline(OfNumbers):
     """B-spline basis of a number, for smooth curves of it. Range: [0, 1], since the basis functions are ≥ 0 and add up to 1.
 
-    Cells outside the knots are clamped to the first and last. Beyond these the knots continue at the distance of the outermost
-    two, as in scikit-learn's SplineTransformer(extrapolation="constant"). A missing cell has 0 in every function.
+    Cells outside the knots are clamped to the first and last knot. Beyond these, further knots repeat the distance of the
+    outermost two, as in scikit-learn's SplineTransformer(extrapolation="constant"). A missing cell has 0 in every function.
 
-    knots : public, ascending, at least two. degree : of the polynomials between knots, from 0 to 5.
+    knots : public points, ascending, at least two. degree : degree of the polynomials between knots, from 0 to 5.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 
@@ -112,9 +112,9 @@ class Spline(OfNumbers):
 class Cyclic(OfNumbers):
     """Position of a number on a circle, as an hour of the day: sin and cos of 2π·(x − start)/period. Range: [−1, 1].
 
-    A missing cell has 0 in both; an infinite one is taken for the start.
+    A missing cell has 0 in both coordinates. An infinite one is replaced by the start.
 
-    period : length of the circle, positive. start : where the angle is 0.
+    period : length of the circle, positive. start : number at which the angle is 0.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 

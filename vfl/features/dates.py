@@ -31,21 +31,21 @@ PARTS: Mapping[str, tuple[float, float]] = {
     "minute": (0.0, 59.0),
     "days": (0.0, math.inf),
 }
-"""Parts of a date with their ranges; those of the year and of the days since the first date follow from the bounds."""
+"""Parts of a date with their ranges. The ranges of 'year' and 'days' follow from the declared bounds."""
 PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
 
 
 @dataclass(frozen=True, slots=True)
 class DateParts(OfCells):
-    """Parts of a date, one coordinate per part. The range is that of the part, for instance [1, 12] for the month.
+    """Parts of a date, one coordinate per part. Range: that of the part, for instance [1, 12] for the month.
 
     The year lies within the years of the bounds; 'days' counts from the first date, within [0, the length of the bounds].
-    Times are taken as they are written, in their own time zone.
+    Times keep the time zone in which they are written.
 
-    parts : of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
-    bounds : (first, last) date, as ISO text or dates; earlier and later ones are clamped.
-    cyclic : whether parts that repeat become two coordinates, sin and cos of their position in the cycle, within [−1, 1].
-    unknown : treatment of text that is no date, such as '2020-02-30': 'refuse' (an error at the owner) or 'missing'.
+    parts : any of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
+    bounds : (first, last) date, as ISO text or dates; earlier and later dates are clamped.
+    cyclic : True replaces parts that repeat by two coordinates, sin and cos of their position in the cycle, within [−1, 1].
+    unknown : treatment of text that is not a date, such as '2020-02-30': 'refuse' (an error at the owner) or 'missing'.
     fill : date for missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
@@ -97,7 +97,7 @@ class DateParts(OfCells):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The range of each part."""
+        """Range of each part."""
         first, last = self._ends
         years = tuple(float(end.astype("M8[Y]").astype(int) + 1970) for end in (first, last))
         own: dict[str, Bounds] = {

@@ -1,4 +1,4 @@
-"""Cells of a public grid over the bounds of a number, whose records `private_quantiles` counts."""
+"""Cells of a public grid over the bounds of a number, in which `private_quantiles` counts records."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 GRID = 160
-"""Cells of the grid of a `GridCell`."""
+"""Number of cells in the grid of a `GridCell`."""
 _HALF = 80
 
 
 @dataclass(frozen=True, slots=True)
 class GridCell(OfNumbers):
-    """Cell of a number in a grid of 160 equal cells between its bounds, for `private_quantiles` alone.
+    """Cell of a number in a grid of 160 equal cells between its bounds, for `private_quantiles` only.
 
-    The coordinate is a number whose magnitude names the cell, so that the histogram of vfl.privacy.magnitudes counts the
-    records of each: its cells −80, ..., 79 are those of the grid, and a missing value lies in the last, 80. Range: ±0.75·2⁴⁰.
+    The coordinate encodes the cell as a magnitude, so the histogram of vfl.privacy.magnitudes counts the records per cell.
+    The grid has the cells −80, ..., 79 of that histogram; a missing value lies in its last cell, 80. Range: ±0.75·2⁴⁰.
     """
 
     kind: ClassVar[str] = "grid_cell"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Interaction(Feature):
     """Products of the coordinates of two columns of one party. Range: the products of their ranges.
 
-    Two numbers give one coordinate. A column of several coordinates, as a categorical one, gives a product for each of them.
+    Two numbers give one coordinate. A column of several coordinates, such as a categorical one, gives a product for each.
 
-    a, b : columns of the same party with declared bounds or categories, or features of it; they need not be in the partition.
+    a, b : columns of one party with declared bounds or categories, or its features; they need not be in the partition.
     """
 
     kind: ClassVar[str] = "interaction"
@@ -37,15 +37,15 @@ class Interaction(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Infinite: only a schema knows the two columns."""
+        """Infinite range, since only a schema knows the two columns."""
         return (UNBOUNDED,)
 
 
 @dataclass(frozen=True, slots=True)
 class Crossed(Feature):
-    """An interaction with the declarations of its two columns, which a schema looked up.
+    """An interaction with the declarations of its two columns, resolved by a schema.
 
-    a, b : (name, declaration, columns of the data that it is read from) of either side.
+    a, b : (name, declaration, source columns in the data) of each side.
     """
 
     kind: ClassVar[str] = "interaction"
@@ -53,11 +53,11 @@ class Crossed(Feature):
     b: tuple[str, Any, tuple[str, ...]]
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data that it is made of; a side's own follow each other."""
+        """Return the columns of the party's data from which the feature is made: those of `a`, then those of `b`."""
         return (*self.a[2], *self.b[2])
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return the column for two numbers, else 'column=one:other' for each pair of coordinates."""
+        """Return the column's name for two numbers, else 'column=one:other' for each pair of coordinates."""
         left, right = (own_of(declared, name) for name, declared, _ in (self.a, self.b))
         if len(left) == len(right) == 1:
             return (column,)
@@ -65,7 +65,7 @@ class Crossed(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The products of the ranges of its columns."""
+        """Products of the ranges of the two columns."""
         return tuple(
             (min(ends), max(ends))
             for one in ranges_of(self.a[1])
@@ -74,7 +74,7 @@ class Crossed(Feature):
         )
 
     def product(self, left: Sequence[Vector], right: Sequence[Vector]) -> Iterator[Vector]:
-        """Yield the products of the coordinates of its columns, (m,) each, within their ranges."""
+        """Yield the products of the two columns' coordinates, (m,) each, within their ranges."""
         pairs = ((one, other) for one in left for other in right)
         for (one, other), (low, high) in zip(pairs, self.ranges, strict=True):
             yield np.clip(one * other, low, high)

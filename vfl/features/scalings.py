@@ -37,15 +37,15 @@ class Log(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """The logarithm, behind the offset."""
+        """Addition of the offset, then the logarithm."""
         return (("add", self.offset), ("log",))
 
 
 @dataclass(frozen=True, slots=True)
 class Power(OfBounded):
-    """Power of a number, x^exponent. Range: the powers of the bounds; from 0 where an even power has bounds on both sides of 0.
+    """Power of a number, x^exponent. Range: the powers of the bounds; it starts at 0 for an even power if the bounds include 0.
 
-    exponent : finite and not 0. A fraction needs bounds ≥ 0, a negative one bounds that exclude 0.
+    exponent : finite and not 0. A fraction needs bounds ≥ 0; a negative exponent needs bounds that exclude 0.
     bounds : (low, high) of the column; also the job's bounds for this column. Cells outside are clamped.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
@@ -80,9 +80,9 @@ class Power(OfBounded):
 class Scaled(OfBounded):
     """Distance of a number from a public center in units of a public spread, (x − center)/spread.
 
-    Range: that of the bounds; without bounds [−reach, reach], so that cells farther than reach·spread are clamped.
+    Range: that of the bounds. Without bounds it is [−reach, reach], and cells farther than reach·spread are clamped.
 
-    center, spread : a usual value and a usual deviation, publicly known; spread > 0. reach : in spreads.
+    center, spread : a typical value and a typical deviation, publicly known; spread > 0. reach : in units of the spread.
     bounds : (low, high) of the column, instead of the reach; also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
@@ -103,7 +103,7 @@ class Scaled(OfBounded):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The range of the one coordinate."""
+        """Range of the one coordinate."""
         return ((-self.reach, self.reach),) if self.bounds is None else (self._ends(*self.bounds),)
 
     def _ends(self, low: float, high: float) -> Bounds:

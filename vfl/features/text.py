@@ -50,14 +50,14 @@ class Ordinal(OfCells):
 
 @dataclass(frozen=True, slots=True)
 class Hashed(OfCells):
-    """Text with many different values, hashed into a fixed number of buckets with one coordinate per bucket.
+    """Hash of text with many different values into a fixed number of buckets, one coordinate per bucket.
 
     Range: [0, 1]; signed: [−1, 1].
 
-    A public hash (MurmurHash3 of the text in UTF-8, as in scikit-learn's FeatureHasher) draws the bucket and, if signed,
-    −1 or 1 as the value. A missing cell is in no bucket.
+    A public hash (MurmurHash3 of the text in UTF-8, as in scikit-learn's FeatureHasher) selects the bucket and, if signed,
+    the value −1 or 1. A missing cell is in no bucket.
 
-    buckets : from 2 to 65,536. Texts that share a bucket share a coefficient.
+    buckets : number from 2 to 65,536. Texts that share a bucket share a coefficient.
     fill : text for missing cells. of, missing : as for all features (vfl.features.Feature).
     """
 
@@ -86,9 +86,9 @@ class Hashed(OfCells):
         return ((-1.0 if self.signed else 0.0, 1.0),) * self.buckets
 
     def code(self, cell: object) -> int:
-        """Return 2·bucket, + 1 for a negative sign."""
+        """Return 2·bucket, plus 1 for a negative sign."""
         hashed = murmur(canonical_category(cell).encode(errors="surrogatepass"))
-        # The least number of 32 bits has no positive counterpart; scikit-learn gives it this bucket.
+        # −2³¹ has no positive counterpart in 32 bits; scikit-learn assigns it this bucket.
         bucket = (2**31 - self.buckets if hashed == -(2**31) else abs(hashed)) % self.buckets
         return 2 * bucket + (self.signed and hashed < 0)
 
