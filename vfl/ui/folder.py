@@ -1,7 +1,7 @@
 """Jobs, runs, tunes and ledgers below a folder, recognised by the names and contents of their files.
 
-A request can only name something that is found here, by its path relative to the folder; it can name no other file. Symbolic
-links are neither followed nor listed, so everything found lies below the folder.
+A request can only name an item that this search found, by its path relative to the folder. Symbolic links are neither followed
+nor listed, so every item lies below the folder.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEPTH, MOST, MOST_FILES = 4, 2000, 20_000
-"""Depth of the search in levels of folders, and the largest numbers of folders searched and of files looked into."""
+"""Depth of the search in levels of folders, and the largest numbers of folders searched and files read."""
 SKIPPED = ("node_modules", "site-packages", "__pycache__")
 MAGIC = b"SQLite format 3\x00"
 TABLE = "[partition"
-"""Beginning of a table heading that every job file contains."""
+"""Start of a table heading that every job file contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Paths by their name in the folder, with '/' between the parts of a name, in the order in which pages list them.
+    """Paths by name relative to the folder (with '/' on every system), in the order in which pages list them.
 
     jobs : job files. runs : folders of running and finished runs. tunes : folders of unfinished tunes.
     ledgers : files of ledgers, except those inside the folders of runs.
@@ -41,7 +41,7 @@ class Found:
 
 
 def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
-    """Return everything below `root`. ledgers : files elsewhere, listed under their whole paths."""
+    """Return all items below `root`. ledgers : files elsewhere, listed under their whole paths."""
     found, left = Found(), MOST_FILES
     for number, (folder, files) in enumerate(_folders(root)):
         if number >= MOST:
@@ -76,7 +76,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _holds(path: Path, text: bytes, limit: int) -> bool:
-    """Return True if the first `limit` bytes of a file hold a text."""
+    """Return True if the first `limit` bytes of a file contain a text."""
     try:
         with opened(path, follow=False) as file:
             return text in file.read(limit)
@@ -85,7 +85,7 @@ def _holds(path: Path, text: bytes, limit: int) -> bool:
 
 
 def ledger_of(run: Path, named: str | None, known: Sequence[Path]) -> Path | None:
-    """Return the ledger of a run: its own, or a known one that the run's log names. No other file is opened."""
+    """Return a run's ledger: the one in its folder, or a known one that its log names. No other file is opened."""
     if (own := run / checkpoint.LEDGER).is_file() and not own.is_symlink():
         return own
     return next((path for path in known if named is not None and path.resolve() == Path(named).resolve()), None)

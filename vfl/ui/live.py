@@ -1,4 +1,4 @@
-"""Progress of a run, read from its log and its ledger while another process writes them. Nothing is locked or written.
+"""Progress of a run, read from its log and its ledger while another process writes them. This module locks and writes nothing.
 
 The log holds released values only. This module does not check the chain of hashes; the report and `vfl verify` do.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KERNEL = Path("/proc/locks")
 LONGEST = 1 << 26
-"""Bytes of the longest line of a log that is read."""
+"""Bytes of the longest log line that is read."""
 UNREADABLE = "unreadable"
 REST = 10.0
 """Wait between two computations of ε, as a multiple of the last one's duration: verifying a long chain takes a while."""
@@ -42,7 +42,7 @@ class Progress:
 
     state : 'finished', 'running', 'interrupted' (no process has locked its log), or 'unreadable'. A finished run has no
         numbers here; its certificate states them.
-    rounds : number of answered queries. of : the plan's upper limit for them; None if unknown.
+    rounds : number of answered queries. of : the plan's upper limit for their number; None if unknown.
     epsilon : ε of all charges so far at the plan's δ; None without privacy, or if the ledger cannot be read (`why`).
     cap : ε of the whole plan. resumed : number of times that the run was resumed.
     """

@@ -39,11 +39,11 @@ POLICY = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""Policy under which only `SCRIPT` may run, even if foreign markup were to get into a page."""
+"""Content security policy that lets only `SCRIPT` run, even if foreign markup gets into a page."""
 
 
 SHOWN = 1 << 24
-"""Bytes of the largest file of a run whose content the overview shows."""
+"""Largest number of bytes of a run's file whose content the overview shows."""
 
 
 def page(title: str, base: str, *body: Child) -> str:
@@ -75,7 +75,7 @@ def quoted(name: str) -> str:
 
 
 def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
-    """Return the page that lists everything found. states : `state_of` each run."""
+    """Return the page that lists all items. states : {run: cells from `state_of`}."""
     runs: list[tuple[Child, ...]] = [(link(base, "run", name), *states[name]) for name in found.runs]
     runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
     return page(
@@ -100,7 +100,7 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
 
 
 def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
-    """Return state, ε and measures of a run as its files claim them. Only the page of the run verifies them."""
+    """Return state, ε and measures of a run as its files state them. Only the page of the run verifies them."""
     if progress.state != "finished":
         return (watched(base, name, progress), _of_cap(progress), "")
     try:
@@ -134,7 +134,7 @@ def _of_cap(progress: Progress) -> str:
 
 
 def job(base: str, name: str, spec: Job, n_records: int | None, positives: float | None, *, refused: str = "") -> str:
-    """Return the page of a job: its plan for n records, and its declarations without the places of the data.
+    """Return the page of a job: its plan for n records, and its declarations without the paths of the data.
 
     refused : sentence about values that cannot be read; it is shown instead of a plan.
     """
@@ -176,7 +176,7 @@ def _planned(spec: Job, n_records: int | None, positives: float | None) -> Itera
 
 
 def run(base: str, name: str, progress: Progress, facts: Facts | None, own: Markup | None) -> str:
-    """Return the page of a run. facts : of a finished one. own : section on its own ledger."""
+    """Return the page of a run. facts : verified facts of a finished run. own : section on its own ledger."""
     if facts is None:
         return page(name, base, element("h1", name), _at_work(base, name, progress), own)
     report, card = link(base, "report", name, "whole report"), link(base, "card", name, "model card")

@@ -1,13 +1,13 @@
 """HTTP server of `vfl ui`: read-only, on the loopback address, protected by a token.
 
-A request is answered if all of this holds:
+The server answers a request if all of these conditions hold:
 
-* it was sent to 127.0.0.1, the only address that is bound;
+* it was sent to 127.0.0.1, the only bound address;
 * its Host header names this address and port, so no other site can reach the server by rebinding its own name;
 * its path begins with the token, which is drawn at every start and compared in constant time;
 * its method is GET or HEAD, the only ones implemented.
 
-A path can only name something that `vfl.ui.folder.find` found.
+A path can only name an item that `vfl.ui.folder.find` found.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ KEPT = 8
 
 
 PATIENCE = 10.0
-"""Seconds that a request waits for its page, and the overview for all of its runs."""
+"""Seconds that a request waits for its page, and that the overview waits for all of its runs."""
 ITEM = 2.0
 """Seconds that the overview waits for one run."""
 
@@ -83,7 +83,7 @@ class Site:
         self._watched: dict[Path, Watched] = {}
         self._facts: dict[Path, tuple[object, Facts]] = {}
         self._found = Found()
-        self._lock = threading.Lock()  # held for single steps on the three fields above, never for work
+        self._lock = threading.Lock()  # held for single accesses to the three fields above, never while reading files
         self._work = Work()
         self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
             "run": self._run,
@@ -100,7 +100,7 @@ class Site:
         if path and kind not in self._routes:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
         try:
-            if kind != "live":  # each second, for runs that a page has already found
+            if kind != "live":  # requested each second, for runs that a page has already found
                 found = self._work.done(("find", ""), PATIENCE, lambda: find(self.root, self._ledgers))
                 with self._lock:
                     self._found = found
@@ -115,7 +115,7 @@ class Site:
         return ("application/json" if kind == "live" else "text/html"), text
 
     def _states(self, found: Found) -> dict[str, tuple[Child, ...]]:
-        """Return the cells of all runs within PATIENCE together. A run whose files hold anything takes no other run down."""
+        """Return the cells of all runs within PATIENCE in total. A run with damaged files does not affect the others."""
         states: dict[str, tuple[Child, ...]] = {}
         until = time.monotonic() + PATIENCE
         for name, folder in found.runs.items():

@@ -1,4 +1,4 @@
-"""Work on items that others wrote: one thread per item at a time, and nobody waits for it longer than a limit."""
+"""Threads that read files from other users: one per item at a time, with a limit on the waiting time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 16
-"""Items that are worked on at the same time."""
+"""Largest number of items that are read at the same time."""
 
 log = logging.getLogger(__name__)
 
 
 class Task(threading.Thread):
-    """Work on one item. `outcome` is set at the end, or `error`."""
+    """Job in progress on one item. It sets `outcome` or `error` at the end."""
 
     def __init__(self, work: Callable[[], Any], ended: Callable[[], None]) -> None:
-        super().__init__(daemon=True)  # the process may end before its work
+        super().__init__(daemon=True)  # the process may end before this thread does
         self._work, self._ended = work, ended
         self.outcome: Any = None
         self.error: Exception | None = None
@@ -31,17 +31,17 @@ class Task(threading.Thread):
         self.begun = time.monotonic()
 
     def run(self) -> None:
-        """Do the work."""
+        """Call the function and keep its result or error."""
         try:
             self.outcome = self._work()
-        except Exception as error:  # noqa: BLE001 - files that others wrote hold anything; `Work.done` tells the errors apart
+        except Exception as error:  # noqa: BLE001 - damaged files may raise any error; `Work.done` tells them apart
             self.error = error
         self._ended()
         self.over.set()
 
 
 class Work:
-    """Work in progress, by key. A request for work in progress waits for it, instead of beginning it again."""
+    """Jobs in progress, by key. A second request for the same key waits for the job that is in progress."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, Task] = {}
@@ -50,7 +50,7 @@ class Work:
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
         """Return work(), or raise its error: of vfl, of the system, or Expected.
 
-        Raises OutputError for every other error, after `seconds` from the beginning of the work, and while MOST others work.
+        Raises OutputError for every other error, if the job has taken longer than `seconds`, and while MOST others are running.
         """
         with self._lock:
             task = self._tasks.get(key)
@@ -75,4 +75,4 @@ class Work:
 
 
 class Expected(Exception):
-    """Base of the errors with which work answers."""
+    """Base of errors that `Work.done` passes on unchanged."""
