@@ -1,4 +1,4 @@
-"""Format of a text file: a public declaration, which its owner makes once and no reader infers from records."""
+"""Format of a text file. Its owner declares it once, publicly; no reader infers it from records."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _NUMERIC = set("0123456789+-eE")
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """A CSV file that is not plain. Every field is read by this declaration alone, never by other fields of its column.
+    """A CSV file with a declared format. The format alone decides how a field is read; the rest of its column does not.
 
-    path : its place in the party's file system; '.gz' is decompressed while reading.
+    path : path in the party's file system; '.gz' is decompressed while reading.
     delimiter : the character between fields.
     missing : the fields that stand for a missing cell.
     encoding : name of the text encoding, as Python knows it.
     decimal : the character before the fraction of a number, '.' or ','.
     thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
-    quote : the character around fields that hold a delimiter or a line break; doubled inside of them. '' is for none.
-    dates : the format of dates, in the directives of Python's strptime, as '%d.%m.%Y'; None is ISO, as 2026-01-31.
+    quote : the character around fields that hold a delimiter or a line break; doubled inside them. '' for none.
+    dates : the format of dates, in the directives of Python's strptime, as '%d.%m.%Y'; None for ISO, as 2026-01-31.
 
     Raises SpecificationError.
     """
@@ -94,7 +94,7 @@ def _single(text: str) -> bool:
 
 
 def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
-    """Return the file at a path in a declared format; the path alone where nothing is declared.
+    """Return the file at a path in its declared format; the bare path if nothing is declared.
 
     A path that ends in .tsv or .tsv.gz keeps the tabulator unless a delimiter is declared.
 
@@ -109,7 +109,7 @@ def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
 
 
 def is_text(path: str) -> bool:
-    """Return True unless the path is a folder, a file with types, or an address that does not end as a text file's does."""
+    """Return True unless the path is a folder, a file with types, or an address without the ending of a text file."""
     name = path.lower().partition("?")[0]
     if "://" in name:
         return name.removesuffix(".gz").endswith((".csv", ".tsv"))
@@ -117,5 +117,5 @@ def is_text(path: str) -> bool:
 
 
 def is_tabbed(path: str) -> bool:
-    """Return True for the name of a file whose fields are separated by tabulators."""
+    """Return True if the name is that of a tab-separated file."""
     return path.lower().removesuffix(".gz").endswith(".tsv")

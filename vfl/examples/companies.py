@@ -3,8 +3,8 @@
 Run it with: python -m vfl.examples.companies [FOLDER]
 
 A bank has a Parquet file and knows who repaid; a telco has a CSV file. Their customers overlap in part, and their rows are
-in different orders. The actor of each party opens its own file, and no id leaves its owner in clear. This is the run that
-companies would make, here on one machine with generated files.
+in different orders. The actor of each party opens its own file, and no id leaves its owner in clear. Two real companies would
+run the same steps; this script runs them on one machine with generated files.
 
 The script writes files and run to FOLDER, which must be new, or to a temporary folder that it removes.
 """
@@ -25,7 +25,7 @@ import vfl
 
 BOUNDS = {"income": (0, 200_000), "age": (18, 100), "calls": (0, 500), "data_mb": (0, 100_000)}
 SHARES = {"bank": 0.9, "telco": 0.8}
-"""Share of all customers that each company has: about 72 % are customers of both."""
+"""Share of all customers that each company has. About 72 % are customers of both."""
 
 
 def write_files(folder: Path, customers: int, seed: int) -> tuple[dict[str, Path], dict[str, int]]:

@@ -2,10 +2,10 @@
 
 Run it with: python -m vfl.examples.partitions
 
-The columns of scikit-learn's breast cancer data are dealt at random to one, three and ten parties, several times each, and
-one job is trained on each deal. The noise is seeded, so that the study can be repeated; its output is therefore not
-private, but the data are public. A step of coordinate descent is the same for every owner of the column. The deal changes
-the order of the steps, not the expected accuracy. The number of messages grows with the number of parties.
+The columns of scikit-learn's breast cancer data are assigned at random to one, three and ten parties, several times each, and
+one job is trained on each assignment. The noise is seeded to make the study repeatable; its output is therefore not private,
+but the data are public. A step of coordinate descent is the same for every owner of the column. The assignment changes the
+order of the steps, not the expected accuracy. The number of messages grows with the number of parties.
 """
 
 from __future__ import annotations
