@@ -7,10 +7,10 @@ import pytest
 
 import vfl
 from tests.solvers import setting
-from vfl.errors import JobFileError, SpecificationError
+from vfl.errors import BudgetExceeded, JobFileError, SpecificationError
 from vfl.evaluation.statistics import Positives
 from vfl.job.file import read, write
-from vfl.messages import Tally
+from vfl.messages import Descend, Query, Tally
 from vfl.planning import plan
 from vfl.privacy.calibration import noise_multiplier
 from vfl.solvers.blocks import shares
@@ -52,6 +52,23 @@ def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatc
         Phase.START: (False, False), Phase.BETWEEN: (True, False), Phase.END: (True, True),
     }[phase]  # fmt: skip
     assert np.isfinite(result.w).all()
+
+
+@pytest.mark.parametrize("refused", [Descend, Tally])
+def test_a_run_without_budget_asks_nothing_more(refused: type[Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(run, events):
+        yield Tally(Positives(), *events)
+        raise AssertionError
+
+    row = OneTime(Phase.END, SHARE, lambda mu: (noised(Positives(), noise_multiplier(mu, 1)),), make)
+    monkeypatch.setattr(shares, "table", lambda *_: (row,))
+    schedule = plan(setting.job(vfl.SkGD(passes=2), epsilon=2.0), 100).schedule()
+    query = next(schedule)
+    while not isinstance(query, refused):
+        query = schedule.send(tuple(map(np.zeros, query.sizes())))
+    with pytest.raises(StopIteration) as ended:
+        schedule.throw(BudgetExceeded("an earlier process paid twice"))
+    assert np.isfinite(ended.value.value[0]).all()
 
 
 def test_shares_travel_in_job_files_and_digests_only_if_they_are_given(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -155,7 +156,10 @@ class SkGD(Solver):
                 w = trail.outer(θ)
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
             w = trail.outer(θ)
-        yield from budget.made(Phase.END, run)
+        else:
+            run.w = θ
+            with contextlib.suppress(BudgetExceeded):
+                yield from budget.made(Phase.END, run)
         return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
