@@ -1,4 +1,4 @@
-"""Services of participants as Ray actors. Started by vfl.launch, driven by the coordinator's actor."""
+"""Ray actors that host the participants' services. vfl.launch starts them, and the coordinator's actor calls them."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class InStore:
-    """Fetch a block of a Ray dataset from Ray's object store, given its number (parties.sources.blocks.Blocks)."""
+    """Function from a block's number to the block of a Ray dataset in Ray's object store (parties.sources.blocks.Blocks)."""
 
     references: tuple[Any, ...]
 
     def __call__(self, number: int) -> Any:
-        """Return the block: an Arrow table, whose memory is the store's, or a pandas frame."""
+        """Return the block: an Arrow table in the store's memory, or a pandas frame."""
         return ray.get(self.references[number], timeout=FETCH_SECONDS)
 
 
@@ -113,9 +113,9 @@ def _encoded(argument: Any) -> Any:
 
 
 class IdsActor:
-    """Base of actors that hold one shard of a party's rows, and before that the ids of one range of its source's rows.
+    """Base of actors that hold one shard of a party's rows. Before loading, they hold the ids of a range of the source's rows.
 
-    task : names the id column.
+    task : task that names the id column.
     """
 
     def __init__(self, task: PartyTask) -> None:
@@ -198,7 +198,7 @@ class RowsActor(Serving, IdsActor):
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
         """Return (margins, party), each True if this process can read that memory. party : memory of the party's main actor.
 
-        If it can read the memory of the margins, it lends its own vectors, too.
+        If it can read the memory of the margins, it also sends its own vectors through shared memory.
         """
         self._near = self._reader.reads(margins)
         return self._near, self._reader.reads(party)
@@ -212,7 +212,7 @@ class RowsActor(Serving, IdsActor):
         given: Any = records.weights
         read = self._read(records)
         if isinstance(given, Lent) and read.weights is not None:
-            # In a copy, nobody can change a weight between two readings of it, so its clip holds.
+            # Nobody can change a weight of the copy between two readings, so its clip holds.
             read = replace(read, weights=read.weights.copy())
         return self._rows.sums(from_plain(query, Query), read)
 
@@ -301,9 +301,9 @@ class NewRowsActor(IdsActor):
 
 
 class Constants:
-    """Vectors that stay the same over many queries. A vector is fetched only when it is new.
+    """Cache of vectors that stay the same over many queries. A vector is fetched only when it is new.
 
-    Otherwise Ray would make a new array in each call, and the bounds of residuals would be computed again in each visit.
+    Without it, Ray would make a new array in each call, and each visit would compute the bounds of residuals again.
     """
 
     def __init__(self) -> None:
@@ -319,9 +319,9 @@ class Constants:
 
 
 class ServiceActor:
-    """Actor around a service (parties.services): it resolves handles of vectors, and passes messages on in plain form.
+    """Actor around a service (parties.services). It resolves handles of vectors, and converts messages from and to plain form.
 
-    Ray never retries its methods: a retry is a new release. name : of the participant.
+    Ray never retries its methods: a retry is a new release. name : name of the participant.
     """
 
     def __init__(self, name: str, service: Service | None = None) -> None:
@@ -334,10 +334,10 @@ class ServiceActor:
         return __version__
 
     def call(self, plain: Plain, names: Sequence[str], sent: Sequence[str] | None, *vectors: Any) -> Any:
-        """Return the reply to a message, and its vectors; vectors are arguments of their own, so that Ray resolves references.
+        """Return the reply to a message, and its vectors. Each vector is one argument, so that Ray resolves references.
 
-        names : of the vectors. sent : names of the answer's vectors that go to other actors, each as an object of its own;
-            None returns all vectors together. A vector of a reply is lent if the coordinator has lent one.
+        names : names of the vectors. sent : names of the answer's vectors for other actors, each returned as a separate
+            object; None returns all vectors together. The reply's vector uses shared memory if a vector of the call did.
         """
         reply, answers = self._own().answer(from_plain_call(plain), self._given_vectors(names, vectors))
         if sent is not None:
@@ -348,7 +348,7 @@ class ServiceActor:
         return to_plain(reply), dict(answers)
 
     def stream(self, plain: Plain, names: Sequence[str], *vectors: Any) -> Iterator[Any]:
-        """Yield the progress of a message that takes long, as numbers, then what `call` returns."""
+        """Yield the progress counts of a long message, then the return value of `call`."""
         reply, answers = yield from self._own().stream(from_plain_call(plain), self._given_vectors(names, vectors))
         yield to_plain(reply), dict(answers)
 
@@ -370,7 +370,7 @@ class ServiceActor:
         view = self._borrower.borrow(given)
         if view is None:
             raise _cut_off(self._name)
-        return view.copy()  # nobody can change a record between two readings of it, so its clip holds
+        return view.copy()  # nobody can change a record of the copy between two readings, so its clip holds
 
 
 def _stored_once(vector: Any) -> Any:
@@ -384,8 +384,8 @@ class PartyActor(Serving, ServiceActor):
     Ray never retries its methods: a retry is a new release. After a restart by Ray the actor has no columns, and answers no
     query before `load` is called again.
 
-    job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment. threads : that
-    its kernels may take.
+    job : the job to train; None for a party that only predicts. keeping : alignment files to keep on disk.
+    threads : number of threads of its kernels.
     shards : Ray's options for each shard of its rows; () keeps all rows in this actor.
     """
 
@@ -456,7 +456,7 @@ class PartyActor(Serving, ServiceActor):
     ) -> PartGreeting:
         """Take or read the party's part of a model, ask its owner, and return the greeting about its new records.
 
-        measured : the party that adds up measures the model with its labels.
+        measured : True if the adding party also measures the model with its labels.
         """
         own, spec = part_of(part, name), _opened(source)
         receiver = own.job.partition.receiver(parties)
@@ -484,10 +484,9 @@ class PartyActor(Serving, ServiceActor):
         return PartGreeting(__version__, own.model, own.job, self._service.ids)
 
     def load(self, source: Any) -> None:
-        """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
+        """Read the party's columns, unless they are loaded. Errors in the data are raised here, at the owner of the data.
 
-        A job that aligns records loads the aligned rows: those of the current alignment, or after a restart those of the
-        index that the run kept.
+        A job that aligns records loads the rows of the current alignment or, after a restart, of the index that the run kept.
         """
         if self._service is None:
             self.prepare(source)
@@ -504,9 +503,9 @@ class PartyActor(Serving, ServiceActor):
         return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
-        """Return, per shard, True if it can read memory of its shard of the margins, and True if this actor can read the other.
+        """Return (per shard, True if it can read its probe; True if this actor can read the coordinator's memory).
 
-        probes : memory of the margins, by shard. coordinator : memory of the coordinator.
+        probes : memory of each shard of the margins. coordinator : memory of the coordinator.
         """
         assert self._served is not None  # noqa: S101 - set by `load`
         answers = self._served.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))

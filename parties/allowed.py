@@ -1,7 +1,7 @@
 """Sources that an owner allows: files by path, tables in memory as "memory", and addresses part by part.
 
-An address is opened with what the party's process holds: PGPASSWORD, ~/.pgpass, keys of an object store, a role of the node.
-The host that the address names receives them. So an address is opened only if its owner listed it where the party runs: in
+An address is opened with the credentials of the party's process: PGPASSWORD, ~/.pgpass, keys of an object store, a role of the
+node. The host in the address receives them. So an address is opened only if the owner listed it where the party runs: in
 `sources` of the policy that the owner set itself ($VFL_POLICY, vfl join --policy), or in $VFL_SOURCES, with blanks between:
 
     VFL_SOURCES='postgresql://reader@db.example/bank s3://bucket/bank/*?region=eu-central-1'
@@ -35,7 +35,7 @@ LOCAL = "duckdb"
 _DATABASES = (LOCAL, "postgresql", "postgres")
 _READ = ("table", "query")
 _PLAIN = re.compile(r"(?P<user>[\w.+~-]*@)?(?P<host>[\w.:\[\]-]*)(?P<path>(/[^#\\\s\x00-\x1f]*)?)")
-"""A place that every reader of addresses divides in the same way: libpq takes 'db,evil' for two hosts."""
+"""Form of user, host and path that all readers of addresses split alike. Counterexample: libpq reads 'db,evil' as two hosts."""
 
 
 def name_of(source: Any) -> str:
@@ -45,12 +45,12 @@ def name_of(source: Any) -> str:
 
 
 def matches(name: str, pattern: str, folder: Path) -> bool:
-    """Return True if a source is one that the pattern lists. name : as by `name_of`. folder : of relative paths."""
+    """Return True if the pattern lists a source. name : result of `name_of`. folder : start of relative paths."""
     if is_address(name) or SEPARATOR in pattern:
         return is_address(name) and is_address(pattern) and _Address.read(pattern, folder).lists(_Address.read(name))
     if MEMORY in (name, pattern):
         return fnmatchcase(name, pattern)
-    path = Path(name).resolve()  # a link or '..' leads to no file that is not listed
+    path = Path(name).resolve()  # a link or '..' must not lead to an unlisted file
     return fnmatchcase(str(path), str(folder.resolve() / pattern))
 
 
@@ -76,10 +76,10 @@ class _Address:
 
     @classmethod
     def read(cls, text: str, folder: Path | None = None) -> Self:
-        """Divide an address. folder : at which the relative path of a DuckDB file in a pattern begins."""
+        """Split an address. folder : start of the relative path of a DuckDB file in a pattern."""
         scheme, _, rest = text.partition(SEPARATOR)
         place, _, given = rest.partition("?")
-        if scheme == LOCAL:  # of a pattern, only the folder is resolved: '*' is no name
+        if scheme == LOCAL:  # in a pattern, resolve only the folder, since '*' is not a name
             place = str(Path(place).resolve() if folder is None else folder.resolve() / place)
         return cls(scheme, place, tuple(parse_qsl(given.replace("+", "%2B"), keep_blank_values=True)))
 
@@ -108,7 +108,7 @@ class _Address:
 
 def _same(pair: tuple[str, str], pattern: tuple[str, str]) -> bool:
     (name, value), (own, listed) = pair, pattern
-    if name == "query":  # its own '*' is no wild card
+    if name == "query":  # '*' within a query is not a wild card
         return own == name and listed in ("*", value)
     return own == name and _fits(value, listed)
 

@@ -1,7 +1,7 @@
-"""A party's book: its own append-only, hash-chained log of what was released of its records, under its owner's cap.
+"""A party's book: its own append-only, hash-chained log of the releases of its records, under its owner's cap.
 
-It is a ledger like the coordinator's, kept by the owner in a file that nobody else can read. Before and after a run, each of
-the two records the chain head of the other. A backup of either that somebody restored in between is detected at the next run.
+It is a ledger like the coordinator's, in a file that only its owner can read. Before and after a run, ledger and book each
+record the other's chain head. If either was restored from a backup in between, the next run detects it.
 A party without a book counts the releases of a run on shares in memory (`RunCount`).
 """
 
@@ -49,8 +49,8 @@ def account_of(party: str) -> str:
 def require_room(policy: Policy, party: str, *jobs: Job) -> None:
     """Raise ConsentRefused if the owner's book cannot hold jobs together, whatever the number of records; reads no data.
 
-    Call it before records are aligned: the book reserves the plan of a run when n is known. A run that a book holds open may go
-    on, so that its job is not counted again here.
+    Call it before records are aligned: the book reserves the plan of a run once n is known. A job with an open run in the book
+    is not counted again.
     """
     plans = [cheapest(job) for job in jobs if job.privacy is not None]
     releases = tuple(release for plan in plans if plan is not None for release in plan.releases)
@@ -89,7 +89,7 @@ def _full(asked: Preview, bound: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a run by an owner's book. epsilon : of its charges, reserved : of its reservation, both at the job's δ.
+    """Cost of a run in an owner's book. epsilon, reserved : ε of its charges and of its reservation, both at the job's δ.
 
     left : ε that the book has left, at its own δ.
     """
@@ -100,7 +100,7 @@ class Costs:
 
 
 class PartyBook(Charges):
-    """All jobs that the book admits are together (ε, δ)-DP for this party's records under the policy's [total].
+    """All jobs that the book admits are jointly (ε, δ)-DP for this party's records under the policy's [total].
 
     A job counts in full. The releases of other parties count too, because they depend on this party's records through the
     margins. The book therefore works as follows:
@@ -151,7 +151,7 @@ class PartyBook(Charges):
         return BookHeads(self._ledger.head(), notice.ledger)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the run that was opened last; None before."""
+        """Return the cost of the last opened run; None if no run was opened."""
         delta = None if self._plan is None else self._plan.problem.delta
         if not self._run or delta is None:
             return None
@@ -252,10 +252,10 @@ class PartyBook(Charges):
 class RunCount(Charges):
     """Releases of one run at a party without a book, counted in memory.
 
-    Guarantee. While the party's process lives, its releases in the run cost together at most the job's (ε, δ), whatever the
+    Guarantee. While the party's process lives, its releases in the run jointly cost at most the job's (ε, δ), whatever the
     coordinator asks. A new process counts from zero. Only a book covers restarts and several runs.
 
-    n_records : n, which decides the plan.
+    n_records : n, on which the plan depends.
     """
 
     def __init__(self, job: Job, party: str, n_records: int) -> None:

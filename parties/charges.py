@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _extent(query: Backward) -> tuple[object, ...]:
-    """Return the batch, blocks, clip and vectors that define a share's sum; the party itself compares cap and noise."""
+    """Return the batch, blocks, clip and vectors that define a share's sum; the party compares cap and noise separately."""
     vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
     return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
 
@@ -28,7 +28,7 @@ def _extent(query: Backward) -> tuple[object, ...]:
 class Charges:
     """Charges a party's releases to a reservation of the job's plan, before their noise is drawn.
 
-    Guarantee. The releases recorded here cost together at most what the plan costs, and no key is charged for two releases.
+    Guarantee. The releases recorded here jointly cost at most the plan's cost, and no key is charged for two releases.
 
     The party itself checks that a release carries enough noise for its sum.
     """
@@ -43,7 +43,7 @@ class Charges:
         self._made: set[ReleaseKey] = set()
         self._passes: set[ReleaseKey] = set()
         self._last: Query | None = None
-        # Seeded noise repeats itself to the bit: the same release under the same key.
+        # Seeded noise is the same for the same key, so a repetition is the same release.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
     def record(self, query: Query, key: ReleaseKey) -> None:
@@ -69,9 +69,9 @@ class Charges:
             raise
 
     def _record_pass(self, query: Query, paid: Paid) -> None:
-        """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
+        """Charge a whole pass with the first block that this party is asked for; the party checks the other blocks.
 
-        A pass that an earlier process of this party began is refused: which blocks it released then is not known.
+        A pass that an earlier process of this party began is refused, because its released blocks are unknown.
         """
         if not query.events() or paid.key in self._passes:
             return
@@ -79,7 +79,7 @@ class Charges:
         self._passes.add(paid.key)
 
     def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
-        """Charge releases in one transaction; ConsentRefused for one that was made before, or is not planned.
+        """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
         A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.
         """
@@ -101,7 +101,7 @@ class Charges:
         self._made.update(each for each, _ in items)
 
     def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece that the plan does not have under its number: one charge pays for all pieces.
+        """Raise ConsentRefused for a piece that differs from the plan's piece of its number: one charge pays for all.
 
         The party compares the summands of its own sum and the number of pieces. It trusts the coordinator to bound all
         parties' shares together by the weights, as in every release of several parties.
@@ -121,9 +121,8 @@ class Charges:
     def _events(self, query: Query) -> tuple[Event | None, ...]:
         """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
 
-        A batch that does not follow the one before it in the same pass, under the same event, pays for itself. With
-        seeded noise a batch that is repeated, or the first that a restarted party is asked for, is part of the pass that
-        was paid for.
+        A batch that does not continue the same pass under the same event is charged separately. With seeded noise, the pass
+        that was paid for includes a repeated batch, and the first batch that a restarted party is asked for.
         """
         events, batch = query.events(), query.batch
         if batch is None or None in events:

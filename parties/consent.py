@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 FORMAT = 1
 ANY = "*"
 VARIABLE = "VFL_POLICY"
-"""A policy file that holds for this process whatever the job's environment names: for an owner on its own node."""
+"""Environment variable by which an owner sets the policy file on its own node; it overrides the job's environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """An (ε, δ) that may not be exceeded, in either number."""
+    """Limit on (ε, δ). Neither number may be exceeded."""
 
     epsilon: float
     delta: float
@@ -102,7 +102,8 @@ class Demands:
 class Policy:
     """An owner's policy; the module's docstring explains each entry.
 
-    job : limit of one job, beside the total. columns, trust : None allows all; but with `secure`, no trust means 'secure' only.
+    job : limit of one job, in addition to the total. columns : None allows all. trust : None allows all settings, or only
+    'secure' if `secure` is given.
     sources : None allows all files and tables.
     prediction : None allows none. secure : None demands nothing.
     """
@@ -145,9 +146,9 @@ class Policy:
         return cls(**values)
 
     def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
-        """Return when the owner of `party` has agreed to the job; reads no data.
+        """Return if the owner of `party` agrees to the job; reads no data.
 
-        ask : puts a question to the owner; None asks at the terminal.
+        ask : function that asks the owner a question; None asks at the terminal.
         Raises ConsentRefused, which names the rule.
         """
         refuse = Refusal(job, party)
@@ -172,9 +173,9 @@ class Policy:
             refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
 
     def check_source(self, party: str, source: str, what: str, *, owners: bool) -> None:
-        """Return when the owner allows a source to be read, for any purpose; reads no data. Raises ConsentRefused.
+        """Return if the owner allows a source to be read, for any purpose; reads no data. Raises ConsentRefused.
 
-        source : as by parties.allowed.name_of. what : it is read for, in words.
+        source : result of parties.allowed.name_of. what : purpose of reading it, in words.
         owners : True if the owner set this policy itself, so that it may allow addresses.
         """
         if self.sources is not None and not self._lists(self.sources, source):
@@ -184,10 +185,10 @@ class Policy:
         require_listed(party, source, (self.sources or ()) if owners else (), self.book.parent)
 
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
-        """Return when the owner allows a part of a model to be applied to a source; reads no data.
+        """Return if the owner allows a part of a model to be applied to a source; reads no data.
 
-        digest : of the part. source : as by parties.allowed.name_of. receiver : sees the party's part of each margin.
-        labels : whether labels are read too.
+        digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that sees this party's part
+        of each margin. labels : True if labels are read too.
 
         Raises ConsentRefused, which names the rule.
         """
@@ -219,7 +220,7 @@ class Policy:
         return any(matches(source, pattern, self.book.parent) for pattern in patterns)
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
-        """Refuse a job that asks for more than one job may; delta is None while it waits for the number of records."""
+        """Refuse a job above the limit of one job. delta : None while it depends on the unknown number of records."""
         if self.job is None:
             return
         for name, asked, most in (("epsilon", epsilon, self.job.epsilon), ("delta", delta, self.job.delta)):
@@ -253,20 +254,20 @@ class Refusal:
         self._party = party
 
     def __call__(self, rule: str, why: str) -> NoReturn:
-        """Raise."""
+        """Raise ConsentRefused."""
         raise ConsentRefused(f"party {self._party!r} refuses job {self._job.name!r} by its policy's {rule}: {why}")
 
 
 def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
-    """Return the policy of the party in this process: the one that its node's owner set, else the one given, if any."""
+    """Return the policy of the party in this process: the one in $VFL_POLICY, else the given one, if any."""
     path = os.environ.get(VARIABLE) or given
     return Policy.read(path) if path else None
 
 
 def require_source(policy: Policy | None, party: str, source: str, what: str, *, owners: bool = False) -> None:
-    """Return when the party's owner allows a source; reads no data. Raises ConsentRefused.
+    """Return if the party's owner allows a source; reads no data. Raises ConsentRefused.
 
-    policy : as by `policy_of`. Other arguments : as for `Policy.check_source`; a policy of $VFL_POLICY is its owner's.
+    policy : result of `policy_of`; the owner set it if it is from $VFL_POLICY. Others : as for `Policy.check_source`.
     """
     if policy is None:
         require_listed(party, source)
@@ -275,7 +276,7 @@ def require_source(policy: Policy | None, party: str, source: str, what: str, *,
 
 
 def _not_private(job: Job) -> str:
-    """Return why the job's certificate would give no guarantee; '' when it would give one."""
+    """Return the reason why the job's certificate would give no guarantee; '' if it would give one."""
     return next((flag for flag in flags_of(job) if voids((flag,))), "")
 
 

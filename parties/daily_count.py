@@ -1,4 +1,4 @@
-"""Durable count of the records that were predicted on a day."""
+"""Durable count of the records predicted per day."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DailyCount:
         self._path = path
 
     def take(self, party: str, records: int, most: int) -> bool:
-        """Count some records of today, unless they would be more than `most`; returns whether they were counted.
+        """Count records for today unless the total would exceed `most`; return True if they were counted.
 
-        Raises ConsentRefused when the file cannot be read or written: what cannot be counted is not predicted.
+        Raises ConsentRefused if the file cannot be read or written, since uncounted records are not predicted.
         """
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Dealing(Service):
     """Answers the requests to the dealer.
 
-    job : the one that all participants have; it also names the source of the noise.
-    recycles : True where parcels are copied before the next request, so that the largest one has the same memory every time.
-        New memory takes longer than the words in it.
+    job : the job of all participants; it also names the source of the noise.
+    recycles : True if parcels are copied before the next request, so that the largest one can reuse its memory. Allocating
+        that memory takes longer than drawing the words.
     """
 
     name = DEALER

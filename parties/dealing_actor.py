@@ -1,4 +1,4 @@
-"""The dealer of a run on shares as a Ray actor. Apart from `parties.actor`, so that parties need not import it."""
+"""The dealer of a run on shares as a Ray actor. It is not in `parties.actor`, so that parties need not import it."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ class DealerActor(ServiceActor):
     def __init__(self, job: Job) -> None:
         super().__init__(
             DEALER, Dealing(job, recycles=True)
-        )  # Ray copies a parcel into its store as the request returns it
+        )  # Ray copies each parcel into its store when the request returns it

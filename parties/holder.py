@@ -1,9 +1,9 @@
 """A party of a run on shares: it masks its columns, holds shares of residuals, and adds noise to every opened sum.
 
 Guarantee. The party sends uniform words. For each opened sum it sends its part of the sum plus its noise and its share of zero.
-The words of all parties add up to the noised sum that was charged; without those of any one party they are uniform. Before it
-draws noise, the party checks cap and event of the release for every block, also for those of other parties. It then charges
-the release to its owner's book, or to its own count in memory, and both refuse whatever the job's plan does not cover. It
+The words of all parties add up to the noised sum that was charged; without the words of any one party, they are uniform.
+Before it draws noise, the party checks cap and event of the release for every block of every party. It then charges the
+release to its owner's book, or to its own count in memory. Both refuse releases that the job's plan does not cover. It
 derives roles, bits and caps from the job to which its owner has agreed, never from a message.
 """
 
@@ -124,7 +124,7 @@ class Holder:
         return self.sharing
 
     def takes(self, request: Request) -> int:
-        """Return the number of parcels that a request brings: none before the session's keys."""
+        """Return the number of parcels that a request brings; 0 before the keys of the session are exchanged."""
         return 0 if self._streams is None else len(senders(request, self.name, self.sharing.roles))
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
@@ -215,7 +215,7 @@ class Holder:
             self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
 
     def _tossed(self, member: Member, coin: Words) -> None:
-        """Take the coin of the session, once: another one would open rows that mask records."""
+        """Take the coin of the session, once: a second coin would open rows that mask records."""
         if member.coin is not None:
             raise PrivacyError(f"party {self.name!r} was sent a second coin in one session")
         member.coin = coin.astype("<u8").tobytes()
@@ -242,7 +242,7 @@ class Holder:
                 angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # opens the Fourier terms now, also for a holder that masks its share for nobody
+            member.share(version)  # open the Fourier terms now, even if this holder masks its share for nobody
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
@@ -262,7 +262,7 @@ class Holder:
         member.check_dealt(request.version)
 
     def _set_up(self, request: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
-        """Cap the party's own rows, for every later w, and mask them. Keep the rows for later sessions of the same shape."""
+        """Cap the party's own rows and mask them, for every later w. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
@@ -309,7 +309,7 @@ class Holder:
         session: Session,
         parcels: dict[str, Parcel],
     ) -> Words:
-        """Book the release, then return the words of the products with each other party, in order, then the own block."""
+        """Charge the release; return the words of the products with each other party, in order, then of the own block."""
         own = request.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
         if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem, 0)):
@@ -387,7 +387,7 @@ class Holder:
     def _admitted(self, query: Backward, request: Contribute) -> Gaussian:
         """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
 
-        The set-up bounds by C the joint contribution of a record to all columns of all parties. So one charge covers disjoint
+        The set-up bounds a record's joint contribution to all columns of all parties by C. So one charge covers disjoint
         blocks.
         """
         setup, event = self._of_setup(), query.event

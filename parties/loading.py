@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 
 def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins: bool = False) -> Policy | None:
-    """Return the owner's policy once it has agreed to job and source, None where it has none; ConsentRefused otherwise.
+    """Return the owner's policy if it agrees to job and source, None if there is no policy; ConsentRefused otherwise.
 
     Without a policy, an address is refused unless the owner listed it (parties.allowed).
 
     policy : path of its owner's policy (parties.consent), read here, before any data are opened.
-    begins : no process has begun the run, so the owner's book must have room for it.
+    begins : True if no process has begun the run, so that the owner's book must have room for it.
     """
     agreed = policy_of(policy)
     if agreed is not None:
@@ -78,9 +78,9 @@ def load(
     own: Credentials | None = None,
     shards: int = 1,
 ) -> Party:
-    """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
+    """Return the party with its columns read, checked against the declarations, and scaled.
 
-    A job gets seeded noise only if it names it. Raises DataError before anything is computed.
+    Noise comes from the operating system, or is seeded if the job says so. Raises DataError before anything is computed.
 
     policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
         agreed already. None asks nobody and keeps no book.
@@ -113,7 +113,7 @@ def over(
 ) -> Party:
     """Return the party for loaded rows, with its owner's book if the policy keeps one.
 
-    agreed : the owner's policy (`consented`). facts : of each shard. own : as for `load`.
+    agreed : the owner's policy (`consented`). facts : facts of each shard. own : as for `load`.
     """
     job, noise = task.job, task.job.noise_source()
     book: PartyBook | None = None
@@ -138,7 +138,7 @@ def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSourc
     """Open a party's source for its columns. ids : True to read the id column too."""
     if ids:
         return open_with_ids(task, source)
-    # A bare array has the declared order; the order of the blocks is only that of storage.
+    # A bare array has columns in declared order; blocks only determine the order of storage.
     contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(source, contents, party=task.party)
 
@@ -146,10 +146,9 @@ def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSourc
 class Unchanged:
     """Check that a source does not change while several shards read it separately.
 
-    Guarantee. No record is in two shards because it moved within the source meanwhile. For files of this machine and objects
-    in a store, `require` raises DataError instead. It does so, too, if two shards found different rows in one block of a Ray
-    dataset. For a function, every shard's process compares `content_for` with the digest of the data that it received
-    (`require_content`).
+    Guarantee. No record gets into two shards by moving within the source while it is read. `require` raises DataError if a
+    file or an object in a store changed, or if two shards found different rows in one block of a Ray dataset. For a function,
+    every shard's process compares its data with the digest of `content_for` (`require_content`).
 
     opened : the source (`open_for`).
     """
@@ -163,7 +162,7 @@ class Unchanged:
         self.in_blocks = isinstance(opened, BlockSource)
 
     def require(self, read: Iterable[Mapping[int, str]] = ()) -> None:
-        """Raise DataError if a file has changed, or a block since another shard read it.
+        """Raise DataError if a file has changed, or a block has changed between reads by two shards.
 
         read : digests of the blocks that each shard has read (`digests_of`), if the source is in blocks.
         """
@@ -176,7 +175,7 @@ class Unchanged:
     def content_for(self, task: PartyTask, opened: Source | SparseSource, *, ids: bool = False) -> str:
         """Return a digest of the data that a function returned, which this call reads once in full; '' for other sources.
 
-        ids : the source was opened with its id column, by which its rows are aligned.
+        ids : True if the source was opened with the id column of an alignment.
         """
         return _content(task, opened, ids=ids) if self._is_function else ""
 
@@ -186,7 +185,7 @@ class Unchanged:
 
 
 def spec_for(source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
-    """Return the source for the process of one shard, with the shard's lines of a CSV file; None to open it as it was given.
+    """Return a CSV source with the lines of one shard, for the shard's process; None to open the source as given.
 
     Aligned rows can lie anywhere in a file, so the process then reads the whole file.
     """
@@ -208,7 +207,7 @@ def _content(task: PartyTask, opened: Source | SparseSource, *, ids: bool) -> st
 
 
 def require_content(task: PartyTask, opened: Source | SparseSource, content: str, *, ids: bool = False) -> None:
-    """Raise DataError if a source holds other records than those of a digest (`Unchanged.content_for`); '' checks nothing."""
+    """Raise DataError if a source's records do not match a digest (`Unchanged.content_for`); '' checks nothing."""
     if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
             "its function returned other rows, or rows in another order, to one shard than to another: let it return the "
@@ -226,8 +225,8 @@ def shards_of(
 ) -> Iterator[tuple[Shard | None, Chosen | None]]:
     """Yield each shard of the party's records, with its rows of the source where the records are aligned.
 
-    The ids of an aligned source are read again here, so that a source that changed since is noticed. One shard of a source
-    that is not aligned is None: its records are counted as they are read. read : as for `check_aligned`.
+    The ids of an aligned source are read again here, to detect a change since the alignment. A single shard of an unaligned
+    source is None: its records are counted as they are read. read : as for `check_aligned`.
     """
     if index is not None:
         chosen = check_aligned(task, source, opened, index, read)
@@ -286,7 +285,7 @@ def load_features(task: PartyTask, source: Any) -> Storage:
 
 
 def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tuple[Storage, Vector | None]]:
-    """Yield columns and labels of new records, shard by shard. `task` says what is read.
+    """Yield columns and labels of new records, shard by shard. `task` names the columns to read.
 
     This generator holds one shard at a time.
     """
@@ -302,7 +301,7 @@ def divided(
 ) -> tuple[Source | SparseSource, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
     """Open a source and return it, the check that it stays unchanged, and its shards (`shards_of`).
 
-    Raises DataError for a source that may give each shard other rows.
+    Raises DataError for a source that may give different rows to each process.
     """
     if shards > 1:
         require_rereadable(source, party=task.party)
@@ -313,7 +312,7 @@ def divided(
 class Divided:
     """A party's source, divided among shards whose processes each open it; a lost process can load its shard again.
 
-    Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows, as `Unchanged` says.
+    Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows (`Unchanged`).
 
     read : as for `check_aligned`.
     """
@@ -322,7 +321,7 @@ class Divided:
         self, task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
     ) -> None:
         opened, self._unchanged, ranges = divided(task, source, index, shards, read)
-        # Every shard's process has files of its own, which it watches itself.
+        # Every shard's process opens the files itself and watches them for changes.
         self._ranges = [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
         self._content = self._unchanged.content_for(task, opened, ids=index is not None)
         self._places = [spec_for(source, opened, shard, chosen) for shard, chosen in self._ranges]
@@ -374,10 +373,9 @@ def load_range(
 
 
 def _total(task: PartyTask) -> PartyTask:
-    """Return the task with infinity taken for the largest number where no bounds are declared.
+    """Return the task that reads infinity as the largest number where no bounds are declared.
 
-    In a private run the refusal would tell everybody of one record's cell; the contribution of such a record is clipped
-    like any other.
+    In a private run, a refusal would reveal one record's cell to everybody. The record's contribution is clipped anyway.
     """
     scaling, label, most = task.scaling, task.label, float(np.finfo(task.storage).max)
     scaling = replace(scaling, lo=np.maximum(scaling.lo, -most), hi=np.minimum(scaling.hi, most))
@@ -389,7 +387,7 @@ def _total(task: PartyTask) -> PartyTask:
 def _read(
     task: PartyTask, source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None
 ) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
-    """Return columns, labels and codes of groups, of one shard of the records in their order."""
+    """Return columns, labels and group codes of one shard of the records, in their order."""
     if chosen is not None:
         opened = AlignedSource.of(opened, chosen, source)
     elif shard is not None:
