@@ -1,1 +1,1 @@
-"""Engines that run a job: in this process, or on Ray."""
+"""Engines that run a job: in this process, on Ray, or across a federation."""

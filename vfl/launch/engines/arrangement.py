@@ -1,4 +1,4 @@
-"""The arrangement of a run: its owners' policies, and the indexes that its alignment uses and leaves behind."""
+"""The arrangement of a run: its owners' policies, and the indexes that its alignment reads and keeps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Arrangement:
 
 
 def cores_each(cores: int | None, at_once: int) -> int:
-    """Return the cores per party, as given or its share if `at_once` parties work on this machine at the same time."""
+    """Return the cores per party: as given, or its share of this machine, on which `at_once` parties work at the same time."""
     return cores or max(1, usable_cores() // at_once)
 
 

@@ -20,10 +20,10 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment set before Ray is imported, so that it neither uploads the working directory nor reports usage."""
+"""Environment variables set before Ray is imported, so that it neither uploads the working directory nor reports usage."""
 
 ANSWER_SECONDS = 10.0
-"""Limit for a server to answer at the address that it is said to have."""
+"""Limit for a server to answer at its stated address."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Connection preface of a client, with an empty SETTINGS frame."""
 SETTINGS_FRAME = 4
@@ -43,8 +43,8 @@ def import_ray() -> Any:
 def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
     """Return a one-line error for a cluster that cannot be reached or refuses this process.
 
-    what : the service that was asked. where : its address. error : raised by Ray. remedy : for any cause but a wrong token,
-        which Ray does not always report as such.
+    what : name of the service. where : its address. error : the error that Ray raised. remedy : advice for every cause except
+        a wrong token, which Ray does not always report as such.
     """
     how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
     if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
@@ -79,7 +79,7 @@ def require_answer(url: str, *, rpc: bool = False) -> None:
 
     Ray itself waits for minutes, and cannot be interrupted meanwhile.
 
-    rpc : it has to answer as a gRPC server, with an HTTP/2 SETTINGS frame (RFC 9113, section 3.4).
+    rpc : True requires the answer of a gRPC server, an HTTP/2 SETTINGS frame (RFC 9113, section 3.4).
     """
     parsed = urllib.parse.urlsplit(url if "://" in url else f"//{url}")
     host, port = parsed.hostname or "", parsed.port or (443 if parsed.scheme == "https" else 80)
@@ -108,7 +108,7 @@ def require_answer(url: str, *, rpc: bool = False) -> None:
 
 
 def _cluster_address(address: str) -> str | None:
-    """Return host:port of a cluster; 'auto' is looked up as Ray does. None if Ray's lookup is gone."""
+    """Return host:port of a cluster; Ray's own function resolves 'auto'. None if this Ray lacks that function."""
     try:
         from ray._private.services import canonicalize_bootstrap_address_or_die
     except ImportError:
@@ -122,7 +122,7 @@ def _truthy(value: str | None) -> bool:
 
 
 _started: set[str] = set()
-"""Addresses of the local Rays that vfl has started in this process, of which one at most still runs."""
+"""Addresses of the local Rays that vfl has started in this process; at most one still runs."""
 
 
 def connected_elsewhere() -> bool:
@@ -133,7 +133,7 @@ def connected_elsewhere() -> bool:
 
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray, connected as this process already is, or to `address`, or to a local Ray that is started here.
+    """Yield Ray with the connection that this process already has, else to `address`, else to a local Ray started here.
 
     The local Ray stays until the process ends, or until `ray.shutdown()`, so that later runs need not start it again. A run
     with an address ends it.
@@ -182,6 +182,6 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
 
 
 def _handle_sigterm_by(handler: Any) -> None:
-    """Put this process's own handler of SIGTERM back: Ray replaces it by ones that exit or abort with a stack trace."""
+    """Restore this process's own SIGTERM handler: Ray replaces it with one that exits or aborts with a stack trace."""
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)

@@ -37,7 +37,7 @@ def _engine(place: Place) -> Any:
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Place, arrangement: Arrangement
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Align if the job asks for it, load every party, train, and yield what happens; the outcome comes last."""
+    """Align if the job asks for it, load every party, train, and yield the events; the outcome comes last."""
     found: Iterator[Any] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
     return found
 

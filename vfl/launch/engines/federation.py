@@ -1,6 +1,6 @@
 """The federation engine: the coordinator runs in this process, and the parties connect to it from their organisations.
 
-No party's source, path or secret is known here. The jobs, the queries and the releases are those of the other engines.
+This process knows no party's path or secret. Jobs, queries and releases are the same as in the other engines.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(
     place: Organisations,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Wait for the parties, offer them the job, let each load its source, then yield the plan, the rounds and the outcome.
+    """Wait for the parties, offer them the job, let each load its source; yield the plan, the rounds and the outcome.
 
     sources : {party: name that its owner gave the source}; '' is the party's default.
     """
@@ -149,7 +149,7 @@ def evaluate(
 def _agreed(
     transport: FederationTransport, parts: Mapping[str, ModelPart], purpose: str, sources: Mapping[str, str]
 ) -> tuple[Job, bool]:
-    """Offer the parts of a model, about which the owners' policies decide; return its job, and True if records have ids."""
+    """Offer each party its part of a model, subject to its policy; return the job, and True if records have ids."""
     from parties.alignment.reading import all_hold_ids
 
     job, run = next(iter(parts.values())).job, uuid.uuid4().hex
@@ -184,7 +184,7 @@ def _offer_of(
     sources: Mapping[str, str],
     arrangement: Arrangement,
 ) -> Callable[[str, bool], Offer]:
-    """Return a function that makes the offer to a party. It returns True if the party may have started the run already."""
+    """Return a function offer(party, again); `again` is True if the party may have started the run already."""
     text = json.dumps(encode(job), ensure_ascii=False)
 
     def offer(party: str, again: bool) -> Offer:
@@ -206,7 +206,7 @@ def _offer_of(
 
 
 def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -> None:
-    """Offer the work again to a party that has come back."""
+    """Offer the job again to a party that has reconnected."""
     from coordinator.transport import expected
 
     expected(link.call(offer(link.party, True)).wait(seconds)[0], Done, link.party)
@@ -216,7 +216,7 @@ def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -
 def _working(
     place: Organisations, parties: tuple[str, ...]
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
-    """Wait for the parties of an alignment, a prediction or an evaluation; else as `_offering`."""
+    """Wait for the parties of an alignment, a prediction or an evaluation; then proceed as `_offering`."""
     from coordinator.federation.transport import FederationTransport
 
     with _gathered(place, parties) as gathering, _offering(gathering, parties) as complete:
@@ -225,7 +225,7 @@ def _working(
 
 @contextlib.contextmanager
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
-    """Yield a function that tells the parties that their work is complete.
+    """Yield a function that tells the parties that the job is complete.
 
     On an earlier exit, send the reason to the connected parties.
     """
@@ -240,7 +240,7 @@ def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callab
     try:
         yield complete
     except Exception as error:
-        # Texts of other packages may quote values, and the parties' owners read and log this one.
+        # Messages of other packages may quote values, and the parties' owners read and log this message.
         why = (str(error) if isinstance(error, VflError) else "") or type(error).__name__
         raise
     finally:

@@ -1,4 +1,4 @@
-"""The in-process engine: passes the messages of a run in their plain form. For debugging, estimators and tests."""
+"""The in-process engine, which passes messages in their plain form. For debugging, estimators and tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ONE_PROCESS = (
 class InProcessTransport(MessageTransport):
     """Transport that calls the participants one after the other in this process. Errors keep their traces.
 
-    parties : {party: a loaded party, or a service (parties.services)}. dealer : of a run on shares.
+    parties : {party: a loaded party, or a service (parties.services)}. dealer : dealer of a run on shares.
     """
 
     def __init__(self, parties: Mapping[str, Party | Service], dealer: Dealing | None = None) -> None:
@@ -67,7 +67,7 @@ class InProcessTransport(MessageTransport):
         self._dealer = dealer
 
     def _post(self, call: Call) -> Posted:
-        """Call a participant with a message in plain form, from which it rebuilds the message of registered kinds."""
+        """Call a participant with a message that was encoded to its plain form and decoded again."""
         service, message = self._service(call.to), from_plain_call(to_plain_call(call.message))
         if call.steps:
             return Posted(call.to, service.stream(message, call.vectors))
@@ -117,12 +117,12 @@ def run(
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
-    arrangement : policies, and the alignment, which is made first if the job asks for one.
+    arrangement : policies, and options of the alignment, which comes first if the job asks for one.
     """
     place, arrangement = place or InProcess(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
-    begins = not (budget.resumed or budget.sealed)  # whoever starts a sealed run asks for all its trials together
+    begins = not (budget.resumed or budget.sealed)  # the caller checks all trials of a sealed run together
     agreed = {
         name: consented(task, there[name], arrangement.policies.get(name), begins=begins)
         for name, task in tasks.items()
@@ -196,7 +196,7 @@ def evaluate(
 ) -> Iterator[Aligned | Aligning | Findings]:
     """Measure a model in this process; yield the sizes of joined sources, then the findings.
 
-    named : {party: its source as it was named}, about which its owner is asked. sources : returns the sources after that.
+    named : {party: its source as given}, for the check of its owner's policy. sources : returns the sources after that check.
     """
     from coordinator.prediction import evaluate
 
@@ -215,7 +215,7 @@ def _applying(
     *,
     measured: bool,
 ) -> tuple[InProcessTransport, Job, Aligned | None]:
-    """Ask all owners, then join the sources by ids, which this process compares in the clear, if they have any.
+    """Check all owners' policies, then join the sources by their ids, if any, which this process compares in the clear.
 
     Returns a transport to the parties, the job, and the sizes of sources that were joined.
     """

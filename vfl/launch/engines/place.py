@@ -25,9 +25,10 @@ GATHER_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Organisations:
-    """A federation of organisations as the place of a run. identity : of the coordinator, which is this process.
+    """A federation of organisations as the place of a run; this process is the coordinator.
 
-    gather_seconds : wait for all parties to connect. listen : address to bind (vfl.wire.streams.Listener).
+    identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
+        (vfl.wire.streams.Listener).
     """
 
     federation: Federation
@@ -43,9 +44,9 @@ At = Site | Organisations | str | None
 
 
 def place_of(at: At, otherwise: Site) -> Place:
-    """Return the place that `at` means. Raises SpecificationError for a file and an identity that do not fit.
+    """Return the place that `at` means; None means `otherwise`.
 
-    otherwise : for None.
+    Raises SpecificationError if the federation file and the coordinator's identity do not fit.
     """
     if isinstance(at, Organisations):
         return at
@@ -65,9 +66,9 @@ def located(
 ) -> tuple[Place, Any, dict[str, str], dict[str, str]]:
     """Return the place of a command, its data, {party: policy} and {party: folder for its index}.
 
-    otherwise : for at=None; without one, tables in memory stay in this process, and sources are opened by actors on Ray.
+    otherwise : site for at=None. If it is None too, tables in memory stay in this process, and actors on Ray open sources.
 
-    Raises SpecificationError for rules of owners with a federation, whose parties set them for themselves.
+    Raises SpecificationError for policies or index folders with a federation, whose parties set their own.
     """
     data, policies, indexes = owned(parties, data)
     place = place_of(at, otherwise or (InProcess() if in_memory(data) else Ray()))
@@ -80,13 +81,13 @@ def located(
 
 
 def require_fit(place: Place, job: Job) -> None:
-    """Raise PlacementError for a job that cannot run there. Organisations check their own processes."""
+    """Raise PlacementError for a job that cannot run at this place. Organisations check their own processes."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust)
 
 
 def dealer_of(job: Job, federation: Federation) -> str | None:
-    """Return the member that deals in a job; None without one. SpecificationError if the job asks for one that is missing."""
+    """Return the name of a job's separate dealer, or None. SpecificationError if the federation lacks a required dealer."""
     if job.secure is None or job.secure.dealer != SEPARATE:
         return None
     if federation.dealer is None:

@@ -1,9 +1,9 @@
 """The Ray engine: one actor per party and one for the coordinator. The driver starts them and watches.
 
-Without an address, a local Ray is started if this process is not connected to one. It gets one CPU per actor of the job,
-whatever the machine has. There, many parties of a simulation share few processes (vfl.Ray). It never spills vectors to
-disk. On a cluster, spilling is the operator's to switch off; the certificate flags a cluster that may spill. On a cluster that
-is named by an address, every party is pinned to its node.
+Without an address, a local Ray is started if this process is not connected to one. The local Ray gets one CPU per actor of the
+job, for any number of cores, and never spills vectors to disk. Many parties of a simulation share few processes there
+(vfl.Ray). On a cluster the operator has to switch spilling off; the certificate flags a cluster that may spill. On a cluster
+with an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ ONE_CLUSTER = (
     "from one another as far as they trust that operator"
 )
 START_SECONDS = 180.0
-"""Limit for an actor to start on its node; imports are slow on a busy node."""
+"""Limit for an actor to start on its node; it is long because imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
-"""Number of rounds that the coordinator may be ahead of the driver, which logs them."""
+"""Largest number of rounds by which the coordinator may be ahead of the driver, which logs them."""
 
 
 def cores_of(place: Ray, n_parties: int) -> int:
-    """Return the cores per party, or per shard of it: its share of this machine, or on a cluster the CPUs of its actor."""
+    """Return the cores per party or shard: a share of this machine, or on a cluster the CPUs of the party's actor."""
     if place.address is None:
         return cores_each(place.cores, n_parties * place.shards)
     return place.cores or max(1, int(cpus_of(place, apart=True)))
@@ -66,10 +66,10 @@ def _this_node(ray: Any) -> Any:
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
-    """Return references to the blocks of a Ray dataset and their row counts, from their metadata. This process reads no block.
+    """Return references to the blocks of a Ray dataset and, from their metadata, their row counts. This process reads no block.
 
-    The order of the rows is that of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray
-    may then give its rows in another order each time.
+    Rows have the order of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray may then
+    return its rows in a different order each time.
     """
     from ray.data.dataset import MaterializedDataset
 
@@ -84,7 +84,7 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
         )
     references, counts = [], []
     for entry in (entry for bundle in dataset.iter_internal_ref_bundles() for entry in bundle.blocks):
-        # Ray before 2.50 has pairs here.
+        # Before Ray 2.50 an entry is a pair.
         reference, metadata = (entry.ref, entry.metadata) if hasattr(entry, "ref") else entry
         references.append(reference)
         counts.append(metadata.num_rows)
@@ -92,9 +92,9 @@ def _blocks_of(party: str, dataset: Any) -> Blocks:
 
 
 def _started(ray: Any, number: int, given: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Start one process of parties; return {party: its actor, or its seat in a process of several parties}.
+    """Start one process of parties; return {party: handle of its actor, or of its place in a process of several parties}.
 
-    number : of the process. given : {party: arguments of its actor}.
+    number : number of the process. given : {party: arguments of its actor}.
     """
     from coordinator.cluster.seat import Seat
     from parties.actor import PartyActor, Shared
@@ -120,7 +120,7 @@ def _federation(
 
     Yields {party: actor}, {party: source as its actor receives it}, and the coordinator's actor.
 
-    job : to train; None to predict or to measure. here : the coordinator has to run on this machine.
+    job : job to train; None for predictions and measures. here : True if the coordinator has to run on this machine.
     """
     secure = None if job is None else job.secure
     if place.pinned and place.shares_processes:
@@ -142,7 +142,7 @@ def _federation(
         place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
         asked = asked_of(place, sources, here=here, secure=secure)
-        # One process takes what one party takes, because it answers for one party at a time.
+        # A process needs the resources of one party, because it answers for one party at a time.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
         require_offered(ray, {name: what for name, what in asked.items() if name in heads}, place.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
@@ -209,7 +209,7 @@ def run(
 
     A party that an earlier process of the run has left out is not started.
 
-    arrangement : of the alignment, which is made first if the job asks for one.
+    arrangement : policies, and options of the alignment, which comes first if the job asks for one.
     """
     place, arrangement = place or Ray(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
@@ -264,8 +264,8 @@ def predict(
 ) -> Iterator[Aligning | Aligned | Predicted]:
     """Let every party apply its part of a model on its node; yield the alignment, then the predictions.
 
-    The label party adds the parts of the margins (the first party, if the label party takes no part). The other parties
-    send it theirs through the object store.
+    The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
+    it theirs through the object store.
     """
     with _applying(parts, sources, place, policies) as (coordinator, job, ids):
         yield from _events(coordinator.predict, place, job, aligns=ids and len(sources) > 1, ids=ids)
@@ -281,7 +281,8 @@ def evaluate(
 ) -> Iterator[Aligning | Aligned | Findings]:
     """Let every party apply its part of a model on its node; yield the alignment, then the measures.
 
-    The label party adds up and reads its labels. Its shards keep both; the coordinator receives only exact sums.
+    The label party adds the parts of the margins and reads its labels. Both stay in its shards; the coordinator receives only
+    exact sums.
     """
     with _applying(parts, sources, place, policies, measured=True) as (coordinator, job, ids):
         yield from _events(coordinator.evaluate, place, job, w, aligns=ids and len(sources) > 1)
@@ -296,7 +297,7 @@ def _applying(
     *,
     measured: bool = False,
 ) -> Iterator[tuple[Any, Job, bool]]:
-    """Let each party take its part and agree; yield the coordinator's actor, the job, and True if the records have ids."""
+    """Have each party read its part and consent; yield the coordinator's actor, the job, and True if the records have ids."""
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     Asked = Mapping[str, float]
 
 CENTRE = ""
-"""Name of the coordinator among the actors; no party can be named so."""
+"""Name of the coordinator among the actors; no party can have this name."""
 PIN = 0.001
-"""Amount of its node's resource that an actor takes. It only pins the actor, so jobs can run side by side."""
+"""Amount that an actor takes of its node's resource: small, since it only pins the actor, so that jobs can run side by side."""
 FRACTION = 0.01
-"""CPUs of a party's actor on one machine, so that any number of parties runs on a Ray of few CPUs."""
+"""CPUs of a party's actor on one machine: small, so that any number of parties fits on a Ray with few CPUs."""
 POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
@@ -45,8 +45,8 @@ def cpus_of(place: Ray, *, apart: bool) -> float:
 def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure | None = None) -> dict[str, Asked]:
     """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU: it waits while parties compute.
 
-    here : the coordinator is pinned to this node by other means.
-    secure : of a run on shares, whose dealer is an actor too: beside the coordinator, or on the node that offers its resource.
+    here : True if the coordinator is pinned to this node by other means.
+    secure : options of a run on shares. Its dealer is an actor too: next to the coordinator, or on the node with its resource.
 
     With several shards a party's actor takes no CPU: its shards do (`vfl.launch.engines.shards`).
     """
@@ -72,7 +72,7 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Wait until every actor has a node that could hold it and the resources that all ask for together are free.
+    """Wait until each actor has a node that could hold it, and the resources of all actors together are free.
 
     Raises PlacementError after `seconds`.
     """
@@ -130,7 +130,7 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
 
 
 def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float]]:
-    """Return {resource: (asked by all actors together, free)} for resources of which too little is free."""
+    """Return {resource: (total of all actors' requests, free amount)} for resources of which too little is free."""
     free, total = ray.available_resources(), Counter[str]()
     for what in asked.values():
         total.update(what)

@@ -3,8 +3,8 @@
 Unpinned: one group with a bundle per shard, spread over the nodes. Shard k of every party and of the margins share bundle k,
 so that their vectors stay on one node.
 
-Pinned: a group for each party over the nodes that offer its resource, and one for the margins over those that offer
-'coordinator'. Where nodes offer both, the margins join the bundles of the label party: one operator owns both.
+Pinned: one group per party over the nodes that offer its resource, and one for the margins over the nodes that offer
+'coordinator'. Where nodes offer both, the margins share the label party's bundles, since one operator owns both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def bundles_of(
     *,
     offers: Sequence[Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """Return {group: resources of one of its S bundles}; '' is the group of the margins, or of everything if unpinned.
+    """Return {group: resources of one of its S bundles}; '' is the group of the margins, or the only group if unpinned.
 
     label_party : None for a prediction, which has no margins to place.
     offers : resources of each node.
@@ -67,7 +67,7 @@ def reserved(
 ) -> Iterator[ShardOptions]:
     """Reserve the nodes of all shards, and free them on exit. PlacementError if they are not free in time.
 
-    restarts : of a shard that dies, -1 for any number.
+    restarts : number of times that a dead shard is restarted, -1 without limit.
     """
     if place.shards == 1:
         yield ShardOptions(dict.fromkeys(parties, ()))

@@ -28,8 +28,8 @@ ASK_SECONDS = 60.0
 def flags_of_cluster() -> tuple[str, ...]:
     """Return the certificate's flags for the cluster that Ray is connected to; () if spilling is off.
 
-    The head node decides for all nodes, whatever their environments say. Ray has no public function for this question; if
-    its private one is gone, the flag says that the answer is unknown.
+    The head node's setting holds for all nodes, also against their environments. Ray has no public function for it; if this
+    Ray lacks the private one, the flag says that the answer is unknown.
     """
     try:
         from ray._private.state import state
@@ -43,8 +43,8 @@ def flags_of_cluster() -> tuple[str, ...]:
 def store_here(maps: str | None = None, mounts: str | None = None) -> str:
     """Return the medium of this node's object store: MEMORY, DISK or UNCERTAIN.
 
-    Ray puts the store into a file of its temporary folder if /dev/shm is too small, and reports it only in its log. Once an
-    object was put there, the file is among the files that this process has mapped.
+    If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports it only in its log. This
+    process maps the file once an object was put into the store.
 
     maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads them.
     """
@@ -62,7 +62,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
         mapped = [line.split(maxsplit=5) for line in maps.splitlines()]
         # Address, permissions, offset, device, inode, path: shared memory has an s among the permissions.
         devices = [part[3] for part in mapped if "s" in part[1] and part[-1].rpartition("/")[2].startswith("plasma")]
-        # A device that is nobody's mount is a disk beneath an overlay.
+        # A device that is not mounted itself is a disk beneath an overlay.
         found = {kinds.get(tuple(int(half, 16) for half in device.split(":")), "") for device in devices}
     except Exception:  # noqa: BLE001  # no /proc here, or none of this form
         return UNCERTAIN
@@ -74,9 +74,9 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
 def flags_of_stores(ray: Any, actors: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a certificate's statement on the object stores of these actors and this process.
 
-    actors : {what the flag calls it: handle}.
+    actors : {name of the actor in the flag: handle}.
     """
-    # Ray's own way to run a function in an actor, where there is one.
+    # __ray_call__ is Ray's own method to run a function in an actor.
     asked = {who: actor.__ray_call__.remote(_store_of) for who, actor in actors.items()}
     ray.wait(list(asked.values()), num_returns=len(asked), timeout=ASK_SECONDS)
     found = {who: _answer(ray, ref) for who, ref in asked.items()} | {"the driver": store_here()}
@@ -94,6 +94,6 @@ def _store_of(_: Any) -> str:
 def _answer(ray: Any, ref: Any) -> str:
     try:
         said: str = ray.get(ref, timeout=0)
-    except ray.exceptions.RayError:  # lost, or late: the run will tell
+    except ray.exceptions.RayError:  # lost or late: the run itself reports it
         return UNCERTAIN
     return said

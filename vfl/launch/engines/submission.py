@@ -1,6 +1,6 @@
 """Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent, no data and no folder.
 
-The driver runs on the node that offers 'coordinator', next to the ledger and the run's folder that are kept there.
+The driver runs on the node that offers 'coordinator', which also keeps the ledger and the run's folder.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TEXT = "VFL_JOB"
 """Environment variable that carries the text of the job file."""
 RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Environment variables that Ray's client prefers to the address that it is given."""
+"""Environment variables that override the address given to Ray's client."""
 NO_FOLDER = 6
-"""Exit code of a job whose folder is missing, the same as of an OutputError."""
+"""Exit code of a job whose folder is missing; the same as for an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """State of a job on the cluster's job server.
 
-    id : name on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : as the server words it.
+    id : name on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's own message.
     """
 
     id: str
@@ -76,9 +76,9 @@ class JobServer:
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
         """Send a job file and return at once.
 
-        name : of the job. text : of its file. folder : on the cluster's nodes; paths in the file are relative to it. The
-            coordinator's node writes the job file and the run's folder there.
-        arguments : for `vfl run` on the cluster.
+        name : name of the job. text : text of its file. folder : folder on the cluster's nodes; paths in the file are relative
+            to it. The coordinator's node writes the job file and the run's folder there.
+        arguments : further arguments of `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"
         run = ["vfl", "run", f"{ident}.toml", "--address", "auto", "--output", f"{RUNS}/{ident}", *arguments]

@@ -1,1 +1,1 @@
-"""Facts about columns that are released in runs of their own: bounds, quantiles, weight of evidence."""
+"""Releases about columns in separate runs: bounds, quantiles and weight of evidence."""

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Terms(TypedDict, total=False):
-    """Price and place of a release, as keyword arguments.
+    """Budget, place and ledger of a release, as keyword arguments.
 
-    epsilon : required. delta : None decides by the number of records. noise : SeededNoise(seed) makes the release repeatable,
-    for tests, and makes NOTHING PRIVATE. at, ledger : as for `train`.
+    epsilon : required. delta : None derives it from the number of records. noise : SeededNoise(seed) makes the release
+    repeatable for tests, and NOT PRIVATE. at, ledger : as for `train`.
     """
 
     epsilon: Required[float]
@@ -44,7 +44,7 @@ class Terms(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """The same with defaults."""
+    """`Terms` with defaults."""
 
     epsilon: float
     delta: float | None = None
@@ -54,11 +54,11 @@ class _Terms:
 
 
 def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
-    """Run a solver that releases facts of columns once, charged with the whole budget of `terms`; return its outcome.
+    """Run a solver that makes one release about columns with the whole budget of `terms`; return its outcome.
 
     A job that names an id column is aligned first, as for `train`: only the records that all parties hold are counted.
 
-    draft : the job whose columns are read, unscaled.
+    draft : job that declares the columns, which are read unscaled.
 
     Raises the errors of `train`.
     """

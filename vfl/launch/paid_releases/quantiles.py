@@ -1,4 +1,4 @@
-"""Quantiles of columns, released under a privacy budget of their own: edges for bins that nobody can declare."""
+"""Private release of quantiles under a separate privacy budget, as edges of bins that nobody can declare."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PrivateQuantiles:
     """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
 
     edges : {column: the distinct quantiles, ascending}, rounded to a hundredth of a cell of the grid or less.
-    rank_error : largest standard error of the share of records below a quantile, by noise.
-    resolution : {column: width of a cell of its grid}, within which a quantile is interpolated.
+    rank_error : standard error that noise adds to the share of records below a quantile, for the worst quantile.
+    resolution : {column: width of a cell of its grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
@@ -53,9 +53,9 @@ def private_quantiles(
 
     Each column's owner counts its records in 160 equal cells between the declared bounds. Replacing a record lowers one cell
     by one and raises another by one, in every column, so that Δ = √(2m) over m columns. Quantiles are interpolated from the
-    noisy counts. This is a run of its own: its ε adds to that of the training, so charge both to one ledger.
+    noisy counts. This is a separate run: its ε adds to that of the training, so charge both to one ledger.
 
-    job : with bounds for the columns. data : as for `train`.
+    job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
     columns : numeric features with bounds; None takes all.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
@@ -109,7 +109,7 @@ def _grid(job: Job, column: str) -> GridCell:
 
 
 def shortened(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
-    """Return edges rounded to a hundredth of a cell or less; further digits hold only interpolation and noise."""
+    """Return the edges rounded to a hundredth of a cell or less; further digits hold only interpolation and noise."""
     digits = 2 - math.floor(math.log10((grid.bounds[1] - grid.bounds[0]) / GRID))
     return tuple(
         sorted({round(edge, digits) for edge in edges if grid.bounds[0] < round(edge, digits) < grid.bounds[1]})
@@ -117,7 +117,7 @@ def shortened(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
 
 
 def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the quantiles of noisy counts (GRID,): where the running sum, made monotone, passes each share of its end."""
+    """Return the quantiles of noisy counts (GRID,): the points where the running sum, made monotone, passes share·total."""
     running = np.concatenate([[0.0], np.maximum.accumulate(np.maximum(np.cumsum(counts), 0.0))])
     if running[-1] <= 0:
         return ()

@@ -1,4 +1,4 @@
-"""Weight of evidence and information value of binned columns, released under a privacy budget of their own."""
+"""Private release of weight of evidence and information value of binned columns, under a separate privacy budget."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SEEN = 2.0
-"""A bin has a weight if both its noisy counts exceed this many standard deviations of their noise."""
+"""Standard deviations of noise that both noisy counts of a bin must exceed for the bin to have a weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
     """One bin of a column: a category, an interval, or the missing cells.
 
-    positives, negatives : noisy numbers of records. weight : ln of the share of the positives over the share of the negatives
-        that are in the bin, and error : its standard error, by noise and sampling; None where noise dominates a count.
+    positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
+        in the bin)). error : standard error of the weight, from noise and sampling. Both are None if noise dominates a count.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Bin:
 class Evidence:
     """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
 
-    value : over the bins with a weight. error : its standard error by noise and sampling, to first order. floor : the mean
-        value that noise and sampling alone give to a column without information.
+    value : information value over the bins with a weight. error : its standard error from noise and sampling, to first
+        order. floor : mean value that noise and sampling alone give to a column without information.
     """
 
     party: str
@@ -83,18 +83,17 @@ class WeightOfEvidence:
 
 
 def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: Unpack[Terms]) -> WeightOfEvidence:
-    """Learn weight of evidence and information value of binned columns; the releases together are (ε, δ)-DP for every record.
+    """Learn weight of evidence and information value of binned columns; (ε, δ)-DP for every record under replace-one.
 
-    The guarantee is under replace-one.
     Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.releases.labelled_counts derives the
-    sensitivity); weights of evidence are post-processing. Every record counts once, whatever its weight in the job. This is a
-    run of its own: its ε adds to that of the training, so charge both to one ledger.
+    sensitivity); weights of evidence are post-processing. Every record counts once, even if the job has weights. This is a
+    separate run: its ε adds to that of the training, so charge both to one ledger.
 
-    Who sees what: the coordinator sends the owners of the columns each record's label, as the first residuals of a training
-    do, and receives noisy counts alone. No participant sees another party's bins.
+    Who sees what: the coordinator sends each record's label to the owners of the columns, as the first residuals of training
+    do, and receives only noisy counts. No participant sees another party's bins.
 
-    job : of two classes. data : as for `train`.
-    columns : Binned or Categorical ones; None takes all of them.
+    job : a job with two classes. data : as for `train`.
+    columns : Binned or Categorical columns; None takes all of them.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
@@ -153,7 +152,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
 def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> Evidence:
     """Return the evidence of one column: post-processing of noisy counts (2, b), the positives first.
 
-    A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² of its noise, and 1/P_b + 1/N_b of sampling. For the
+    A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
     information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives: the variance is
     Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
     vanish, and its mean is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
