@@ -63,19 +63,19 @@ if TYPE_CHECKING:
 class Party:
     """Answers queries over its (n, p_k) features. Its rows compute exact sums; noise is added to their total, once.
 
-    columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
-    noise : where the noise of its releases comes from.
+    columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
+    noise : source of the noise of its releases.
     labels : y of all records, at the label party.
     book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). It refuses others,
         whatever the coordinator says.
-    alignment : hash of its records' ids in their order, '' when it was not aligned.
-    held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k and the norms of
-        rows, for margins only: no noised sum of theirs is ever asked of a party.
-    groups : {column: (m,) codes} of the held-out records' groups, where fairness is checked; for margins only.
+    alignment : hash of its records' ids in their order, '' without an alignment.
+    held_out : the same features of the held-out records. The party computes only X_k w_k and the norms of rows on them, for
+        margins only, and never a noised sum.
+    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; for margins only.
     threads : number of threads of the kernels; it changes no result.
     n_margins : as for `Rows`.
-    holder : of a run on shares, in which this party answers no query about margins; None for trust='trusted'.
+    holder : the party's role in a run on shares, where it answers no query about margins; None for trust='trusted'.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Party:
         return rows
 
     def afresh(self) -> Party:
-        """Return a party over the same columns that has answered nothing, for another run on simulated records.
+        """Return a party over the same columns without any answered query, for another run on simulated records.
 
         It keeps no book and counts nothing, so a party that does raises PrivacyError.
         """
@@ -173,7 +173,7 @@ class Party:
         return self._book.hear(notice, self.n_records)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the current run by the owner's book; None without a book."""
+        """Return the cost of the current run in the owner's book; None without a book."""
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Any:
@@ -196,9 +196,9 @@ class Party:
     def answer(self, query: Query, records: Records | Each, key: ReleaseKey) -> Reply:
         """Return the reply to this party's share of a query.
 
-        Noise is drawn from the event that the query carries, which the coordinator has charged, in a stream of its own
-        for every release: `key` with the release's number as its part. Where the owner keeps a book, all releases are
-        in it before that.
+        Noise is drawn from the query's event, which the coordinator has charged. Each release has a separate noise stream:
+        `key` with the release's number as its part. If the owner keeps a book, it records all releases before any noise is
+        drawn.
 
         records : per-record vectors of the query; of each shard, if the rows are in shards.
         """

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Agreement of one party's owner; without a policy (None) nobody is asked and nothing is counted."""
+    """Permission of one party's owner; without a policy (None), nobody is asked and nothing is counted."""
 
     party: str
     policy: Policy | None
 
     def count(self, records: int) -> None:
-        """Count the records before their margins leave the party. Raises ConsentRefused beyond the policy's limit of a day."""
+        """Count the records before their margins leave the party. Raises ConsentRefused above the policy's daily limit."""
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return
@@ -45,9 +45,9 @@ def permitted(
 ) -> Permission:
     """Ask the owner's policy, before the source is opened. Raises ConsentRefused, which names the rule.
 
-    policy : path of the owner's policy; one that the owner set for this process (parties.consent.VARIABLE) goes before it.
+    policy : path of the owner's policy; a policy that the owner set for this process (parties.consent.VARIABLE) overrides it.
     receiver : the party that adds up and sees this party's part of each margin; None is the party itself.
-    labels : whether labels are read too, to measure the model without noise. owners : True if the owner named `policy` itself.
+    labels : True if labels are read too, to measure the model without noise. owners : True if the owner named `policy`.
     """
     agreed = policy_of(policy)
     named = name_of(source)
@@ -65,10 +65,10 @@ def all_permitted(
     receiver: str,
     measured: bool = False,
 ) -> dict[str, Permission]:
-    """Ask the owners of all parties; as `permitted`.
+    """Ask the owners of all parties, as `permitted` does.
 
-    given : {party: its source as it was named, the one table of all parties included}. measured : the receiver's labels are
-        read.
+    given : {party: source as the user named it, which may be one table for all parties}. measured : True if the receiver's
+        labels are read.
     """
     return {
         party: permitted(

@@ -1,4 +1,4 @@
-"""One party's part of a model, and new records to which it is applied where they lie."""
+"""One party's part of a model, and its application to new records in the party's process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelPart:
-    """One party's part of a model, w_k, with what is needed to apply it. Public where the model is.
+    """One party's part of a model, w_k, with all facts needed to apply it. It is public if the model is.
 
     job : the public job of the run. party : owner of this part.
-    model : digest of the whole model, as its certificate states it: parts of one model belong together.
+    model : digest of the whole model, as in its certificate; all parts of one model share it.
     coordinates, w : (p_k,) names and values on the scaled features; (p_k·K,) with multinomial loss.
-    intercept : of the whole model; it depends on no party's columns, and every part holds it. (K,) with multinomial loss.
+    intercept : intercept of the whole model, (K,) with multinomial loss. Every part holds it.
     """
 
     job: Job
@@ -55,7 +55,7 @@ class ModelPart:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that is applied, hex: an owner's policy lists it (parties.consent)."""
+        """SHA-256 of the part, hex, as listed in an owner's policy (parties.consent)."""
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
@@ -63,15 +63,15 @@ class ModelPart:
         """Return X_k w_k, (n,) float64, or (n, K), of new records; cells are filled and clamped as in training.
 
         source : as for `train`; the label is not needed.
-        permission : of the party's owner. None asks the policy that the owner set for this process, if there is one.
-        shards : number of ranges of rows that are read and applied one after another. It changes no bit of the margins; the
-            process holds the columns of one range at a time.
+        permission : the owner's permission. None asks the policy that the owner set for this process, if there is one.
+        shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
+            range at a time. The margins are the same to the bit for any number.
 
-        Raises ConsentRefused before the source is opened, or when these are more records than are left of the day, and
+        Raises ConsentRefused before the source is opened, or if the records exceed the rest of the daily limit, and
         DataError.
         """
         task, permission = task_of(self, labelled=False), permission or permitted(self, source)
-        # `map` keeps no columns while the next ones are read.
+        # `map` drops the columns of a shard before it reads the next shard.
         read = new_records(task, source, shards=shards)
         margins = list(map(lambda own: self.applied(own[0]), read))  # noqa: C417
         permission.count(sum(map(len, margins)))
@@ -103,7 +103,7 @@ class ModelPart:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read back the text of `to_json`; answers are equal to the bit. Raises OutputError."""
+        """Read a file with the text of `to_json`; predictions are equal to the bit. Raises OutputError."""
         try:
             text = read_bytes(path).decode()
         except OSError as error:
@@ -114,7 +114,7 @@ class ModelPart:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Return the part that `to_json` wrote. where : names the text in errors. Raises OutputError."""
+        """Return the part from the text of `to_json`. where : name of the text in errors. Raises OutputError."""
         try:
             plain = parse_json(text)
         except ValueError as error:
@@ -159,7 +159,7 @@ class PartGreeting:
 def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
     """Return the job whose model all parties apply.
 
-    Raises VersionMismatch, OutputError for parts of several models, SpecificationError when one is not given.
+    Raises VersionMismatch, OutputError for parts of several models, and SpecificationError for a missing part.
     """
     first, *others = greetings.items()
     for party, greeting in (first, *others):
@@ -184,7 +184,7 @@ class NewRows:
     Guarantee. The owner was asked before `load`, and the records are counted before margins are passed on
     (parties.services.predicting).
 
-    labelled : read the labels too, to measure the model.
+    labelled : True to read the labels too, to measure the model.
     digests : {block: digest} of the blocks that were read (parties.loading.digests_of).
     """
 
@@ -230,7 +230,7 @@ class NewRows:
         return self._own
 
     def total(self, *parts: Vector) -> Vector:
-        """Return the margins of these records. parts : of every party with columns, in the partition's order."""
+        """Return the margins of these records. parts : one vector per party with columns, in the partition's order."""
         return added(dict(enumerate(parts)), self._part.intercept)
 
     def keep(self, *parts: Vector) -> int:

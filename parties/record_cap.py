@@ -1,6 +1,6 @@
 """A party's own checks of a record cap: the blocks that one charge covers, and the bound on a record's contribution.
 
-`OwnCap` is for the head of the party, which sees all of its releases. `OwnBounds` is for each shard of its rows.
+`OwnCap` serves the party's main process, which sees all of its releases. `OwnBounds` serves each shard of its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Bounds(NamedTuple):
-    """Bounds of residuals, and what they were computed from."""
+    """Bounds of residuals, and the inputs of their computation."""
 
     shape: Shape
     loss: int
@@ -38,13 +38,14 @@ class _Bounds(NamedTuple):
 
 
 class OwnCap:
-    """Holds the party's releases under one charge to what that charge pays for, whatever residuals and limits it is given.
+    """Refuses releases that a charge does not pay for, whatever residuals and limits the party is given.
 
-    Guarantee. Their coordinates are disjoint and in one scale, and a record adds to all of them together a vector of norm
-    at most C(1 + p·2⁻⁵⁰), before rounding. The norms of the other parties' columns rest on the coordinator.
+    Guarantee. The coordinates of one charge's releases are disjoint and in one scale. A record contributes to all of them
+    together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the other
+    parties' columns.
 
-    n_coordinates : p_k, of the party's own columns.
-    repeats : whether a release may be repeated, since its noise repeats itself to the bit.
+    n_coordinates : p_k, number of the party's own coordinates.
+    repeats : True if a release may be repeated, because seeded noise is the same to the bit.
     """
 
     def __init__(self, party: str, n_coordinates: int, *, repeats: bool) -> None:
@@ -54,7 +55,7 @@ class OwnCap:
         self._made: dict[ReleaseKey, tuple[Gaussian, Shape, set[int]]] = {}
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
-        """Note the coordinates that are about to be released; PrivacyError for what the charge does not pay for."""
+        """Note the coordinates to be released; PrivacyError if the charge does not pay for them."""
         if isinstance(query, Descend):
             if query.replayed is not None:
                 return
@@ -77,7 +78,7 @@ class OwnCap:
                 )
             return
         cap.require_covered(releases)
-        if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C, others claim less
+        if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C; other clips claim less
             raise PrivacyError(f"party {self._party!r} was asked for a block of a pass under another clip than 'norm'")
         charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, _shape(cap, self._party), set()))
         if charged != cap.paid.event:
@@ -87,7 +88,7 @@ class OwnCap:
         if shape != _shape(cap, self._party):
             raise PrivacyError(f"party {self._party!r} was asked to change the cap or the scale within a pass")
         for block, _, _ in asked:
-            columns = range(block.start, block.stop)  # not its coordinates, whose offset the sender chooses
+            columns = range(block.start, block.stop)  # not block.coordinates, whose offset the sender chooses
             if not self._repeats and not made.isdisjoint(columns):
                 raise PrivacyError(
                     f"party {self._party!r} was asked for a coordinate twice in one pass: one charge pays for it once"
@@ -100,7 +101,7 @@ class OwnBounds:
 
     Guarantee. No residual exceeds C over the norm of the record's own columns, whatever limits are given.
 
-    norms : computes ‖z_i‖² over the own columns.
+    norms : function that computes ‖z_i‖² over the own columns.
     """
 
     def __init__(self, party: str, norms: Callable[[Row], Vector]) -> None:
@@ -112,7 +113,7 @@ class OwnBounds:
     def of(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
         """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C over the norm of the own columns.
 
-        They are kept for the next visit of the same pass, which brings the same vectors.
+        The bounds are kept for the next visit of the same pass, which brings the same vectors.
 
         given : limits on all columns of a record; None leaves those on the own columns. loss : code of the kernels.
         """
@@ -131,15 +132,15 @@ class OwnBounds:
         return self._known[1]
 
     def _lower(self, shape: Shape, cap: RecordCap, given: Vector) -> Vector:
-        """Return the given limits, (n,), at least 0 and at most C over the norm of the own columns, which NaN stands for.
+        """Return the given limits, (n,), clamped to [0, C over the norm of the own columns]; NaN becomes the upper bound.
 
-        The bounds of a visit are kept, so long own limits are not: a party holds one vector less.
+        While the bounds of a visit are kept, the own limits are not, so that a party holds one vector less.
         """
         kept = len(given) <= PIECE or (self._known is not None and self._known[0] == shape)
         own = self._own_limits(shape, cap)
         if not kept:
             self._known = None
-        lower = np.fmin(given, own, out=None if kept else own)  # np.clip would keep NaN, and with it no limit
+        lower = np.fmin(given, own, out=None if kept else own)  # np.clip would keep NaN, which is no limit
         return np.maximum(lower, 0.0, out=lower)
 
 

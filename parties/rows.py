@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 UNIT_GRID = 2.0**-GRID_BITS
 WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Losses whose residuals are capped by means of margins and labels. Other losses need the residuals alone."""
+"""Losses whose residuals are capped using margins and labels. Other losses need the residuals alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class RowFacts:
 class _Visit:
     """Visit in progress: the present margins, and the block whose update X_S Δ is not yet added to them.
 
-    entered : (n,) margins before the visit. v : (n,) present margins, float64. bounds : of residuals, under a record cap.
-    pending : the block. kind : type of the margins that were given, and of their change.
+    entered : (n,) margins before the visit. v : (n,) present margins, float64. bounds : bounds of residuals under a record
+    cap. pending : the block. kind : type of the given margins, and of their change.
     """
 
     query: Descend
@@ -71,13 +71,13 @@ class _Visit:
 
 
 class Rows:
-    """Some rows of a party's columns, with the kernels of the kind that they are stored as.
+    """Some rows of a party's columns, with the kernels for their storage.
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
     held_out, groups : as for `Party`.
     threads : number of threads of the kernels; it changes no result.
-    first, n_trained : position of the first of these records among all n_trained training records; None if these are all.
+    first, n_trained : position of the first of these records among all n_trained training records; None if all are here.
     n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.
     """
 
@@ -203,7 +203,7 @@ class Rows:
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
         steps = query.steps[self._party]
-        # The kernels of K classes weigh residuals after their cap; a clip per block is for weighed residuals.
+        # The kernels of K classes weigh residuals after capping them; a clip per block needs residuals weighed before.
         if query.weighting.kernel == "multinomial" and (query.capped or not any(step.clip.finite for step in steps)):
             y, weights = given, None
         bounds = None
@@ -231,7 +231,7 @@ class Rows:
 
         The change has the type of the margins that the visit was given.
 
-        room : returns memory, (size,), for a change in float64; None computes it in place.
+        room : function that returns memory, (size,), for a change in float64; None computes it in place.
         """
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
@@ -245,7 +245,7 @@ class Rows:
         return self._visit
 
     def _entered(self, query: Descend, records: Records) -> Vector:
-        """Return the margins, or the residuals for squared loss under a record cap where records have no weights."""
+        """Return the margins; for squared loss under a record cap and without record weights, return the residuals."""
         entered = _required(records.margins)
         if query.capped is None or query.weighting.kernel != "squared":
             return entered
@@ -274,7 +274,7 @@ class Rows:
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
         """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.
 
-        Where records have weights, r is capped before it is weighed, as in `Margins.records`, or by the kernels of K classes.
+        If records have weights, r is capped before it is weighed: as in `Margins.records`, or by the kernels of K classes.
         """
         kernels, clip, weighting = self._kernels, step.clip, visit.query.weighting
         pending, v, y, bounds = visit.pending, visit.v, visit.y, visit.bounds
@@ -282,7 +282,7 @@ class Rows:
         if bounds is not None and code == SQUARED:  # v holds the residuals
             code = WEIGHTS
         capped_here = code is not None and bounds is not None and clip.finite
-        if not capped_here:  # else the capped pass moves the margins too
+        if not capped_here:  # a capped pass moves the margins itself
             kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self.columns.block(0, 0), delta[:0], 0.0
         if code is None:

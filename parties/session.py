@@ -29,7 +29,7 @@ RECORDS = "records"
 class Credentials:
     """A participant's identity across organisations. Without an identity, the keys of a session are unsigned.
 
-    context : name of the federation. key_pem : private key. certificates : {participant: certificate}.
+    context : name of the federation. key_pem : private key in PEM. certificates : {participant: certificate}.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Credentials:
 class Session:
     """Keys of one session. Every loss of a participant starts a new session with new keys, so no mask is used again.
 
-    name : of the participant. session : of the session.
+    name : name of the participant. session : name of the session.
     """
 
     def __init__(self, name: str, session: str, own: Credentials) -> None:
@@ -90,7 +90,7 @@ class Session:
     ) -> bytearray:
         """Return words sealed for a participant; no array holds all of them.
 
-        parts : of PIECE bytes each, the last one shorter. size : their bytes. out : see `Sealer.seal_pieces`.
+        parts : arrays of PIECE bytes each, the last one shorter. size : their total bytes. out : see `Sealer.seal_pieces`.
         """
         return self._sealer.seal_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
 
@@ -105,9 +105,9 @@ class Session:
     def open_parts(
         self, sender: str, label: str, parcel: Parcel, kind: Any, n: int, width: int
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rows of the (n, width) words that `sender` sealed for this participant, some of them at a time.
+        """Yield the (n, width) words that `sender` sealed for this participant, some rows at a time.
 
-        The next rows overwrite the last ones, and may raise FederationError. A row's bytes divide PIECE.
+        Each step overwrites the rows of the last step, and may raise FederationError. PIECE is a multiple of a row's bytes.
         """
         kind = np.dtype(kind)
         self._fits(sender, parcel, n * width * kind.itemsize)
@@ -122,7 +122,7 @@ class Session:
 
 
 def _plain(words: npt.NDArray[Any]) -> memoryview:
-    """Return words as bytes, little-endian; without a copy where they are that already."""
+    """Return words as little-endian bytes; without a copy if they are little-endian already."""
     plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
     return plain.reshape(-1).view(np.uint8).data
 

@@ -1,6 +1,6 @@
 """Ids of a party with row shards. The process of each shard holds the ids of one range of the source's rows.
 
-Ids travel only between processes of their owner. The main process reads them in pieces, so it holds O(n/S) of them at once.
+Ids travel only between processes of one owner. The main process reads them in pieces, so it holds O(n/S) ids at once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : objects with the methods of `IdRange`, whose names begin with `id_` here. cut : the range of each shard.
+    shards : objects with the methods of `IdRange`, prefixed with `id_`. cut : the range of each shard.
     """
 
     def __init__(self, shards: Group, cut: Sequence[Shard]) -> None:
@@ -136,7 +136,7 @@ def read_divided(
 ) -> tuple[DividedIds, IdKind]:
     """Make every shard read its ids; return the ids of all rows, and their kind. Raises DataError as `read_ids` does.
 
-    load : makes every shard read its ids, and returns the kind of the ids of each shard.
+    load : function that makes every shard read its ids, and returns each shard's kind of ids.
     """
     column = str(task.id)
     kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)

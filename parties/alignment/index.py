@@ -1,4 +1,4 @@
-"""A party's index: which of its rows all parties have, in their common order; kept in a file that its owner alone can read.
+"""A party's index: its rows that all parties have, in their common order, in a file that only its owner can read.
 
 The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. Its folder is the one that $VFL_INDEX
 names on the party's node, else the one that the job's environment names for the party, else vfl/alignments under
@@ -35,19 +35,19 @@ FORMAT = 1
 VARIABLE = "VFL_INDEX"
 SUFFIX = ".index"
 DIGITS = 64
-"""Length of the checksum before the line."""
+"""Length of the checksum before the line of JSON."""
 PIECE = 1 << 16
-"""Rows that are written or checked at once."""
+"""Number of rows that are written or checked at once."""
 MOST_FILES = 10_000
-"""Files in a folder of indexes; a further run is refused, so that no coordinator fills the owner's disk with runs."""
+"""Limit of files in a folder of indexes, beyond which runs are refused, so that no coordinator fills the owner's disk."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
     """Rows of a source that are the aligned records, in their common order.
 
-    salt : of the alignment, 32 bytes. hash : of the aligned ids in their order (vfl.security.identifiers).
-    source : digest of the file that was aligned, '' for data in memory.
+    salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.security.identifiers).
+    source : digest of the aligned file, '' for data in memory.
     rows : (k,) int64, positions in the source, in the order common to all parties.
     """
 
@@ -61,7 +61,7 @@ class Index:
         return Indexed(alignment_name(self.salt), self.hash, len(self.rows))
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all, readable by its owner alone. Raises OutputError."""
+        """Write the file atomically, readable by its owner alone. Raises OutputError."""
         head = {
             "format": FORMAT,
             "salt": self.salt.hex(),
@@ -70,7 +70,7 @@ class Index:
             "rows": len(self.rows),
         }
         line = json.dumps(head, separators=(",", ":"))
-        line += " " * (-(DIGITS + 2 + len(line)) % 8)  # rows then begin at a multiple of their size
+        line += " " * (-(DIGITS + 2 + len(line)) % 8)  # so that the rows begin at a multiple of their size
         check = _checksum(line, self.rows)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Index | None:
-        """Return the index in the file, None when there is no file; OutputError when it is damaged."""
+        """Return the index in the file, None if there is no file; OutputError if it is damaged."""
         try:
             with opened(path) as file:
                 first = file.readline()
@@ -138,21 +138,21 @@ def place(given: str | None) -> Path:
 
 
 def label(*parts: Any) -> str:
-    """Return the name of a file that belongs to these, 32 hexadecimal digits."""
+    """Return the file name for these parts, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:32]
 
 
 def file_of(spec: Any) -> str:
-    """Return the absolute path of a source that is a file or a folder, '' for others."""
+    """Return the absolute path of a source that is a file or a folder; '' for other sources."""
     path = spec.path if isinstance(spec, Csv) else spec
     named = isinstance(path, str | Path) and not is_address(path)
     return os.path.abspath(path) if named else ""  # noqa: PTH100 - a link stays as it is named
 
 
 def digest_of(spec: Any, party: str) -> str:
-    """Return the SHA-256 of a source's file, or of the files in its folder and their names; '' for others.
+    """Return the SHA-256 of a source's file, or of the files in its folder and their names; '' for other sources.
 
-    Raises DataError when it cannot be read.
+    Raises DataError if the source cannot be read.
     """
     path = file_of(spec)
     if not path:
@@ -163,7 +163,7 @@ def digest_of(spec: Any, party: str) -> str:
 
 
 def stamp_of(spec: Any) -> tuple[tuple[object, ...], ...]:
-    """Return size, time and inode of a source's files: cheaper than their digest, for a change while they are read.
+    """Return size, time and inode of a source's files, to detect changes during reading more cheaply than by their digest.
 
     For objects in a store, see parties.sources.stores.stamp.
     """

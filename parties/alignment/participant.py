@@ -1,4 +1,4 @@
-"""A party's side of an alignment: it reads its ids, blinds, and ends with the rows that all parties have.
+"""A party's side of an alignment: it reads its ids, blinds sets of ids, and obtains the rows that all parties have.
 
 Ids, secret and rows stay in the party's process. `Keeping` says which files the party leaves on its own disk.
 """
@@ -31,13 +31,13 @@ EVERY_SECONDS = 0.2
 
 
 class Alignment:
-    """Aligns one party's records, or takes up the index that an earlier alignment left in its place.
+    """Aligns one party's records, or reuses the index of an earlier alignment.
 
-    Its owner must have agreed to the job before this is made: it reads the id column.
+    Construct it only after the owner has agreed to the job: it reads the id column.
 
-    salt : of a new alignment, 32 bytes, the same for all parties and fresh for every run.
-    cores : that it may use.
-    read : reads the ids; None reads them into this process.
+    salt : salt of a new alignment, 32 bytes, the same for all parties and fresh for every run.
+    cores : number of cores that it may use.
+    read : function that reads the ids; None reads them into this process.
 
     Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
     """
@@ -84,7 +84,7 @@ class Alignment:
         self._blinder = psi.Blinder(self._party, salt, cores=self._cores, folder=folder)
 
     def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind the set of `owner`, its own made from its ids; yields how many points are done. `take` has the result."""
+        """Blind the set of `owner` and yield the number of points done; `take` returns the result. points : None for own ids."""
         blinder = self._begun()
         work = blinder.owning(self._ids) if owner == self._party or points is None else blinder.blinding(points, owner)
         shown = time.monotonic()
@@ -99,11 +99,11 @@ class Alignment:
                 yield done
 
     def take(self, owner: str) -> Points:
-        """Return the set that was blinded last for `owner`, (n, 32), and keep it no longer."""
+        """Return the set last blinded for `owner`, (n, 32), and forget it."""
         return self._points.pop(owner)
 
     def conclude(self, positions: Integers) -> Indexed:
-        """Turn the coordinator's answer into the index, write the files of `Keeping`, and discard the secret."""
+        """Make the index from the coordinator's answer, write the files of `Keeping`, and discard the secret."""
         blinder = self._begun()
         try:
             rows = blinder.rows(positions)
@@ -145,7 +145,7 @@ class Alignment:
     def _found(self) -> Index | None:
         """Return an index to continue with: the run's own, else the one that `vfl align` left for these files.
 
-        Before a new alignment the data may have changed; before a run that starts on an index they may not.
+        The data may have changed before a new alignment, but not before a run that starts on an index.
         """
         if self._keeping.again:
             return None

@@ -1,4 +1,4 @@
-"""State of an alignment that may be interrupted: the salt and the secret, on the party's disk until it is concluded."""
+"""Saved state of an alignment, so that it can be interrupted: salt and secret, on the party's disk until it is concluded."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Pending:
 
     One process at a time keeps state. While another process aligns the same ids here, this one keeps and offers nothing.
 
-    folder : the party's folder; created if need be, for its owner alone.
-    name : of the alignment, the same for the same ids and participants.
+    folder : the party's folder; created if missing, for its owner alone.
+    name : name of the alignment, the same for the same ids and participants.
     """
 
     def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
@@ -54,7 +54,7 @@ class Pending:
             self.salt = self._left if content[SIZE:] == self._fingerprint else None
 
     def begin(self, salt: bytes) -> Path | None:
-        """Record the alignment that starts, discard one that is not continued, and return the folder for its state."""
+        """Record the starting alignment, discard an older one unless it continues it, and return the folder for its state."""
         if self._file is None:
             return None
         if self._left not in (None, salt):

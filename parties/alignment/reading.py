@@ -1,4 +1,4 @@
-"""Reading of a party's source in the order of its index: ids are checked, other rows left out, and rows put in order."""
+"""Reads a party's source in the order of its index: checks the ids, skips other rows, and puts the rows in order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
     ReadIds = Callable[[Source | SparseSource], tuple[Sequence[bytes], IdKind]]
-    """Reads the ids of a source that was opened with them (`open_with_ids`)."""
+    """Function that reads the ids of a source opened with its ids (`open_with_ids`)."""
 
 
 def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
-    """Open a party's source with all columns that a run reads, so that one that is missing is found before the alignment."""
-    # An array without names holds the ids in its first column, then what it holds without them.
+    """Open a party's source with all columns that a run reads, so that a missing column is found before the alignment."""
+    # An array without names holds the ids in its first column, then the columns of an array without ids.
     contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(spec, _identified(task) | contents, party=task.party)
 
@@ -42,7 +42,7 @@ def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
 def check_before(task: PartyTask, source: Source | SparseSource) -> None:
     """Check the types of the columns before an alignment, which may take long.
 
-    Wrong cells are found later, since only the records that all parties have count.
+    Wrong cells are found later, since only cells of common records are checked.
     """
     if not isinstance(source, SparseSource):
         groups = GroupReader(task.schema, task.groups, source.origin, 0)
@@ -65,7 +65,7 @@ def _open_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
 
 
 def read_ids(task: PartyTask, source: Source | SparseSource) -> tuple[Ids, IdKind]:
-    """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
+    """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.security.identifiers."""
     column = _id_of(task)
     return normalised(lambda: _pieces(source, column), party=task.party, column=column, kind=task.id_kind)
 
@@ -75,12 +75,12 @@ def _pieces(source: Source | SparseSource, column: str) -> Iterator[pa.Array]:
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
-    """Return the ids of all rows as the source holds them, by which the owner recognises its records."""
+    """Return the ids of all rows as the source holds them, so that the owner recognises its records."""
     return [cell for piece in _pieces(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist()]
 
 
 def holds_ids(task: PartyTask, spec: Any) -> bool:
-    """Return True if a source holds the party's id column. Raises DataError for a file that is not there."""
+    """Return True if a source holds the party's id column. Raises DataError for a missing file."""
     try:
         _open_ids(task, spec)
     except DataError:
@@ -91,9 +91,9 @@ def holds_ids(task: PartyTask, spec: Any) -> bool:
 
 
 def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
-    """Return True if the data of all parties hold their ids, by which records are then joined, False if none do.
+    """Return True if all parties' data hold ids, so that records can be joined by them; return False if none do.
 
-    ids : {party: id column}. Raises DataError when some hold them and others do not.
+    ids : {party: id column}. Raises DataError if only some hold ids.
     """
     lacking = [party for party, ids in holding.items() if not ids]
     if lacking and len(lacking) < len(holding):
@@ -107,14 +107,14 @@ def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
 def joined_rows(
     job: Job, sources: Mapping[str, Any], *, first: str | None = None, common: bool = False
 ) -> tuple[dict[str, Integers], dict[str, int]]:
-    """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
+    """Join the parties' rows by equal ids, for predictions where one process reads all sources.
 
-    The second value is {party: number of its ids}. Both are empty without alignment, or when no source holds its id column:
-    rows are taken to be in the same order already.
+    Return {party: its rows, in the order of the first party's} and {party: number of its ids}. Both are empty without
+    alignment, or if no source holds its id column: the rows are then assumed to be in the same order.
 
-    first : whose order; None is the first of `sources`. common : leave out records that a party lacks.
+    first : party that determines the order; None is the first of `sources`. common : leave out records that a party lacks.
 
-    Raises DataError when some hold it and others do not, or, unless `common`, lack one of the first party's ids.
+    Raises DataError if only some sources hold the id column or, unless `common`, if a party lacks one of the first's ids.
     """
     tasks = {party: job.for_party(party).features for party in sources} if job.ids else {}
     if not tasks or not all_hold_ids(job.ids, {p: holds_ids(task, sources[p]) for p, task in tasks.items()}):
@@ -139,9 +139,9 @@ def joined_rows(
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: PartyTask) -> None:
-    """Raise DataError unless a source is what the index was made of: the same file, and the same ids in its rows.
+    """Raise DataError unless a source still has the file digest and the ids from which the index was made.
 
-    digest, ids : of the source as it is now.
+    digest, ids : current digest and ids of the source.
     """
     same = digest == index.source and int(index.rows.max()) < len(ids)
     if not same or alignment_hash(in_order(ids, index.rows), index.salt) != index.hash:
@@ -153,10 +153,10 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """Rows of a source that are to be read, in their common order.
+    """Rows of a source to read, in their common order.
 
     rows : (k,) positions in the source. n_rows : number of rows of the source.
-    stamp : of its files when the ids were checked; None in a process that did not check them.
+    stamp : stamp of its files when the ids were checked; None in a process that did not check them.
     """
 
     rows: Integers
@@ -167,9 +167,9 @@ class Chosen:
 def check_aligned(
     task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index, read: ReadIds | None = None
 ) -> Chosen:
-    """Return the aligned rows, after checking that the source is the one that was aligned.
+    """Check that the source is the aligned one; return the aligned rows.
 
-    opened : with its ids (`open_with_ids`). read : reads the ids; None reads them into this process.
+    opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None reads them in this process.
 
     Raises DataError for a source that changed.
     """
@@ -180,10 +180,9 @@ def check_aligned(
 
 
 class AlignedSource:
-    """Yields some rows of another source, in the source's order, in memory proportional to their number.
+    """Source of chosen rows of another source, in that source's order, in memory proportional to their number.
 
-    Other rows are skipped. `ordered` then moves the records in place, column by column, so that the common order needs no
-    second copy of the data.
+    `ordered` then moves the records into the common order in place, column by column, without a second copy of the data.
     """
 
     n_records: int | None
@@ -197,7 +196,7 @@ class AlignedSource:
 
     @classmethod
     def of(cls, opened: Source | SparseSource, chosen: Chosen, spec: Any) -> AlignedSource | SparseSource:
-        """Return the source of the chosen rows; those of a sparse matrix are in the common order already.
+        """Return the source of the chosen rows; rows of a sparse matrix are in the common order already.
 
         spec : the source, whose files may not change while they are read.
         """

@@ -1,1 +1,1 @@
-"""Work of one participant, as answers to messages. Policies, identities and sealing wrap it where a site needs them."""
+"""Services of one participant, which answer messages. Policies, identities and sealing are added around them if needed."""

@@ -1,4 +1,4 @@
-"""A party's part of an alignment: its ids are read, blinded with the other parties' sets, and compared elsewhere."""
+"""A party's part of an alignment: it reads its ids and blinds all parties' sets; the coordinator compares them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ COPIES = 3
 
 
 class AlignmentService(Service):
-    """Alignment of one party's records, or the index that an earlier one left.
+    """Alignment of one party's records, or the index from an earlier alignment.
 
-    task : names the id column. source : as opened in this process. keeping : files that stay on the party's disk.
-    parties : that take part.
-    salt : of a new alignment, the same for all parties and unknown to the coordinator. cores : that it may use.
-    read : reads the ids; None reads them into this process.
+    task : task that names the id column. source : source in this process. keeping : files that stay on the party's disk.
+    parties : all participating parties. cores : number of cores that it may use.
+    salt : salt of a new alignment, the same for all parties and unknown to the coordinator.
+    read : function that reads the ids; None reads them into this process.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class AlignmentService(Service):
         if message.owner != self._task.party:
             if "points" not in vectors or message.owner not in self.sizes:
                 raise FederationError(f"party {self._task.party!r} was sent no set to blind")
-            points = np.frombuffer(vectors["points"], np.uint8)  # read-only where it was received so
+            points = np.frombuffer(vectors["points"], np.uint8)  # read-only if the received buffer is
             if points.size != SIZE * self.sizes[message.owner]:
                 raise FederationError(f"the set of {message.owner!r} has a different size from the one announced")
             points = points.reshape(-1, SIZE)
@@ -94,13 +94,13 @@ class AlignmentService(Service):
         return Done(), {}
 
     def concluded(self) -> Index:
-        """Return the aligned rows of this work's own alignment."""
+        """Return the aligned rows of this service's own alignment."""
         index = self._begun().settled()
         self.close()
         return index
 
     def settled(self) -> Index | None:
-        """Return the aligned rows to load, after a restart those that the run kept; None for a job that aligns no records."""
+        """Return the aligned rows to load, or after a restart the rows that the run kept; None for a job without alignment."""
         if self._task.id is None:
             return None
         if self._alignment is None and self._keeping.run is None:
@@ -112,7 +112,7 @@ class AlignmentService(Service):
         return self.concluded()
 
     def close(self) -> None:
-        """End the processes of an alignment that is not concluded; what it has saved stays."""
+        """End the processes of an unfinished alignment; its saved state stays."""
         if self._alignment is not None:
             self._alignment.close()
             self._alignment = None
@@ -127,7 +127,7 @@ class AlignmentService(Service):
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
-        from vfl.planning.machine import memory_here  # which a party that only trains does without
+        from vfl.planning.machine import memory_here  # imported here, since a party that only trains does not need it
 
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):

@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 
 class PredictionService(Service):
-    """Applies one party's part of a model to its new records, as they are or aligned with those of the other parties.
+    """Applies one party's part of a model to its new records, with or without alignment to the other parties' records.
 
     Guarantee. All records are counted under the owner's permission before a margin leaves the party. Parts of margins are sent
-    to one party only, which adds them; the coordinator receives the sums, or exact sums of a statistic, as the purpose is.
+    to one party only, which adds them. The coordinator receives the sums in a prediction, or exact sums of a statistic in an
+    evaluation.
 
-    part : of the model. source : as opened in this process. parties : that take part, in the partition's order.
-    permission : of the owner, who was asked. measured : the party that adds up measures the model with its labels.
+    part : part of the model. source : source in this process. parties : all participating parties, in the partition's order.
+    permission : permission that the owner gave. measured : True if the adding party measures the model with its labels.
     rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source as these objects open it.
-    read : as for parties.loading.Divided. joined : rows that are used, in their order, where this process has joined the
-        parties' rows by their ids itself.
+    read : as for parties.loading.Divided. joined : rows to use, in order, if this process has joined the parties' rows by
+        their ids.
 
-    Raises FederationError for a party that has columns in the model and takes no part: a sum of fewer parts shows more of each.
+    Raises FederationError if a party with columns in the model is missing, since a sum of fewer parts reveals more of each.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class PredictionService(Service):
 
     @property
     def n_records(self) -> int | None:
-        """Return the number of records that are predicted; None before they are read."""
+        """Return the number of records to predict; None before they are read."""
         return sum(self._counts) if self._counts else None
 
     @functools.cached_property
@@ -101,7 +102,7 @@ class PredictionService(Service):
         return self.aligning.answer(message, vectors)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a message that may take long, of the alignment."""
+        """Answer a long message of the alignment: yield the progress, return what `answer` returns."""
         if not isinstance(message, Multiply):
             return self.answer(message, vectors)
         self._require_before(message)
@@ -116,7 +117,7 @@ class PredictionService(Service):
         return self._receives and sender != self.part.party and sender in self._parties and sender not in self._parts
 
     def _require_before(self, message: object) -> None:
-        """Raise FederationError for a message that is not of the alignment, or comes after it."""
+        """Raise FederationError for a message that does not belong to the alignment, or comes after it."""
         if self._counts or isinstance(message, Apply | SendMargins | TakeMargins | AddUp | Measure):
             raise self.undue(message)
 

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """Work of one participant. It asks no policy, knows no identity and seals nothing; it raises errors unchanged.
+    """Service of one participant. It asks no policy, has no identity and seals nothing. It raises errors unchanged.
 
-    Messages that it does not define, or that are out of order, raise FederationError and change nothing.
+    Unknown messages and messages out of order raise FederationError and change nothing.
     """
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the reply to a message, with its vectors.
 
-        message : of a registered kind (vfl.kinds); a query is a pair with its release key. vectors : arrays by name.
+        message : of a registered kind (vfl.kinds); a query comes as a pair (query, release key). vectors : arrays by name.
         """
         del vectors
         raise self.undue(message)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a message that may take long: yield the progress, return what `answer` returns."""
+        """Answer a long message: yield the progress, return what `answer` returns."""
         yield from ()
         return self.answer(message, vectors)
 
@@ -36,5 +36,5 @@ class Service:
         """End processes and close files."""
 
     def undue(self, message: object) -> FederationError:
-        """Return the refusal of a message that does not belong to this work."""
+        """Return the error for a message that does not belong to this service."""
         return FederationError(f"a {type(message).__name__} came; it does not belong to this work")

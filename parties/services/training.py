@@ -1,4 +1,4 @@
-"""A party's part of a training: its columns are loaded, its share of every query is answered."""
+"""A party's part of a training: it loads its columns, then answers its share of every query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = ("weights", "margins", "labels", "limits")
 
 
 class PartyService(Service):
-    """Answers of a party whose columns are loaded."""
+    """Service of a party whose columns are loaded."""
 
     def __init__(self, party: Party) -> None:
         self.party = party
@@ -36,7 +36,7 @@ class PartyService(Service):
         party = self.party
         match message:
             case (query, key):
-                # Vectors of shards travel under one name, by shard.
+                # The vectors of all shards travel under one name, as a list by shard.
                 over = "records" in vectors
                 records: Any = (
                     Each(vectors["records"]) if over else Records(**{k: vectors[k] for k in vectors if k in RECORDS})
@@ -58,10 +58,9 @@ class PartyService(Service):
 
 
 class TrainingService(Service):
-    """Work of one party on one run: its records are aligned if the job has ids, then loaded, then trained on.
+    """Service of one party in one run: align the records if the job has ids, load them, then train on them.
 
-    name : of the party. load : returns the party, given its aligned rows; called again for every `Load`, with the aligned rows
-        of the first one.
+    name : name of the party. load : function from `settled`, which returns the aligned rows, to the party; called for every `Load`.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class TrainingService(Service):
         return self.aligning.answer(message, vectors)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a message that may take long, of the alignment."""
+        """Answer a long message of the alignment: yield the progress, return what `answer` returns."""
         if isinstance(message, Multiply) and self._trained is None:
             return (yield from self.aligning.stream(message, vectors))
         return self.answer(message, vectors)
