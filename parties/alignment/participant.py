@@ -84,7 +84,7 @@ class Alignment:
         self._blinder = psi.Blinder(self._party, salt, cores=self._cores, folder=folder)
 
     def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind the set of `owner` and yield the number of points done; `take` returns the result. points : None for own ids."""
+        """Blind the set of `owner` and yield the number of points done; `take` returns the result. Own points come from ids."""
         blinder = self._begun()
         work = blinder.owning(self._ids) if owner == self._party or points is None else blinder.blinding(points, owner)
         shown = time.monotonic()

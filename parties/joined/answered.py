@@ -28,11 +28,11 @@ _TAKE = (
 class Answered:
     """Keys of answered releases, in a file beside the party's book.
 
-    Guarantee. `take` returns once for a key of a run, in whichever process, and then the key is on disk: noise that is drawn
-    afterwards is drawn once under this key. A coordinator that asks again needs a new attempt, which its ledger and the party's
-    book charge.
+    Guarantee. `take` returns only once per key of a run, across all processes, and the key is then on disk. So noise is drawn
+    at most once under this key. A coordinator that asks again needs a new attempt, which its ledger and the party's book
+    charge.
 
-    path : of the file. run : id of the run.
+    path : path of the file. run : id of the run.
     """
 
     def __init__(self, path: Path, party: str, run: str) -> None:
@@ -49,7 +49,7 @@ class Answered:
     def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
         """Record the keys of `parts` releases from `part` on, all or none.
 
-        Raises ConsentRefused if one was taken before, or they cannot be recorded.
+        Raises ConsentRefused if a key was taken before, or if the keys cannot be recorded.
         """
         try:
             self._file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))

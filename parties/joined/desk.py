@@ -1,8 +1,8 @@
-"""The calls that a joined party answers: an offer, which its owner's policy judges, and then the calls of that work.
+"""Answers to the calls that a joined party receives: an offer, which its owner's policy judges, and then the calls of the job.
 
 Guarantee. No source is opened before the policy has agreed to the offer. The policy has to accept the trust setting by name:
-across organisations, residuals and margins leave the party. Every call is checked against the state of the work and against the
-sizes that follow from the job; a call that is not due is refused, and nothing is computed.
+across organisations, residuals and margins leave the party. Every call is checked against the state of the job and the sizes
+that the job implies. An unexpected call is refused, and nothing is computed.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
     Progress = Callable[[int], None]
 
 OFFER_BYTES = 1 << 24
-"""Bytes of an offer's body: the job is in it, whose size nothing else bounds."""
+"""Limit of an offer's body in bytes; no other limit bounds the size of the job in it."""
 OFFER_VALUES = 1 << 12
-"""Values of an offer's body: the job is one text, and the names of all parties are among the others."""
+"""Limit of the number of values in an offer's body: the job is one value, and each party's name is another."""
 MOST_PINGED = 1 << 26
 EVERY_SECONDS = 1.0
 
 
 class Desk:
-    """Answers the calls of the coordinator, one at a time, and keeps the work between two streams.
+    """Party service that answers the coordinator's calls one at a time, and keeps the job in progress between streams.
 
-    sources : {name that the owner gave it: source}; '' is the default.
+    sources : {the owner's name of the source: source}; '' is the default.
     policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
-    shards : ranges of rows in which predictions read the columns.
+    shards : number of ranges of rows in which predictions read the columns.
 
     Raises SpecificationError without a policy.
     """
@@ -105,7 +105,7 @@ class Desk:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Read the policy, so that one that cannot be read is found at the start."""
+        """Read the policy, so that an unreadable policy is found at the start."""
         self._owners()
 
     @property
@@ -123,7 +123,7 @@ class Desk:
         return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors}, values)
 
     def due(self, plain: Plain) -> dict[str, int]:
-        """Return the most bytes of each vector that goes with a call; none for a call that `answer` refuses anyway."""
+        """Return the size limit of each vector of a call, in bytes; {} for a call that `answer` refuses anyway."""
         try:
             message = self._read_call(plain)
         except Exception:  # noqa: BLE001 - as in `answer`, which states the reason
@@ -161,7 +161,7 @@ class Desk:
             self._last = None
 
     def end(self, why: str) -> None:
-        """Close the current work."""
+        """Close the job in progress."""
         work, self._work = self._work, None
         if work is not None:
             work.close()
@@ -173,7 +173,7 @@ class Desk:
         return Failure(kind, self._without_folders(why)), {}
 
     def _without_folders(self, why: str) -> str:
-        """Return a sentence for the coordinator: the folders of the owner's files stay out of it."""
+        """Return the sentence without folders of the owner's files, for the coordinator."""
         for source in self._sources.values():
             if path := file_of(source):
                 for form in (path, str(path_of(source))):
@@ -237,14 +237,14 @@ class Desk:
         return work.accepted()
 
     def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], Work]]:
-        """Return the request that an offer makes, and a function that returns its work or raises why it is refused."""
+        """Return an offer's request, and a function that returns its work or raises the reason for a refusal."""
         part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
         job = _job_of(offer, self.party) if part is None else part.job
         columns = job.wanted(self.party) if part is None else job.made_of(self.party)
         return requested(offer, job, columns), partial(self._allowed, offer, job, part)
 
     def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:
-        """Return the work, once the owner's policy has agreed to it."""
+        """Return the work if the owner's policy agrees to it."""
         policy = self._owners()
         if part is None:
             policy.check(job, self.party)
@@ -274,7 +274,7 @@ class Desk:
         return TrainingWork(offer, task, training, sealing, policy.book.with_suffix(".answered"))
 
     def _predicting(self, offer: Offer, part: ModelPart, source: Any, aligning: AlignmentService) -> PredictionService:
-        """Return the work of a prediction. The owner's policy on predictions is asked here, before the source is opened."""
+        """Ask the owner's policy on predictions, before the source is opened; return the service of a prediction."""
         receiver = part.job.partition.receiver(offer.parties)
         measured = offer.purpose == EVALUATE
         labelled = measured and receiver == self.party
@@ -291,7 +291,7 @@ class Desk:
         )
 
     def _dealer(self, job: Job) -> Member | None:
-        """Return the member whose identity signs the dealer's keys. The job decides, to which this party's owner agrees."""
+        """Return the member whose identity signs the dealer's keys, as stated in the job to which the owner has agreed."""
         if job.secure is None:
             return None
         if job.secure.dealer == AT_COORDINATOR:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Sealing:
     """Keys of one party for one offer, and the salt of its alignment, which the coordinator never learns.
 
-    sealer : of the party. parties : that take part. certificates : {party: its certificate}, by which keys are checked.
-    aligning : takes the salt.
+    sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate} to check keys.
+    aligning : alignment that receives the salt.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Sealing:
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of a message as their sender sealed them for this party."""
+        """Return the vectors of a message, unsealed if a party sealed them for this one."""
         match message:
             case Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
@@ -84,7 +84,7 @@ class Sealing:
         return {name: np.frombuffer(self._sealer.open(sender, label, vectors[name]), np.uint8)}
 
     def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of an answer, sealed where they are for another party."""
+        """Return the vectors of an answer, sealed if they are for another party."""
         match message:
             case SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"

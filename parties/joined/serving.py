@@ -1,6 +1,6 @@
-"""`serve`: a party's process connects to the coordinator, answers its calls, and connects again, over many jobs.
+"""`serve` connects a party's process to the coordinator, answers its calls, and reconnects, over many jobs.
 
-Nothing listens here. Between two jobs no coordinator answers at the address; the party tries again, with pauses that grow.
+The party opens no port. Between jobs, no coordinator listens at the address, and the party retries with growing pauses.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from vfl.federation.identity import Identity
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds between two attempts to connect; each pause is up to twice the one before it."""
+"""Seconds between two attempts to connect; each pause is up to twice the previous one."""
 BUSY_SECONDS = 60.0
-"""Seconds to keep trying while another process of the party is connected: a dead one may still be counted."""
+"""Seconds to keep trying while another process of the party counts as connected, since it may be dead."""
 DRAIN_SECONDS = 10.0
 STALL_SECONDS = 120.0
-"""Seconds that the coordinator has for a call that has begun, beside the time for its bytes on the slowest link."""
+"""Limit in seconds for the rest of a call that has begun, in addition to its transfer time on the slowest link."""
 WATCH_SECONDS = 0.5
 
 
@@ -63,11 +63,11 @@ def serve(
 ) -> None:
     """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
 
-    sources : {name that the owner gave it: source}; '' is the default.
+    sources : {the owner's name of the source: source}; '' is the default.
     policy : path of the owner's policy. The federation's dealer has neither sources nor a policy.
     on_event : called with each event (vfl.federation.events). cores : for alignment and training.
-    indexes : folder for aligned rows; None is the folder of this user.
-    shards : ranges of rows in which predictions read the columns, one after another.
+    indexes : folder for aligned rows; None is this user's default folder.
+    shards : number of ranges of rows in which predictions read the columns, one after another.
     longest_pause : seconds between two attempts to connect.
 
     Returns once `stop` is set. Raises NotAccepted, and SpecificationError for an identity, a policy or a federation that do not
@@ -91,7 +91,7 @@ def serve(
 
 
 class _Joining:
-    """Connection after connection of one process."""
+    """Repeated connections of one process to the coordinator."""
 
     def __init__(
         self,

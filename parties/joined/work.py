@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
-"""Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
+"""Limit of a call's body in bytes: a base, and an addition per coordinate of the party."""
 MOST_PARCELS, MOST_TERMS = 16, 16
 """Largest number of sealed parcels in a request, and of terms of the sigmoid."""
 OF_MARGINS = ("weights", "margins")
-"""Vectors of Records that multinomial loss has K of for each record: margins and residuals."""
+"""Vectors of Records with K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Notices of one offer, each of which the owner's book may record: two per start of a party and three per coordinator."""
+"""Limit of notices per offer, which the owner's book may record: two per start of a party and three per coordinator."""
 
 
 class Work:
-    """Work of one offer; it survives a broken stream. Calls that are not due are refused, and nothing is computed.
+    """Accepted offer in progress; it survives a broken stream. Unexpected calls are refused, and nothing is computed.
 
-    offer : as accepted. service : that does the work. sealing : None for the dealer, whose parcels are sealed already.
-    coordinator : the process that made the offer. reported : time of the last report of the cost.
+    offer : the accepted offer. service : service that answers its calls. sealing : None for the dealer, which seals parcels
+    itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
     def __init__(self, offer: Offer, service: Service, sealing: Sealing | None) -> None:
@@ -74,11 +74,11 @@ class Work:
         return ()
 
     def accepted(self) -> Sent:
-        """Return the answer to the offer; the same again after a stream broke."""
+        """Return the answer to the offer; it is the same after a stream broke."""
         return Done(), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to a call, or raise why it is refused."""
+        """Return the answer to a call, or raise the reason for a refusal."""
         exchanged = None if self._sealing is None else self._sealing.exchanged(message)
         if exchanged is not None:
             return exchanged, {}
@@ -94,7 +94,7 @@ class Work:
                 return reply, self._sealing.sealed(message, sent)
 
     def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of a call after checks; raise why the call is refused."""
+        """Check a call and return its vectors, or raise the reason for a refusal."""
         del message
         return vectors
 
@@ -104,7 +104,7 @@ class Work:
         return {"seconds": seconds, "releases": self.releases, "epsilon": None, "records": None, "left": None}
 
     def reserved(self) -> float | None:
-        """Return ε that the owner's book has set aside for this; None without a book."""
+        """Return the ε that the owner's book has reserved for this work; None without a book."""
         return None
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class TrainingWork(Work):
         }
 
     def reserved(self) -> float | None:
-        """Return ε that the owner's book has set aside; None without a book."""
+        """Return the ε that the owner's book has reserved; None without a book."""
         costs = None if self._party is None else self._party.costs()
         return None if costs is None else costs.reserved
 
@@ -237,7 +237,7 @@ class TrainingWork(Work):
             self._answered.close()
 
     def _length(self, name: str, party: Party) -> int:
-        """Return the length of a vector of Records: one per margin of each record, or one per record; weights follow labels."""
+        """Return the length of a vector of Records, with one entry per margin or per record; weights follow labels."""
         job = self._task.job
         if name in OF_MARGINS:
             return party.n_trained * job.n_margins
@@ -284,13 +284,13 @@ class PredictingWork(Work):
         return Limits(BODY_BYTES, {"margins": sealed_size(8 * n * part.job.n_margins)})
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the vectors that a call takes: margins at the party that adds up, once from each other party."""
+        """Return the names of the vectors that a call takes. The adding party takes margins once from each other party."""
         if isinstance(message, TakeMargins):
             return ("margins",) * self._service.awaits(message.sender)
         return () if self._service.n_records is not None else _taken_by_alignment(message, self._service.part.party)
 
     def accepted(self) -> Sent:
-        """Return whether the new records have ids."""
+        """Return the answer to the offer, which states whether the new records have ids."""
         return About(self._service.ids), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

@@ -60,7 +60,8 @@ class PartyService(Service):
 class TrainingService(Service):
     """Service of one party in one run: align the records if the job has ids, load them, then train on them.
 
-    name : name of the party. load : function from `settled`, which returns the aligned rows, to the party; called for every `Load`.
+    name : name of the party. load : function from `settled`, which returns the aligned rows, to the party;
+        called for every `Load`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Source protocol: one interface over files and tables, opened in the party's own process.
 
-A source says how many records it can hold at most and yields Arrow record batches of the columns that are asked for, in
-a bounded piece of memory at a time.
+A source states an upper bound of its number of records, and yields Arrow record batches of the requested columns in bounded
+memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
-"""Reading of cells without a type, according to the column's declaration. Columns of typed sources keep their type.
+"""Declared content of a column, for reading cells without a type. Columns of typed sources keep their type.
 'id' is the column by which records are aligned; a sparse matrix has no such column."""
 
 BY_POSITION = b"vfl.by_position"
-"""In the metadata of a table that was split off an array."""
+"""Metadata key of a table that was split off an array."""
 
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
@@ -35,11 +35,11 @@ MAX_CHUNK_ROWS = 1 << 16
 class Source(Protocol):
     """One party's data.
 
-    origin : names party and place in errors.
+    origin : name of party and place in errors.
     names : all columns of the source.
-    typed : whether values come with types of their own; False for text files.
-    n_records : number of records, None while it is not known.
-    at_most : an upper bound of it, exact for all but CSV with blank lines or line breaks inside fields.
+    typed : True if the source has types; False for text files.
+    n_records : number of records, None while unknown.
+    at_most : upper bound of the number of records, exact except for CSV with blank lines or line breaks inside fields.
     """
 
     origin: Origin
@@ -49,9 +49,9 @@ class Source(Protocol):
     at_most: int
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order, with the columns asked for (None: all that were wanted) in that order.
+        """Yield the records in order. columns : the columns, in order, of each batch; None for all wanted columns.
 
-        rows : at most so many records in a batch, where the source can choose; None keeps a batch below 2²⁰ cells.
+        rows : largest number of records per batch, if the source can choose; None keeps a batch below 2²⁰ cells.
         """
 
 
@@ -67,7 +67,7 @@ class Seekable(ABC):
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`; what lies before it is not read if the format permits."""
+        """Yield the records from position `first`; earlier records are not read if the format permits."""
         listed = list(self.names if columns is None else columns)
         return self._batches(first, listed, chunk_rows(len(listed)) if rows is None else rows)
 
@@ -86,13 +86,13 @@ class Origin:
     """True if columns are taken by position, so that a wrong order is not noticed."""
 
     def error(self, problem: str) -> DataError:
-        """Return the error that says what is wrong here."""
+        """Return the error that states a problem of this source."""
         return DataError(f"{self.place if self.party is None else f'party {self.party!r}, {self.place}'}: {problem}")
 
     def attempt(self, read: Callable[[], T], problem: str) -> T:
-        """Return read(), or raise the error in place of a reader's.
+        """Return read(), or raise the error for `problem` in place of the reader's error.
 
-        A reader's own message may quote cells, so it is neither shown nor kept as the cause or context of the error.
+        The reader's message may quote cells, so it is neither shown nor kept as the cause or context of the error.
         """
         try:
             return read()
@@ -140,18 +140,18 @@ class Origin:
         )
 
     def not_boolean(self, column: str) -> DataError:
-        """Return the error for other values in a boolean column."""
+        """Return the error for values that are not boolean in a boolean column."""
         return self.error(f"column {column!r} is declared boolean but holds values other than true, false, 1 and 0")
 
     def no_date(self, column: str) -> DataError:
-        """Return the error for other cells in a column of dates."""
+        """Return the error for cells that are not dates in a column of dates."""
         return self.error(
             f"column {column!r} holds text that is no date: clean the cells, declare the format of the file's dates "
             "(dates = \"%d.%m.%Y\"), or let such cells be missing: unknown='missing' in its declaration, with a fill"
         )
 
     def undeclared_category(self, column: str) -> DataError:
-        """Return the error for another category than the declared ones."""
+        """Return the error for a category that is not declared."""
         return self.error(
             f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
             "them: unknown='zero' in its declaration"
@@ -159,7 +159,7 @@ class Origin:
 
 
 NO_DATE = "?"
-"""Text that a source gives for a cell which is no date, so that the column's declaration decides what such a cell means."""
+"""Text that a source yields for a cell that is not a date, so that the column's declaration decides how to treat it."""
 
 
 def chunk_rows(n_columns: int) -> int:

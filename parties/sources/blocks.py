@@ -25,7 +25,7 @@ CHANGED = "changed while its shards were read: start a new run, or restore it an
 class Blocks:
     """Blocks of a data set, in the order of its rows.
 
-    fetch : returns the table of a block, given its number. counts : number of rows of each block, from its metadata.
+    fetch : function from a block's number to its table. counts : number of rows of each block, from its metadata.
     """
 
     fetch: Callable[[int], Any]

@@ -1,4 +1,4 @@
-"""Data in CSV files, read in blocks with the wanted fields alone converted."""
+"""Data in CSV files, read in blocks. Only the wanted fields are converted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.errors import DataError
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
-"""Records are read in blocks of 32 times the header's length, within these limits; several blocks are read ahead."""
+"""Limits of a block's size, which is 32 times the header's length otherwise; several blocks are read ahead."""
 
 _BYTE_ORDER_MARK = codecs.BOM_UTF8
 
@@ -46,7 +46,7 @@ _SHAPE = (
 def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str], int]:
     """Return the names of the columns, from the first line that is not blank, and the number of blank lines before it.
 
-    stream : opens the file; None opens the path.
+    stream : function that opens the file; None opens the path.
     """
     with pa.input_stream(spec.path) if stream is None else stream() as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
@@ -66,7 +66,7 @@ def dialect(spec: Csv) -> dict[str, Any]:
 class Scanned:
     """A CSV file whose lines another process has found, so that this process reads only its own part.
 
-    source : path, address or `Csv`, as it was given.
+    source : path, address or `Csv`, as given by the user.
     """
 
     source: str | Path | Csv
@@ -74,9 +74,9 @@ class Scanned:
 
 
 class CsvSource:
-    """A CSV file with a header line, fields quoted if need be. stream : opens it; None opens the path.
+    """A CSV file with a header line and optional quotes. stream : function that opens it; None opens the path.
 
-    Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
+    Blank lines are skipped, except in a file of one column, where they are records with a missing cell.
 
     `batches_between` reads little more than the lines of the requested records, provided that each line is a record. This holds
     if the file is not compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a
@@ -130,7 +130,7 @@ class CsvSource:
     def batches_between(
         self, first: int, stop: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records first..stop − 1, perhaps with some after them; see the class for files that are read in part."""
+        """Yield the records first..stop − 1, possibly followed by others; see the class for files that are read in part."""
         begin, part = self._part(first, stop) if self.one_a_line else (0, None)
         batches = self.batches(columns, rows) if part is None else self._read(columns, rows, part)
         first -= begin
@@ -140,7 +140,7 @@ class CsvSource:
             first = max(0, first - batch.num_rows)
 
     def _part(self, first: int, stop: int) -> tuple[int, tuple[int, int] | None]:
-        """Return (record, part): the part of the file, (position, size), begins at this record and holds all up to `stop`.
+        """Return (record, part). The part of the file, (position, size), begins at this record and holds all up to `stop`.
 
         The record is at most `first`. The part is None if the file must be read from its beginning, record 0.
         """
@@ -153,13 +153,13 @@ class CsvSource:
         return line - 1, (position, self.lines.after(stop + 1) - position)
 
     def _around(self, position: int) -> tuple[int, bytes]:
-        """Return the size of the file, and bytes of it: the one before a position, and as many from there as a BOM has."""
+        """Return the size of the file, and the bytes from one before a position to the end of a possible BOM there."""
         with self._stream() as raw:
             raw.seek(position - 1)
             return raw.size(), raw.read(1 + len(_BYTE_ORDER_MARK))
 
     def _is_separable(self) -> bool:
-        """Return True if, where each line is a record, a line can be read without the lines before it."""
+        """Return True if a line can be read without earlier lines, provided that each line is a record."""
         (first, second), lines = self.lines.header, self.lines
         if second is None or not keeps_lines(self._spec.encoding):
             return False
@@ -201,7 +201,7 @@ class CsvSource:
         if any("\ufffd" in name or "\0" in name for name in names):
             raise self.origin.error(_ENCODING.format(self._spec.encoding))
         if any(_is_number(name) for name in names) and not set(self._contents) <= set(names):
-            # Its names would be cells, which a message about missing columns must not suggest.
+            # Otherwise the error for missing columns would suggest data cells as column names.
             raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
@@ -211,9 +211,9 @@ class CsvSource:
         return tuple(names), blank
 
     def _ends(self) -> bool:
-        """Return False if the file ends inside of quotes.
+        """Return False if the file ends inside quotes, so that one record has swallowed all later ones.
 
-        Then one record holds all that follow it. Only where there are fewer records than line breaks is it worth a pass.
+        The check takes a pass over the file, needed only if there are fewer records than line breaks.
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:
@@ -258,11 +258,11 @@ class CsvSource:
             yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
-        """Return the type in which Arrow reads a field; it has no digit groups, so that those numbers are read as text."""
+        """Return the type as which Arrow reads a field. Numbers with digit groups are read as text, since Arrow has none."""
         return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with numbers in digit groups, and dates in a format, converted; each field by itself."""
+        """Return the batch with digit-grouped numbers and formatted dates converted, each field separately."""
         spec, arrays = self._spec, batch.columns
         for j, name in enumerate(batch.schema.names):
             content = self._contents.get(name)
@@ -275,7 +275,7 @@ class CsvSource:
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _explain(self, names: list[str], part: tuple[int, int] | None) -> DataError:
-        """Read again as bytes, to find out which column could not be converted, or that the lines do not fit."""
+        """Read again as bytes; return the error for a column that cannot be converted, or for lines of a wrong length."""
         blocks = self._blocks(dict.fromkeys(names, pa.binary()), part)
         while True:
             try:
@@ -293,7 +293,7 @@ class CsvSource:
 
 
 def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
-    """Return text as float64 by a file's format, null where it is; None if a field is no number."""
+    """Return text as float64 by a file's format, null for null; None if a field is not a number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     if spec.thousands:
@@ -305,7 +305,7 @@ def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
 
 
 def dates_of(fields: pa.Array, spec: Csv) -> pa.Array:
-    """Return text as ISO dates by a file's format of dates: null where it is, NO_DATE where a field is no such date."""
+    """Return text as ISO dates by a file's date format: null for null, NO_DATE for a field that is not such a date."""
     found, form = fields.dictionary_encode(), spec.dates or "%Y-%m-%d"
 
     def iso(text: str) -> str:
@@ -319,7 +319,7 @@ def dates_of(fields: pa.Array, spec: Csv) -> pa.Array:
 
 
 def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
-    """Return text as float64, with digit groups by the format; None if a field is no such number."""
+    """Return text as float64, with digit groups by the format; None if a field is not such a number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     group, point = re.escape(spec.thousands or ""), re.escape(spec.decimal)
@@ -335,7 +335,7 @@ def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
 
 
 def _plain(fields: pa.Array, content: Content, spec: Csv) -> pa.Array:
-    """Return fields as Arrow's casts spell them; a field with the other decimal sign becomes no number."""
+    """Return fields in the spelling of Arrow's casts; a field with the wrong decimal sign becomes text that is no number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     if content != "number" or spec.decimal == ".":

@@ -4,11 +4,11 @@
     postgresql://reader@host/bank?table=public.customers
     postgresql://reader@host/bank?query=SELECT age, calls FROM customers ORDER BY id
 
-A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. Everything that is read is read at
-once, so that a source is one state of the database.
+A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. All data are read in one query,
+so that a source is one state of the database.
 
-Guarantee. A query is one statement that selects; no other statement reaches the database, whatever the role may do. A function
-that a query calls does run, with the rights of the role: the owner gives the party a role that may read its tables and no more.
+Guarantee. A query is one statement that selects; no other statement reaches the database, whatever the role may do. Functions
+in a query do run, with the rights of the role, so give the party a role that may only read its tables.
 
 An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds it where the
 party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _REFUSED = "its database refuses the query: check table, columns and rights where the party runs"
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 _PIECE = 1 << 16
-"""Rows that are fetched at once: the driver holds them beside their Arrow table."""
+"""Number of rows fetched at once: the driver holds them in addition to their Arrow table."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
@@ -113,7 +113,7 @@ def _split(address: str, origin: Origin) -> tuple[str, tuple[str, str], list[tup
 def _read(
     fetch: Callable[[str], pa.Table], wanted: tuple[str, str], contents: Mapping[str, Content], origin: Origin
 ) -> Source:
-    """Return the source over the wanted columns; a query is run as it is, since a query around it might lose its order."""
+    """Return the source over the wanted columns; a query runs unchanged, since wrapping it might lose its order."""
     kind, text = wanted
     if kind == "query":
         table = origin.attempt(lambda: fetch(text), _REFUSED)

@@ -52,7 +52,7 @@ def open_file(
 
 
 def column_names(source: str | Path | Csv) -> tuple[str, ...]:
-    """Return the names of the columns from a file's header or footer alone; () where it has none that can be read."""
+    """Return the names of the columns from a file's header or footer alone; () if they cannot be read."""
     path = Path(source.path if isinstance(source, Csv) else source)
     name = path.name.lower()
     try:
@@ -73,7 +73,7 @@ def column_names(source: str | Path | Csv) -> tuple[str, ...]:
 class ParquetSource(Seekable):
     """One Parquet file, or several that follow each other in the order of their names.
 
-    opened : turns a path into what pyarrow reads from; None takes the path itself.
+    opened : function from a path to an object that pyarrow can read; None takes the path itself.
     """
 
     typed = True

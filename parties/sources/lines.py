@@ -51,9 +51,9 @@ class Lines:
 
 
 def scan(stream: Callable[[], Any], quote: str) -> Lines:
-    """Read a file once and return its lines. Memory is that of one piece and of 16 bytes per piece.
+    """Read a file once and return its lines. Memory: one piece, and 16 bytes per piece.
 
-    stream : opens the file. quote : the character around fields, '' for none.
+    stream : function that opens the file. quote : the character around fields, '' for none.
     """
     breaks = quotes = later = filled = size = 0
     ended, last = True, 0  # at the start of a line

@@ -1,6 +1,6 @@
 """Conversion of Python objects to Arrow, one cell at a time.
 
-Each cell becomes a number, a truth value or text by itself and by the declaration of its column. Arrow, pandas and Polars
+Each cell's number, truth value or text depends only on the cell and the declaration of its column. Arrow, pandas and Polars
 would give a list of objects one common type, so that one record could decide how the cells of all others are read.
 """
 
@@ -46,7 +46,7 @@ def converted(cells: Any, content: Content | None, column: str, origin: Origin) 
     A missing cell is null.
 
     cells : (m,) a list, or a NumPy array of objects or text.
-    content : None is a column that nobody reads, of which only the length counts.
+    content : None for an unread column, whose length alone counts.
 
     Raises DataError that names the column.
     """
@@ -104,7 +104,7 @@ def _truth(cell: Any) -> Any:
 
 
 def _date(cell: Any) -> str:
-    """Return a date as ISO text; text as it is, and NO_DATE for all else."""
+    """Return a date as ISO text, text unchanged, and NO_DATE for any other cell."""
     if isinstance(cell, str):
         return cell if cell.isascii() else cell.encode(errors="replace").decode()  # pyarrow refuses lone surrogates
     if isinstance(cell, dt.date):
@@ -129,7 +129,7 @@ def _utf8(cell: Any) -> bytes:
 
 
 def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
-    """Return ids, all integers or all text: another cell is refused, and turns no other id into something else."""
+    """Return ids, which are all integers or all text; any other cell is refused and changes no other id."""
     present = [cell for cell in cells if not is_missing(cell)]
     if all(isinstance(cell, str) for cell in present):
         kind = pa.string()

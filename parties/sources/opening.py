@@ -50,7 +50,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
     numbers: Content = "number"
     contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
     source = _opened(spec, contents, party)
-    if not isinstance(source, SparseSource):  # it has seen to its names
+    if not isinstance(source, SparseSource):  # it has checked its columns
         source.origin.check_columns(source.names, contents)
     return source
 
@@ -94,7 +94,7 @@ def is_function(spec: Any) -> bool:
 
 
 def require_rereadable(spec: Any, *, party: str) -> None:
-    """Check that every process that opens a source finds the same rows in the same order, as shards need.
+    """Refuse sources that may not have the same rows in the same order in every process, as shards need.
 
     Otherwise a record might be in two shards, and add to a sum twice. Raises DataError for a database and the address of an
     installed source, before anything is read. parties.loading.Unchanged checks files, objects in a store and functions.
@@ -112,7 +112,7 @@ def require_rereadable(spec: Any, *, party: str) -> None:
 def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
     """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
 
-    contents : {column: content}, from what is declared about it. Raises as `open_source`.
+    contents : {column: content}, from the declarations. Raises as `open_source`.
     """
     source = _opened(spec, contents, None)
     if isinstance(source, SparseSource):
@@ -131,13 +131,13 @@ def split_table(
 ) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
-    A cell is read as its column is declared, as its party reads a source of its own: no cell decides about another.
+    Each cell is read by its column's declaration, as in a party's own source, and independently of other cells.
 
     table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are what features are made
         of in the partition's order, then the label.
     parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
         matrix.
-    label : whether the label is among them.
+    label : True if the table holds the label.
     names : {party: {column: its name in the table}} (Job.table_names); None is the column itself.
 
     Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises

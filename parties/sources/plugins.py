@@ -46,7 +46,7 @@ def shown(address: str) -> str:
 
 
 def installed(name: str) -> bool:
-    """Return True if a package provides a source of that name, which then goes before one of vfl's own."""
+    """Return True if a package provides a source of that name, which then overrides vfl's own."""
     return bool(importlib.metadata.entry_points(group=GROUP, name=name))
 
 

@@ -1,4 +1,4 @@
-"""Ranges of a source's rows: what one shard of a party reads."""
+"""Ranges of a source's rows, which the shards of a party read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def count_records(source: Source | SparseSource) -> int:
-    """Return the number of records; a text file is read once for it."""
+    """Return the number of records; reads a text file once."""
     if source.n_records is None:
         for _ in source.batches(source.names[:1]):
             pass

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 PIECE = 1 << 20
-"""Ids that are yielded at once."""
+"""Number of ids yielded at once."""
 
 
 def is_sparse(table: Any) -> bool:
@@ -35,11 +35,11 @@ def is_sparse(table: Any) -> bool:
 
 
 class SparseSource:
-    """A sparse matrix in canonical CSC form, made from any format; the user's own is left alone.
+    """A sparse matrix in canonical CSC form, made from any format; the user's matrix stays unchanged.
 
     matrix : entries at the same place are added up, stored zeros dropped, rows sorted within a column.
-    contents : its columns, in order; one read as 'id' is no column, it names `ids`. With that one alone, only ids are wanted.
-    ids : (n,) of its rows, where they are to be aligned.
+    contents : its columns, in order. The entry with content 'id' names `ids` and is not a column; if alone, only ids are read.
+    ids : (n,) ids of its rows, if they are aligned.
 
     Raises DataError for a matrix of another width, of other values than numbers, whose arrays do not fit together, or
     without the ids that are wanted.
@@ -83,7 +83,7 @@ class SparseSource:
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
-        """Return the source of some rows alone, in the given order; needs the memory of a second copy meanwhile."""
+        """Return the source of some rows, in the given order; needs memory for a second copy."""
         return self._with(self.matrix.tocsr()[rows])
 
     def between(self, start: int, stop: int) -> SparseSource:
@@ -125,7 +125,7 @@ def open_sparse_file(path: Path, contents: Mapping[str, Content], origin: Origin
 
 
 def _canonical(matrix: Any) -> Any:
-    """Return a CSC array of float64 of its own; flags that the user's matrix carries are not trusted."""
+    """Return a copy as CSC array of float64, without relying on the flags of the user's matrix."""
     import scipy.sparse
 
     if hasattr(matrix, "check_format"):

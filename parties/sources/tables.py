@@ -145,7 +145,7 @@ def _column(name: str, values: Any, origin: Origin) -> Any:
 
 
 def _of_pandas(series: Any) -> Any:
-    """Return a pandas column's own NumPy array, its objects where it has no one type, or itself for Arrow to convert."""
+    """Return a pandas column's NumPy array, an array of objects for mixed types, or the column for Arrow to convert."""
     if isinstance(series.dtype, np.dtype):
         return series.to_numpy()
     categories = getattr(series.dtype, "categories", None)

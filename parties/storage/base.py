@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Storage(Protocol):
-    """A party's (n, p) features as they are kept: parties.storage.dense.Columns or parties.storage.sparse.SparseColumns.
+    """A party's stored (n, p) features: parties.storage.dense.Columns or parties.storage.sparse.SparseColumns.
 
-    names : (p,) of the coordinates; the last may be the intercept, a column of ones.
+    names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
     kernels : the passes over blocks of this kind, vfl.kernels.dense or vfl.kernels.sparse.
     """
 
@@ -40,11 +40,11 @@ class Storage(Protocol):
         ...
 
     def column(self, j: int) -> Vector:
-        """Return column j, (n,) float64, its zeros written out."""
+        """Return column j, (n,) float64, including zeros."""
         ...
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Storage, Storage]:
-        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
         ...
 
     def warm(self, *, private: bool) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of cells: numbers, truth values and categories, each from the cell and its declaration alone.
+"""Conversion of cells to numbers, truth values and categories. Each value depends on its cell and the declaration only.
 
 An error names the column and the remedy; it holds neither cells nor counts.
 """
@@ -59,7 +59,7 @@ def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
 
 
 def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
-    """Return a column's cells as (m,) float64 of its own, NaN where missing. Raises DataError for other content."""
+    """Return a copy of a column's cells as (m,) float64, NaN where missing. Raises DataError for other content."""
     cells = _decoded(cells)
     kind = cells.type
     if _is_text(kind):
@@ -76,7 +76,7 @@ def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
 def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
     """Return a column's cells as (m,) float64, NaN where missing; text is read as Arrow reads truth values.
 
-    The caller checks that what is not missing is 0 or 1. Raises DataError.
+    The caller checks that values are 0, 1 or missing. Raises DataError.
     """
     cells = _decoded(cells)
     if _is_text(cells.type):
@@ -90,7 +90,7 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
 def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
     """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError.
 
-    refuse : raise it for text that is no date too; otherwise such cells are missing.
+    refuse : True to raise it for text that is not a date too; otherwise such cells are missing.
     """
     cells = _decoded(cells)
     kind = cells.type
@@ -141,7 +141,7 @@ def _own(cells: pa.Array, missing: float) -> Any:
 
 
 def _decoded(cells: pa.Array) -> pa.Array:
-    """Return the cells of a dictionary-encoded array one by one, other arrays as they are."""
+    """Return a dictionary-encoded array decoded; other arrays unchanged."""
     if not pa.types.is_dictionary(cells.type):
         return cells
     # Arrow cannot decode dictionaries of views, which Polars makes.
@@ -157,7 +157,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _unless_refused(convert: Callable[[], pa.Array]) -> pa.Array | None:
-    """Return convert(), or None where Arrow refuses; its message would quote a cell."""
+    """Return convert(), or None if Arrow raises an error, whose message would quote a cell."""
     try:
         return convert()
     except pa.ArrowInvalid:
@@ -196,7 +196,7 @@ def text_of(value: object) -> object:
 
 
 def as_number(text: str) -> str:
-    """Return text in the canonical form of the number that it spells, if it does, and else as it is in lower case."""
+    """Return the canonical form of a number in text; return other text in lower case."""
     try:
         return canonical_category(float(text))
     except ValueError:
@@ -217,7 +217,7 @@ def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin
 
 
 def infinite(column: str) -> str:
-    """Return the complaint about a column with cells that are not finite in its storage."""
+    """Return the error message for a column with cells that are not finite in its storage."""
     return (
         f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, to which "
         "they are then clamped"
@@ -225,5 +225,5 @@ def infinite(column: str) -> str:
 
 
 def missing(column: str) -> str:
-    """Return the complaint about a column that has missing cells and no fill."""
+    """Return the error message for a column that has missing cells and no fill."""
     return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"

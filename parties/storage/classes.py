@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassColumns:
-    """A party's columns, stored once, under p·K coordinates: those of a column are in a row, one for each class.
+    """A party's columns, stored once, with p·K coordinates: K consecutive ones per column, one per class.
 
-    A block holds whole columns. So all classes of a column are released together, which the joint cap on a record rests on.
+    A block holds whole columns. So all classes of a column are released together, as the joint cap on a record requires.
 
-    columns : as they are stored. classes : K.
+    columns : the stored columns. classes : K.
     """
 
     columns: Storage

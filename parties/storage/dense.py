@@ -1,7 +1,7 @@
-"""Dense storage: a party's columns declared, filled, clamped, scaled, and kept column by column.
+"""Dense storage: a party's columns, checked against their declarations, filled, clamped, scaled, and stored column by column.
 
-Errors in the data are raised at their owner, before any release; no message holds a cell or count.
-Values outside the declared bounds are never an error: other parties see a refusal, and it would depend on one record.
+Errors in the data are raised at the data's owner, before any release; no message holds a cell or count.
+Values outside the declared bounds are never an error: other parties would see the refusal, which may depend on one record.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Columns:
     """A party's (n, p) features, column-major, so that a block of consecutive columns is one piece of memory.
 
-    array : float64, or float32 if so asked; finite, within the reach of its scaling; not writeable.
-    names : (p,) of the coordinates; the last may be the intercept, a column of ones.
+    array : float64 or float32; finite, within the reach of its scaling; not writeable.
+    names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
     """
 
     array: Matrix
@@ -62,7 +62,7 @@ class Columns:
         return self.array[:, j].astype(np.float64)
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Columns, Columns]:
-        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
         parts = []
         for rows in (~held_out, held_out):
             array = np.empty((int(rows.sum()), self.n_coordinates), dtype=self.array.dtype, order="F")
@@ -89,7 +89,7 @@ def read_columns(
     groups: GroupReader | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[Columns, Vector | None]:
-    """Read a source once, chunk by chunk, into columns and labels; needs the memory of these and of one chunk.
+    """Read a source once, chunk by chunk, into columns and labels. Memory: the result and one chunk.
 
     columns : in the order of the coordinates, which need not be that of the source.
     scaling : of these columns (Scaling.of).
@@ -123,7 +123,7 @@ def read_columns(
     if intercept:
         array[:count, -1] = 1.0
     if count < n:
-        # The columns move together in place: blank lines may have left room between them.
+        # Close the gaps between columns that blank lines may have left, in place.
         del array, writers
         for j in range(1, p):
             store[j * count : (j + 1) * count] = store[j * n : j * n + count]
@@ -144,10 +144,10 @@ def check_types(
     factors: Sequence[Factor] = (),
     groups: GroupReader | None = None,
 ) -> None:
-    """Check what can be seen of the columns' types without looking at cells; arguments as for `read_columns`.
+    """Check the columns' types without reading cells; arguments as for `read_columns`.
 
-    Raises DataError, as `read_columns` would after an alignment that may have taken long. A text file is converted as it
-    is read, so that its first piece is looked at.
+    Raises DataError early, where `read_columns` would only raise it after a long alignment. A text file has no types, so its
+    first piece is read and converted.
     """
     labels = TargetReader(label, factors, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
@@ -167,7 +167,7 @@ def check_types(
 def _wanted(
     columns: Sequence[str], schema: Schema, labels: TargetReader | None, groups: GroupReader | None
 ) -> list[str]:
-    """Return the columns of the source that are read, each once."""
+    """Return the columns to read from the source, each once."""
     own = [source for column in columns for source in schema.sources(column)]
     return list(dict.fromkeys([*own, *(labels.columns if labels else ()), *(groups.sources if groups else ())]))
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class GroupReader:
     """Collects the codes of group columns. A cell is read as for a feature of the same declaration.
 
-    Codes count the declared categories from 0; for a Boolean column they are 0 and 1. A record without a category, which
-    the declaration has to allow, gets the number of categories: it is in no group. Raises DataError for other cells.
+    Codes count the declared categories from 0; for a Boolean column they are 0 and 1. If the declaration allows records
+    without a category, their code is the number of categories, and they are in no group. Raises DataError for other cells.
 
-    columns : Categorical or Boolean ones.
+    columns : Categorical or Boolean columns.
     """
 
     def __init__(self, schema: Schema, columns: Sequence[str], origin: Origin, at_most: int) -> None:
@@ -40,7 +40,7 @@ class GroupReader:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns of the party's data that they are read from."""
+        """Columns of the party's data from which the groups are read."""
         return tuple(source for column in self.columns for source in self._schema.sources(column))
 
     def add(self, batch: pa.RecordBatch, rows: slice) -> None:

@@ -1,4 +1,4 @@
-"""Readers of the label and of the numbers beside it, chunk by chunk."""
+"""Readers of the label and of its factors, exposure and weight, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinates that the owner makes of its columns (vfl.features): read, filled and made record by record."""
+"""Coordinates that the owner derives from its columns (vfl.features): read, filled and computed record by record."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
     Reader = Callable[[Sequence[pa.Array]], tuple[npt.NDArray[np.bool_], Iterable[Vector]]]
-    """Returns the missing cells (m,) and the coordinates (m,) each, within their ranges, of the cells of a column's sources."""
+    """Function from the cells of a column's sources to (missing cells (m,), coordinates (m,) each, within their ranges)."""
 
 
 def reader_of(declared: Any, sources: Sequence[str], origin: Origin, name: str | None = None) -> Reader:
     """Return the reader of a column, or of one side of an interaction.
 
-    It raises DataError for cells that the declaration does not allow: they are found at their owner.
+    The reader raises DataError for cells that the declaration does not allow, at the owner of the data.
 
-    name : of the column in errors; None takes that of its source.
+    name : name of the column in errors; None takes the name of its source.
     """
     if isinstance(declared, Crossed):
         return _crossed(declared, origin)
@@ -48,7 +48,7 @@ def reader_of(declared: Any, sources: Sequence[str], origin: Origin, name: str |
 
 
 def _plain(declared: Numeric | Boolean | Categorical, values: Any) -> Iterable[Vector]:
-    """Yield the coordinates of a column that is no feature, clamped."""
+    """Yield the clamped coordinates of a column without a feature (vfl.features)."""
     if isinstance(declared, Categorical):
         return ((values == code).astype(np.float64) for code in range(len(declared.texts)))
     return (np.clip(values, *declared.limits, out=values),)
@@ -67,7 +67,7 @@ def _crossed(declared: Crossed, origin: Origin) -> Reader:
 
 
 def values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    """Return the function from cells to values (m,), filled, and which of them were missing (m,).
+    """Return the function from cells to (filled values (m,), True where a cell was missing (m,)).
 
     Values are numbers, codes of categories, or dates. Unknown categories that the declaration allows are UNKNOWN.
     """

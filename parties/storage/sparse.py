@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 PIECE = 1 << 20
-"""Entries that are scaled at once."""
+"""Number of entries that are scaled at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseColumns:
     """A party's (n, p) features, column by column, by their stored entries.
 
-    entries : all of them, scaled, finite, within the reach of their scaling; not writeable.
-    names : (p,) of the coordinates; the last may be the intercept, of which every entry is stored.
+    entries : all entries, scaled, finite, within the reach of their scaling; not writeable.
+    names : (p,) names of the coordinates; the last may be the intercept, whose entries are all stored.
     """
 
     entries: SparseBlock
@@ -61,14 +61,14 @@ class SparseColumns:
         return self.entries.columns(start, stop)
 
     def column(self, j: int) -> Vector:
-        """Return column j, (n,) float64, its zeros written out."""
+        """Return column j, (n,) float64, including zeros."""
         one, values = self.block(j, j + 1), np.zeros(self.n_records)
         entries = slice(one.starts[0], one.starts[1])
         values[one.rows[entries]] = one.data[entries]
         return values
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[SparseColumns, SparseColumns]:
-        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
         parts = []
         for kept in (~held_out, held_out):
             entries = kept[self.entries.rows]
@@ -136,7 +136,7 @@ def read_sparse(
 
 
 def _fill(values: Vector, starts: Integers, columns: Sequence[str], schema: Schema, origin: Origin) -> None:
-    """Fill missing entries in place, and check those of boolean columns."""
+    """Fill missing entries in place, and check the entries of boolean columns."""
     absent = np.flatnonzero(np.isnan(values))
     for j in np.unique(np.searchsorted(starts, absent, side="right") - 1):
         fill = schema[columns[j]].fill
