@@ -1,4 +1,4 @@
-"""Queries on the records besides training: measures on held-out records, the count of positive labels, diagnostics."""
+"""Releases besides the model: measures on held-out records, the count of positive labels, diagnostics."""
 
 from __future__ import annotations
 

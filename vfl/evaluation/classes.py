@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassOutcomes:
-    """Number of records of each class that are predicted wrong and right, and the sum of their clamped losses.
+    """Counts of wrong and right predictions per class, and the sum of clamped losses.
 
     A record is in one of 2K cells. Replacing it lowers one cell by one and raises another, which moves the counts by at most
     √2. Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
-    when both change. Released jointly, as one Gaussian vector. A label that is no class counts in the last one.
+    when both change. Released jointly, as one Gaussian vector. A label outside the classes counts in the last class.
 
-    loss, cap : loss that is summed, and its cap. steps : a, b as whole numbers of GRID. classes : K.
+    loss, cap : loss to sum, and its cap. steps : a, b in units of GRID. classes : K.
     """
 
     loss: Loss
@@ -55,7 +55,7 @@ class ClassOutcomes:
         return root(2 * a * a + b * b)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (a·cells, b·Σ losses) in steps: wrong and right of the first class, and so on; margins are (K·n,)."""
+        """Return (a·cells, b·Σ losses) in steps; cells are wrong and right per class, in order. margins : (K·n,)."""
         K, (a, b) = self.classes, self.steps
         own = np.clip(np.nan_to_num(labels, nan=K - 1), 0, K - 1).astype(np.int64)
         with np.errstate(all="ignore"):
@@ -66,7 +66,7 @@ class ClassOutcomes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutClasses(HeldOut):
-    """Measures of a multinomial model on the held-out records: μ-GDP for each of them, and independent of all other records.
+    """Measures of a multinomial model: μ-GDP for each held-out record, and independent of all other records.
 
     One release: counts of right and wrong predictions by class, and the sum of the clamped losses (ClassOutcomes).
     """
@@ -111,12 +111,12 @@ class HeldOutClasses(HeldOut):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, and one for the release; without noise another for the unclamped loss."""
+        """Return the number of queries: margins, release and, without noise, the unclamped loss."""
         return 3 if self.mu is None else 2
 
 
 def constant_loss(statistic: ClassOutcomes, released: Vector, n_records: int) -> float:
-    """Return the mean clamped loss of the model that predicts the classes' shares, none below one record's."""
+    """Return the mean clamped loss of the model that predicts the classes' shares, each at least that of one record."""
     cells = estimates.on_simplex(released[:-1] / (statistic.steps[0] * GRID), n_records)
     shares = cells.reshape(-1, 2).sum(axis=1) / n_records
     least = np.maximum(shares, 1.0 / (n_records + shares.size))
@@ -128,13 +128,13 @@ def measured(
 ) -> dict[str, Estimate]:
     """Return accuracy, mean clamped loss, and the recall of each class whose count exceeds its noise.
 
-    released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each; 0 for none.
+    released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
     """
     a, b = (step * GRID for step in statistic.steps)
     noise, K = sigma / a, statistic.classes
     cells = estimates.on_simplex(released[:-1] / a, n_records).reshape(K, 2)
     shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
-    # Half of the cells add up to it, and the total is public: of the noise of K cells, half the square is left.
+    # The accuracy sums half of the cells. Since the total is public, half of the variance of K cells is left.
     error = math.hypot(
         noise * math.sqrt(K / 2.0) / n_records, math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / n_records)
     )

@@ -1,7 +1,7 @@
-"""Calibration and lift of a classifier from the released histograms of its scores: post-processing, which costs no privacy.
+"""Calibration and lift of a classifier, from released histograms of its scores. Post-processing costs no privacy.
 
-The bins are few and their counts noisy, so both are rough: a bin is shown if its count exceeds its noise, and the positives
-of a tenth of the records are interpolated within bins.
+Both are rough, since bins are few and their counts noisy. A bin is shown if its count exceeds its noise. The positives among a
+tenth of the records are interpolated within bins.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """One bin: the probability that the model states, from `low` to `high`, and the share of positives found in it.
+    """One bin: the model's predicted probabilities, from `low` to `high`, and the observed share of positives.
 
     error : standard error of the share, noise and sampling together. records : noisy count.
     """
@@ -76,13 +76,13 @@ class Calibrated:
 
     @property
     def agrees(self) -> bool:
-        """True if the share lies within two standard errors of what the model states."""
+        """True if the share lies within two standard errors of the predicted probabilities."""
         return self.low - 2 * self.error <= self.share <= self.high + 2 * self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The highest-scored `top` of the records hold the share `captured` of the positives: `lift` times their fair share."""
+    """Share `captured` of the positives among the highest-scored share `top` of the records, with its standard error."""
 
     top: float
     captured: float
@@ -90,7 +90,7 @@ class Gain:
 
     @property
     def lift(self) -> float:
-        """Return how many times more positives the top holds than a random choice of as many records."""
+        """Return the number of positives in the top, divided by the number expected in a random choice of equal size."""
         return self.captured / self.top
 
 
@@ -115,7 +115,7 @@ def calibration(histogram: Histogram) -> tuple[Calibrated, ...]:
 
 
 def gains(histogram: Histogram) -> tuple[Gain, ...]:
-    """Return the share of the positives among the top tenth, two tenths, ... of the records; () if noise hides the positives.
+    """Return the shares of the positives in the top tenth, two tenths, ... of the records; () if noise hides the positives.
 
     Counts are taken from the highest bin down. Within a bin, positives are spread evenly.
     """
@@ -132,7 +132,7 @@ def gains(histogram: Histogram) -> tuple[Gain, ...]:
         captured = float(np.interp(top, np.concatenate([[0.0], records]), np.concatenate([[0.0], positives])))
         above = int(np.searchsorted(records, top)) + 1
         captured = min(max(captured, 0.0), 1.0)
-        # The counts above and below are independent: Var = σ²(a(1 − c)² + (bins − a)c²)/P², a bins above.
+        # Counts above and below are independent. With a bins above: Var = σ²(a(1 − c)² + (bins − a)c²)/P².
         below = max(0, bins - above)
         noise = σ * math.sqrt(min(above, bins) * (1.0 - captured) ** 2 + below * captured**2) / P
         found.append(Gain(top, captured, math.hypot(noise, math.sqrt(captured * (1.0 - captured) / P))))

@@ -1,12 +1,12 @@
 """Distance d between the released model and the model without noise, as a separate inquiry.
 
-Guarantee. The gradient of F at the released model is one Gaussian release on the training part, with Δ = `Clip(Λ, p)`'s for
-a cap Λ that no record's gradient exceeds. Where d follows from public facts, nothing is released.
+Guarantee. The gradient of F at the released model is one Gaussian release on the training part. Its Δ is that of `Clip(Λ, p)`,
+with a cap Λ that no record's gradient exceeds. Where d follows from public facts, nothing is released.
 
 Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
 subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
 ‖∇F(w)‖²/σ². Inverting it bounds the norm from above with probability 1 − α, more tightly than ‖ĝ‖ plus a quantile of the
-noise's length does (docs/mathematics.md, "Fairness").
+length of the noise (docs/mathematics.md, "Fairness").
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 ERROR = 0.05
 """ζ: each interval about the model without noise is wrong with at most this probability."""
 OF_DISTANCE = ERROR / 2
-"""The part of ζ that is spent on d; the rest is for counts (vfl.evaluation.gaps)."""
+"""Part of ζ for d; the rest is for counts (vfl.evaluation.gaps)."""
 MEASURE = "distance"
 LOST = "not bounded, because a party or process was lost"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedDerivative:
-    """The weighting r_i = ℓ'(v_i, y_i) within ±cap/reach, and 0 for a value that is no number.
+    """Weighting r_i = ℓ'(v_i, y_i), clamped to ±cap/reach; 0 for NaN.
 
-    Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`: the declared
-    bounds give √ΣB_j², so that parties need not send the norms of rows. With cap = R·reach nothing is cut off.
+    Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`. The declared
+    bounds give reach = √ΣB_j², so parties need not send the norms of rows. With cap = R·reach nothing is clamped.
     """
 
     loss: Loss
@@ -68,7 +68,7 @@ class BoundedDerivative:
 
 
 def why_none(problem: Problem) -> str:
-    """Return why no distance can be bounded, from public facts, in words; '' if one can."""
+    """Return the public reason for which no distance can be bounded, in words; '' if there is none."""
     if not (isinstance(problem.penalty, L2 | ElasticNet) and problem.penalty.convexity > 0):
         return "the penalty is not strongly convex: use vfl.L2 or vfl.ElasticNet with a positive strength"
     if not problem.penalised.all():
@@ -91,15 +91,15 @@ def lipschitz(problem: Problem) -> float:
 
 
 def largest_distance(problem: Problem) -> float:
-    """Return √(2F(0)/λ) ≥ ‖h*‖: a distance beyond it says nothing about the model without noise."""
+    """Return √(2F(0)/λ) ≥ ‖h*‖. A larger distance says nothing about the model without noise."""
     start = float(problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
     return math.sqrt(2.0 * start / problem.penalty.convexity)
 
 
 def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, bool]:
-    """Return the shortest subgradient of F (p,) where f has this gradient at w; True if ψ left no choice that depends on it.
+    """Return the shortest subgradient of F at w, (p,), and True if the choice among subgradients did not depend on `gradient`.
 
-    gradient : (p,) of f. ψ is L2 or ElasticNet, on all coordinates.
+    gradient : (p,) gradient of f at w. ψ is L2 or ElasticNet, on all coordinates.
     """
     penalty = problem.penalty
     s = gradient + penalty.convexity * w
@@ -109,12 +109,12 @@ def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, 
 
 
 def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
-    """Return a bound of ‖v‖ that holds with probability 1 − chance, for noisy = v + N(0, σ² I).
+    """Return an upper bound on ‖v‖ that holds with probability 1 − chance, for noisy = v + N(0, σ² I).
 
-    free : False if v was chosen with knowledge of the noise: then the triangle inequality bounds it. It is never tighter.
+    free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound; it is never tighter.
 
-    At ‖noisy‖² below the distribution's lower quantile the inversion has no solution and would return 0, as if nothing
-    differed. The quotient is therefore taken as at least p, which only raises the bound.
+    For ‖noisy‖² below the distribution's lower quantile the inversion has no solution and would return 0, as if the models
+    were equal. The quotient is therefore taken as at least p, which only raises the bound.
     """
     from scipy.special import chdtri, chndtr, chndtrinc
 
@@ -132,11 +132,11 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distance(Inquiry):
-    """A distance between the released model and the minimiser of F on the same records: at most d, with probability 1 − ζ/2.
+    """Bound d on the distance from the released model to the minimiser of F on the same records, at probability 1 − ζ/2.
 
-    problem : of the training part; `why_none` is ''.
-    mu : the budget of the noisy gradient; None computes it without noise.
-    radius : d where it follows from public facts, as for output perturbation; None releases a gradient.
+    problem : problem of the training part; `why_none` is ''.
+    mu : budget of the noisy gradient; None computes it without noise.
+    radius : d if it follows from public facts, as for output perturbation; None releases a gradient.
     """
 
     problem: Problem
@@ -187,7 +187,7 @@ class Distance(Inquiry):
         cap, reach = (clip.cap, reach) if event is not None else (math.inf, 1.0)
         released = yield Backward(BoundedDerivative(problem.loss, cap, reach), blocks, zeros, ones, clip, event)
         s, free = subgradient(problem, w, np.concatenate(released) / n)
-        # Each record is rounded to the grid, and so is the noise: half a step per coordinate.
+        # Each record and the noise are rounded to the grid, by at most half a step per coordinate.
         rounding = clip.grid * math.sqrt(p) / 2.0 * (1.0 + 1.0 / n) if event is not None else 0.0
         sigma = event.sigma / n if event is not None else 0.0
         return self._in_model(longest(s, sigma, OF_DISTANCE, free=free) + rounding)
@@ -197,14 +197,14 @@ class Distance(Inquiry):
 
     @property
     def expected(self) -> float:
-        """Return d for a model that is the minimiser: the smallest d that a plan can expect."""
+        """Return d for a model that is itself the minimiser, the smallest d that a plan can expect."""
         if self.radius is not None:
             return self.radius
         event, p = self._event, self.problem.layout.n_coordinates
         if event is None:
             return 0.0
         sigma = event.sigma / self.problem.n_records
-        noise = np.full(p, sigma)  # of the length that noise alone is expected to have
+        noise = np.full(p, sigma)  # its length is that expected of noise alone
         return self._in_model(longest(noise, sigma, OF_DISTANCE, free=True))
 
     def explain(self) -> str:
@@ -221,5 +221,5 @@ class Distance(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, and one for the gradient; none where d is public."""
+        """Return the number of queries: margins and gradient, or none if d is public."""
         return 0 if self.radius is not None else 2

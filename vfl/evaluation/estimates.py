@@ -1,9 +1,9 @@
-"""From released sums to measures with intervals: post-processing, so nothing here costs privacy.
+"""Measures with intervals, computed from released sums. Post-processing costs no privacy.
 
 Each interval of 95 % holds the measure on the population in at least 0.95 of runs (tests/evaluation/test_coverage.py). It
-inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of what that value implies. The
-variance is that of the noise plus that of sampling *at that value*, so the interval stays right where noise dominates and
-near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
+inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums it implies. The
+variance is that of the noise plus that of sampling *at that value*. The interval therefore stays right where noise dominates
+and near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 IN_A_LINE = 6
 """Largest number of measures that are printed in one line."""
 SEEN = 3.0
-"""A class is measured if its noisy count exceeds this many standard deviations of the noise. At 2 the intervals that are shown
-hold 0.89 of the true rates of small classes instead of 0.95."""
+"""A class is measured if its noisy count exceeds this many standard deviations of the noise. At 2, the shown intervals hold
+0.89 of the true rates of small classes instead of 0.95."""
 WIDTH = 2.0
 """Standard deviations on both sides of an interval of 95 %."""
 
@@ -38,14 +38,14 @@ Interval: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure with an interval of 95 %, which covers the noise and the sampling of the records together.
+    """A measure with an interval of 95 % that covers both the noise and the sampling of the records.
 
     error : standard error; a quarter of the interval's width for a measure that is a root or a quotient.
-    baseline : the measure of a model without features, from released values: the best constant prediction. For the true and the
-        false positive rate, predictions at random that are positive as often. None where it is not known.
+    baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
+        that of random predictions with the same share of positives. None if it is not known.
     best : the measure of a perfect model.
-    noiseless : interval in which the measure of the model without noise lies; shift : the same for its difference from
-        this model's measure. None where nothing is stated (vfl.evaluation.gaps).
+    noiseless : interval for the measure of the model without noise. shift : interval for the difference between that measure
+        and this one. None if nothing is stated (vfl.evaluation.gaps).
     within : the interval; None for two standard errors to both sides.
     """
 
@@ -91,12 +91,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Measures that were released beside the model.
+    """Measures that were released with the model.
 
-    measures : by name; measures that the noise hides are left out. n_records : size of the part of the records.
+    measures : {name: estimate}, without measures that the noise hides. n_records : number of measured records.
     note : protection under which they were released, in words.
-    thresholds : {group: threshold on the margin}, where they were chosen (vfl.Fairness).
-    histogram : released counts of scores, of which the area under the curve was computed; None without classes.
+    thresholds : {group: threshold on the margin}, if they were chosen (vfl.Fairness).
+    histogram : released counts of scores, from which the area under the curve was computed; None without classes.
     """
 
     measures: Mapping[str, Estimate]
@@ -190,7 +190,7 @@ def _interval(plain: Any) -> Interval | None:
 
 
 def on_simplex(noisy: Vector, total: float) -> Vector:
-    """Return the nonnegative vector with this sum that is nearest to a noisy vector (s,).
+    """Return the nonnegative vector with sum `total` that is nearest to a noisy vector (s,).
 
     Counts are not negative, and their total is public. Under Gaussian noise the nearest such vector is the most likely one.
     """
@@ -205,7 +205,7 @@ def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1
 
     v(m) = min(m(1 − m), variance − m²) is at least the variance of a variable in [0, 1] with mean m.
 
-    mean : noisy mean of n records. variance : upper bound of the mean square.
+    mean : noisy mean of n records. variance : upper bound on the mean square.
     """
     mean = min(max(mean, 0.0), 1.0)  # moves it towards every m in [0, 1]
     z = WIDTH * WIDTH
@@ -222,7 +222,7 @@ def share_interval(hits: float, misses: float, sigma: float, cells: int) -> Inte
 
     Under the rate r, (1 − r)·hits − r·misses has mean 0, and variance σ²((1 − r)² + r² − (1 − 2r)²/cells) + count·r(1 − r).
 
-    sigma : standard deviation of the noise of each of `cells` counts, from which the excess of their public sum was taken.
+    sigma : standard deviation of the noise of each of `cells` counts, which were shifted to have their public sum.
     """
     count, z = hits + misses, WIDTH * WIDTH
     square = z * sigma * sigma
@@ -234,7 +234,7 @@ def share_interval(hits: float, misses: float, sigma: float, cells: int) -> Inte
 
 
 def _solutions(a: float, b: float, c: float) -> Interval:
-    """Return the ends of {x: a x² + b x + c ≤ 0}; everything where a is not positive, or where rounding leaves nothing."""
+    """Return the ends of {x: a x² + b x + c ≤ 0}; ±inf if a is not positive, or if rounding leaves no solution."""
     if not a > 0.0:
         return -math.inf, math.inf
     root = math.sqrt(max(b * b - 4.0 * a * c, 0.0))
@@ -242,7 +242,7 @@ def _solutions(a: float, b: float, c: float) -> Interval:
 
 
 def _around(value: float, within: Interval) -> Interval:
-    """Return the interval, extended to hold the value: projections may have moved it a little."""
+    """Return the interval, extended to include the value, which projections may have moved a little."""
     return min(within[0], value), max(within[1], value)
 
 
@@ -252,14 +252,14 @@ def _scaled(estimate: Estimate, unit: float) -> Estimate:
 
 
 def centred(noisy: Vector, total: float) -> Vector:
-    """Return noisy counts (s,) moved alike so that they have their public sum. Negative ones stay."""
+    """Return noisy counts (s,), all shifted by one amount to have their public sum. Negative counts stay negative."""
     return np.asarray(noisy + (total - noisy.sum()) / noisy.size)
 
 
 def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -> Estimate:
-    """Return the mean of a variable in [0, unit] from its noisy mean in units of `unit`."""
+    """Return the estimate of the mean of a variable in [0, unit], given its noisy mean in units of `unit`."""
     inside = min(max(mean, 0.0), 1.0)
-    # A variable within [0, 1] of this mean has at most this variance.
+    # A variable in [0, 1] with this mean has at most this variance.
     error = math.hypot(noise, math.sqrt(inside * (1.0 - inside) / n_records))
     return _scaled(Estimate(inside, error, within=mean_interval(mean, noise, n_records)), unit)
 
@@ -267,7 +267,7 @@ def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -
 def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> dict[str, Estimate]:
     """Return accuracy, true and false positive rate, and the mean clamped loss.
 
-    released : (5,) noisy sums. sigma : standard deviation of the noise of each; 0 for none.
+    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
     """
     a, b = (step * GRID for step in statistic.steps)
     noise, found = sigma / a, {}
@@ -275,7 +275,7 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     negative, positive = on_simplex(released[:CELLS] / a, n_records).reshape(2, 2)
     accuracy = float(negative[0] + positive[1]) / n_records
     share = float(positive.sum()) / n_records
-    # Of the noise of two of four cells with a public sum, half the square is left.
+    # Half of the variance of the noise of two of four cells is left, since their sum is public.
     measured = _share(accuracy, n_records, noise / n_records)
     within = mean_interval(float(raw[0, 0] + raw[1, 1]) / n_records, noise / n_records, n_records)
     found["accuracy"] = replace(measured, baseline=max(share, 1.0 - share), within=_around(measured.value, within))
@@ -293,11 +293,10 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
 
 
 def constant_loss(statistic: Outcomes, share: float) -> float:
-    """Return the mean clamped loss of the best constant margin, where this share of the labels is positive.
+    """Return the mean clamped loss of the best constant margin, given the share of positive labels.
 
-    The best margin minimises the loss before the clamp, as training does. Minimising the clamped loss would prefer a margin of
-    −20 for a rare class: it loses nothing on negative labels, and on each positive label only the cap, which calibrated models
-    nearly lose, too.
+    The best margin minimises the unclamped loss, as training does. Minimising the clamped loss would prefer a margin of −20 for
+    a rare class: its loss is 0 on negative labels and the cap on positive ones, where calibrated models lose nearly as much.
     """
     margins = np.linspace(-20.0, 20.0, 4001)
     lost = [statistic.loss.value(margins, np.full(margins.size, y)) for y in (-1.0, 1.0)]
@@ -324,13 +323,13 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     Its sampling error is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
-    positives, noise : number of positive records, as released before, and the standard deviation of its noise.
+    positives, noise : number of positive records, from the release before, and the standard deviation of its noise.
     """
     negative, positive = released.reshape(2, -1)
     P, N = positives, n_records - positives
     if min(N, P) <= max(SEEN * noise, 0.5):
         return {}
-    # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP): odd in the order of bins, which cancels most of the noise.
+    # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP) is odd in the order of bins, which cancels most of the noise.
     below = (np.cumsum(negative) - 0.5 * negative - 0.5 * negative.sum()) / N
     above = (0.5 * positive.sum() - np.cumsum(positive) + 0.5 * positive) / P
     A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
@@ -343,7 +342,7 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
 
 
 def _areas(A: float) -> list[float]:
-    """Return the areas that are tested for the interval around A: closer to each other near A."""
+    """Return the areas to test for the interval around A, spaced more closely near A."""
     steps = [sign * 0.5 ** (k / 16.0) for k in range(1, 240) for sign in (-1.0, 1.0)]
     return [min(max(A + step, 0.0), 1.0) for step in steps]
 
@@ -362,12 +361,12 @@ def residuals(
 
     R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
     deviances: the fraction of the deviance that the model explains. Their intervals are Fieller's (`_explained`). The interval
-    of the root mean squared error is that of the mean square, root by root: at a mean that noise dominates, a root's own
-    error says nothing. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left out if
-    noise alone could explain the sum of the constant, or if the interval of the quotient has no end.
+    of the root mean squared error has the roots of the ends of the mean square's interval, since the delta method fails for a
+    mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left out
+    if noise alone could explain the sum of the constant, or if the interval of the quotient has no end.
 
-    apart : the constant is the labels' mean up to this distance, in 95 of 100 runs. It is worse than the mean by their
-        deviance from each other, exactly (a Bregman divergence), so that the lower ends of R² and D² make up for it.
+    apart : distance between the constant and the labels' mean that 95 of 100 runs keep. The constant is worse than the mean by
+        exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are lowered to allow for it.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -387,7 +386,7 @@ def residuals(
 
 
 def _excess(statistic: Residuals, apart: float, name: str) -> float:
-    """Return the most by which the constant's mean of u² or of q exceeds that of the labels' mean, in their unit."""
+    """Return the largest excess of the constant's mean of u² or q over that of the labels' mean, in their unit."""
     power = statistic.loss.power
     if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
         return (apart / statistic.cap) ** 2
@@ -401,10 +400,10 @@ def _explained(
 ) -> Estimate | None:
     """Return 1 − A/B from noisy means A, B of parts t, u of records in [0, 1], or None if its interval has no lower end.
 
-    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last is at most (A + ρ²B)/n, which
-    leaves out a covariance that would lower it, and A = ρB. So ρ solves an inequality of second degree.
+    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most (A + ρ²B)/n, which
+    leaves out a covariance that would lower it, and A = ρB. So ρ solves a quadratic inequality.
 
-    excess : B may exceed that of the best constant by as much.
+    excess : largest amount by which B may exceed the mean of the best constant.
     """
     (A, noise), (B, base) = of_model, of_constant
     A, B, z = min(max(A, 0.0), 1.0), min(B, 1.0), WIDTH * WIDTH
@@ -422,7 +421,7 @@ def _explained(
 
 
 def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int) -> dict[str, Estimate]:
-    """Return both errors and the deviance of one model, given the means of t, t² and s and the noise of each."""
+    """Return both errors and the deviance of one model from the means of t, t² and s, and the noise of each mean."""
     square = bounded_mean(float(shares[1]), float(noise[1]), n_records)
     absolute = min(max(float(shares[0]), 0.0), 1.0)
     most = square.interval[1]
@@ -443,14 +442,14 @@ def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
     A bin's noise moves the area by (share of the other class below it − ½) / (records of its class). The mean square of
     the bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is taken.
 
-    bins : of one class. sigma : standard deviation of the noise of a bin. share : of positive labels.
+    bins : number of bins of one class. sigma : standard deviation of the noise of a bin. share : share of positive labels.
     """
     P, N = max(1.0, share * n_records), max(1.0, (1.0 - share) * n_records)
     return min(0.5, math.hypot(area_noise(bins, P, N, sigma), _area_sampling(0.75, P, N)))
 
 
 def area_noise(bins: int, P: float, N: float, sigma: float) -> float:
-    """Return the expected part of the noise in `area_error`, for P positive and N negative records."""
+    """Return the part of `area_error` that is due to noise, for P positive and N negative records."""
     return sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))
 
 
@@ -460,8 +459,8 @@ def _share(rate: float, count: float, noise: float) -> Estimate:
 
 
 def _length(gradient: Vector) -> float:
-    """Return the length of a gradient orthogonal to the direction in which all cells change alike, since the total is public.
+    """Return the length of a gradient's part orthogonal to (1, ..., 1), since the total of the cells is public.
 
-    gradient : of the cells on which the measure depends.
+    gradient : gradient of a measure by the cells on which it depends.
     """
     return math.sqrt(max(float(gradient @ gradient) - float(gradient.sum()) ** 2 / CELLS, 0.0))

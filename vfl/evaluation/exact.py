@@ -1,7 +1,7 @@
 """Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
 
 NOT PRIVATE: one record moves these sums without limit. They serve `evaluate`, runs without privacy, and held-out records that
-were declared public. Sums are of multiples of a grid, so that they do not depend on the order of the records up to 2¹⁷ caps.
+were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of the records.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 STEP = 2.0**-36
 """Grid of a record's quantity, in units of its cap."""
 EDGES = 2**14
-"""Edges of the histogram from which the area is computed. Ties within a bin count one half: an error below 1e-6 for scores
-that are spread over the edges."""
+"""Number of edges of the histogram from which the area is computed. Ties within a bin count one half, an error below 1e-6 for
+scores that are spread over the edges."""
 FAR = 13
 """Doublings of the largest distance from the centre at which the outermost edges lie."""
 
@@ -33,9 +33,9 @@ class Unclamped:
     """Σ q and Σ qqᵀ over the records, un-noised.
 
     With classes, q is the record's loss. Without, q holds |e| and e² of the model's error, its deviance if the loss has one,
-    and the same for a constant in the model's place.
+    and the same for a constant model.
 
-    loss : whose response the model predicts. cap, deviance_cap : units of a loss or an error, and of a deviance.
+    loss : loss of the model. cap, deviance_cap : units of a loss or an error, and of a deviance.
     constant : None leaves it out.
     """
 
@@ -80,7 +80,7 @@ class Unclamped:
 
 
 def measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
-    """Return the mean loss, or the errors and deviances with R² and D², each with the interval of its sampling.
+    """Return the mean loss, or errors and deviances with R² and D², each with an interval for the sampling.
 
     A measure that is not finite is left out, such as the deviance of a label that the loss does not allow.
     """
@@ -132,9 +132,9 @@ def _finite(found: dict[str, Estimate]) -> dict[str, Estimate]:
 
 
 def finer(edges: Vector, counts: Vector) -> Vector:
-    """Return about `EDGES` edges: each bin of a histogram is divided as often as its share of the records says.
+    """Return about `EDGES` edges, dividing each bin of a histogram in proportion to its share of the records.
 
-    edges : (m,) around a centre, which is the middle one. counts : (m + 1,) of both classes.
+    edges : (m,) around a centre, the middle edge. counts : (m + 1,) records of both classes per bin.
     """
     centre, reach = edges[edges.size // 2], edges[-1] - edges[edges.size // 2]
     outward = reach * 2.0 ** np.arange(1, FAR + 1)

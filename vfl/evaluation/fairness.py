@@ -1,7 +1,7 @@
 """Fairness of the released model between groups of the held-out records, as a separate inquiry.
 
-Guarantee: everything follows from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
-of these records. The coordinator sees their groups, and for a bound the norms of their rows, as it sees their margins.
+Guarantee: all results follow from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
+of these records. The coordinator sees their margins and groups and, for a bound, the norms of their rows.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 OF = " of "
-"""Between the notion and the group in the name of a gap."""
+"""Separator between the notion and the group in the name of a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
-    """A column that names groups. party : its owner. categories : the groups, in the order of their codes."""
+    """A column of groups. party : owner of the column. categories : the groups, in the order of their codes."""
 
     name: str
     party: str
@@ -50,9 +50,9 @@ class GroupColumn:
 class GroupFairness(Inquiry):
     """Gaps between groups of the held-out records, each with its error and, with a bound, that of the model without noise.
 
-    problem : of the training part. columns : the group columns. n_records : of the held-out part.
+    problem : problem of the training part. columns : the group columns. n_records : size of the held-out part.
     mu : the budget; None counts without noise.
-    why_unbounded : why there is no bound though one is asked for; '' if there is one or none is asked for.
+    why_unbounded : reason for which a requested bound is missing; '' if it is not missing or not requested.
     """
 
     problem: Problem
@@ -90,9 +90,9 @@ class GroupFairness(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for margins, groups and norms, which stay at the coordinator, then count.
+        """Ask for margins, groups and norms, which stay at the coordinator, then for the counts.
 
-        found : the findings before, with the distance among them.
+        found : findings of earlier inquiries, including the distance.
         """
         of_distance = (found or {}).get(distances.Distance.name)
         d = math.inf if self.bounded and not gone else None
@@ -228,7 +228,7 @@ class GroupFairness(Inquiry):
         return said + ("; with bounds for the model without noise" if self.bounded else "")
 
     def guessed(self, size: int) -> float:
-        """Return the error of a gap for `size` equal groups, half of the labels positive, 0.8 predicted correctly."""
+        """Return the error of a gap for `size` equal groups, with half of the labels positive and 0.8 predicted correctly."""
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)
@@ -240,7 +240,7 @@ class GroupFairness(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, one for the groups, one for the norms if there is a bound, and one for the counts."""
+        """Return the number of queries: margins, groups, norms if there is a bound, and counts."""
         return 4 if self.bounded else 3
 
 

@@ -1,6 +1,6 @@
-"""From released counts to gaps between groups, with standard errors and intervals: post-processing, which costs no privacy.
+"""Gaps between groups with standard errors and intervals, from released counts. Post-processing costs no privacy.
 
-For a notion let B be the records that it looks at, A those of them that it counts, and r = A/B. The gap of group g is
+For a notion let B be the records that it looks at, A ⊆ B the records that it counts, and r = A/B. The gap of group g is
 
     F_g = (1 − π_g)(r_g − r_rest) = r_g − r,    π_g = share of g in B.
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     Interval = tuple[float, float]
 
 SEEN = 5.0
-"""A group is compared if its noisy count exceeds this many standard deviations of the noise, and so do all others together.
-At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
+"""A group is compared if its noisy count, and that of all other groups together, exceed this many standard deviations of the
+noise. At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the error that the distance leaves, for the noise of the counts and for the sampling of the records."""
+"""Shares of the error probability left by the distance, for the noise of the counts and for the sampling of the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notion:
-    """One comparison.
+    """One comparison between groups.
 
-    label : of the records in B, 0 or 1; None for both. correct : A are the records that are predicted correctly, else those
-        that are predicted positive.
+    label : label of the records in B, 0 or 1; None for both. correct : True if A holds the records that are predicted
+        correctly; False if it holds those that are predicted positive.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Table:
     """Noisy counts of one group column.
 
     counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) with `near` last.
-    cells : number of released counts that each of them sums up, of the same shape.
+    cells : number of released counts in each entry of `counts`, of the same shape.
     sigma : standard deviation of the noise of one released count; 0 for none.
     """
 
@@ -90,7 +90,10 @@ class Table:
     sigma: float
 
     def total(self, group: int, chosen: npt.NDArray[np.bool_], near: int | None = None, *, rest: bool = False) -> Count:
-        """Return the records of a group, or of all others, in the chosen cells (label, prediction); near : 0, 1, or both."""
+        """Return the number of records of a group, or of all others, in the chosen cells (label, prediction).
+
+        near : 0 or 1; None for both.
+        """
         groups = np.arange(len(self.counts)) != group if rest else np.arange(len(self.counts)) == group
 
         def summed(table: Vector) -> float:
@@ -103,7 +106,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of records with Gaussian noise of this standard deviation."""
+    """A noisy number of records. noise : standard deviation of its Gaussian noise."""
 
     value: float
     noise: float
@@ -120,8 +123,8 @@ class Count:
 def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
     """Return F_g with its standard error by the delta method over all counts; None if noise may explain a count.
 
-    The variance is σ²Σ(∂F/∂count)² + Σ count·(∂F/∂count)². The second term is the multinomial sampling of the records: its
-    mean part vanishes, because F does not change when all counts grow alike.
+    The variance is σ²Σ(∂F/∂count)² + Σ count·(∂F/∂count)². The second term is the multinomial sampling of the records. Its
+    mean part vanishes, because F does not change when all counts are multiplied by one factor.
     """
     A, missed = notion.counted, notion.looked_at & ~notion.counted
     parts = [table.total(group, chosen, rest=rest) for rest in (False, True) for chosen in (A, missed)]
@@ -137,9 +140,9 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds, each at its share of the error that the distance leaves (Bonferroni).
+    """One-sided bounds, each with its share of the error probability left by the distance (Bonferroni).
 
-    pairs : number of bounds, each of which rounds two noisy counts and is one Clopper–Pearson limit.
+    pairs : number of bounds. Each one rounds two noisy counts and is one Clopper–Pearson limit.
     """
 
     def __init__(self, pairs: int, *, noisy: bool) -> None:
@@ -153,19 +156,19 @@ class _Bounds:
         return max(count.value - side * count.noise * float(ndtri(self._noise)), 0.0)
 
     def most(self, hits: Count, misses: Count) -> float:
-        """Return an upper bound of the probability of a hit: Clopper–Pearson at rounded counts, in which it is monotone."""
+        """Return an upper bound on the probability of a hit: Clopper–Pearson at rounded counts, in which it is monotone."""
         from scipy.special import betaincinv
 
         k, f = self._rounded(hits, 1.0), self._rounded(misses, -1.0)
         return float(betaincinv(k + 1.0, f, 1.0 - self._sampling)) if f > 0.0 else 1.0
 
     def least(self, hits: Count, misses: Count) -> float:
-        """Return a lower bound of it."""
+        """Return a lower bound on the probability of a hit."""
         return 1.0 - self.most(misses, hits)
 
 
 def shift(table: Table, notion: Notion, group: int) -> Interval:
-    """Return an interval for F_g(h*) − F_g(h) of the population: the models differ on no record that is not near.
+    """Return an interval for F_g(h*) − F_g(h) of the population, since the models differ on near records only.
 
     With probability 1 − ζ, F_g(h*) − F_g(h) lies between
 
@@ -186,7 +189,7 @@ def shift(table: Table, notion: Notion, group: int) -> Interval:
 
 
 def noiseless(table: Table, notion: Notion, group: int) -> Interval:
-    """Return an interval for F_g(h*) of the population: r_g(h*) is between P(A far | g) and P(A or near | g)."""
+    """Return an interval for F_g(h*) of the population, since P(A far | g) ≤ r_g(h*) ≤ P(A or near | g)."""
     at = _Bounds(6, noisy=table.sigma > 0.0)
     B, A = notion.looked_at, notion.counted
     missed = B & ~A

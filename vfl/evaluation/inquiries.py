@@ -1,6 +1,6 @@
-"""Inquiries: releases beside the model, made after the last step of training. Each has a schedule.
+"""Inquiries: releases besides the model, made after the last step of training. Each has a schedule.
 
-They run through the same executor as the solver, which charges them before they are released, logs and resumes them.
+They run through the same executor as the solver. It charges them before it releases them, logs them and resumes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes."""
 OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
-"""The same without classes: the labels' mean, the model's errors, and those of the constant model that predicts this mean."""
+"""The same without classes: the labels' mean, the model's errors, and the errors of the model that predicts this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Edges of the scores' histogram on both sides of its centre, in units of the margins' spread for columns that are uniform
 within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly unpenalised, these bins
@@ -50,22 +50,22 @@ lowered the area under the curve by at most 0.014, and by 0.003 at the median.""
 FINER = (1, 2, 4, 8, 16)
 """Numbers of bins into which each bin between two edges may be divided; see `HeldOut._finer`."""
 LOWERED = 0.009
-"""Twice the usual amount by which the undivided bins lower the area. Dividing each by f divides it by f²."""
+"""Twice the usual amount by which undivided bins lower the area. Dividing each bin into f bins divides this amount by f²."""
 FINE = 400
-"""Number of edges without noise."""
+"""Number of edges for runs without noise."""
 DEVIANCE_CAP = 8.0
-"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, amounts of 0.007 and 7 means have this deviance."""
+"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, 0.007 and 7 times the mean have this deviance."""
 LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
 
 class Inquiry(ABC):
-    """A question besides training. Its fields are public."""
+    """Base of releases besides the model. Their fields are public."""
 
     __slots__ = ()
     name: ClassVar[str]
     side: ClassVar[Side] = Side.HELD_OUT
-    """Part of the records that it asks about."""
+    """Part of the records that the inquiry asks about."""
 
     @property
     def _events(self) -> tuple[Gaussian | None, ...]:
@@ -73,16 +73,16 @@ class Inquiry(ABC):
         return ()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return all events that it will charge, as (event, count)."""
+        """Return all events that the inquiry will charge, as (event, count)."""
         return tuple((event, 1) for event in self._events if event is not None)
 
     @abstractmethod
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask; w (p,) is the released model. Deterministic given the released values.
+        """Yield the queries and return the findings. Deterministic given the released values. w : (p,) the released model.
 
-        found : the findings of the inquiries before this one. gone : parties that were given up, which are asked nothing.
+        found : findings of earlier inquiries. gone : parties that were given up and get no queries.
         """
 
     @abstractmethod
@@ -107,13 +107,13 @@ def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return the parties' coordinates, leaving out parties whose coordinates are all 0. A lost party is among these."""
+    """Return the coordinates of all parties, without parties whose coordinates are all 0, such as a lost party."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
 
 def spread_of(problem: Problem, w: Vector) -> float:
-    """Return the margins' standard deviation for columns that are uniform within their bounds; 1 where it is no number."""
+    """Return the margins' standard deviation for columns that are uniform within their bounds; 1 if it is not finite."""
     kept = np.array([name != INTERCEPT for name in problem.layout.names])
     reach = np.where(np.isfinite(problem.reach), problem.reach, 1.0)
     spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
@@ -126,13 +126,13 @@ def label_mean(problem: Problem) -> LabelMean:
 
 
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
-    """Return the query for a statistic, with the noise of an event or, if there is none, declared to be without."""
+    """Return the query for a statistic, with the noise of an event; None declares it un-noised."""
     return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut(Inquiry):
-    """Measures of the model on the held-out records: μ-GDP for each of them, and independent of all other records.
+    """Measures of the model: μ-GDP for each held-out record, and independent of all other records.
 
     The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
     classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at
@@ -141,7 +141,7 @@ class HeldOut(Inquiry):
     and of the constant model that predicts the released mean, and the clamped deviances of both for losses of counts and
     amounts. Without bounds for the label there is neither a constant model nor a deviance.
 
-    problem : of the training part. n_records : of the held-out part. mu : the budget; None measures without noise.
+    problem : problem of the training part. n_records : size of the held-out part. mu : the budget; None for no noise.
     """
 
     problem: Problem
@@ -228,7 +228,7 @@ class HeldOut(Inquiry):
         return Scores(centre + spread * np.concatenate([-outward[::-1], [0.0], outward]))
 
     def _second_event(self) -> Gaussian | None:
-        """Return the event of the second release, if there is one; its size and its sensitivity do not depend on the first."""
+        """Return the event of the second release, if there is one. Its size and sensitivity do not depend on the first."""
         if not self._in_two:
             return None
         if not self.problem.loss.classification:
@@ -240,10 +240,10 @@ class HeldOut(Inquiry):
 
     @property
     def _finer(self) -> int:
-        """Number of bins into which each bin of the scores is divided, from public numbers alone.
+        """Number of parts into which each bin of the scores is divided, from public numbers alone.
 
-        Few bins lower the area, many add noise. The choice minimises the sum of squares, with the lowering counted twice,
-        since no interval covers it.
+        Few bins lower the area; many bins add noise. The choice minimises the sum of squares of both errors. The lowering
+        counts twice, since no interval covers it.
         """
         if self.mu is None:
             return 1
@@ -263,13 +263,13 @@ class HeldOut(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Ask for the margins, which stay at the coordinator, then tally."""
+        """Ask for the margins, which stay at the coordinator, then for the sums."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
         try:
             histogram = yield from self._measure(w, measured)
-        except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures it has
+        except BudgetExceeded:  # a resumed run has also paid for lost releases; it keeps the measures that it has
             return Findings(measured, self.n_records, f"{note}; a run that was cut off had paid for the rest")
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
@@ -363,7 +363,7 @@ class HeldOut(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, and one for each release; without noise, those that `_exact` and `finer` need."""
+        """Return the number of queries: margins and releases; without noise, those of `_exact` and `finer`, too."""
         if self.mu is None and self.problem.loss.classification:
             return 5
         return 3 if self._in_two else 2
@@ -373,7 +373,7 @@ class HeldOut(Inquiry):
 class ClassBalance(Inquiry):
     """Number of positive labels in the training part: a count of sensitivity 1, μ-GDP, paid with a share of μ².
 
-    n_records : of the training part. mu : the budget; None counts without noise.
+    n_records : size of the training part. mu : the budget; None counts without noise.
     """
 
     n_records: int
@@ -389,7 +389,7 @@ class ClassBalance(Inquiry):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Count."""
+        """Ask for the count."""
         (event,) = self._events
         note = NOISED if event is not None else UNNOISED
         try:
@@ -438,5 +438,5 @@ class Diagnosis(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return two: for the margins, and for the loss."""
+        """Return the number of queries: margins and loss."""
         return 2

@@ -1,4 +1,4 @@
-"""The score of a candidate: one clamped measure of its model on the held-out records, released with all of their budget."""
+"""Score of a candidate: one clamped measure of its model on the held-out records, released with their whole budget."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Score(Inquiry):
 
     @property
     def queries(self) -> int:
-        """Return one for the margins, and one for the sum."""
+        """Return the number of queries: margins and sum."""
         return 2
 
 
@@ -111,5 +111,5 @@ def lower_is_better(measure: str) -> bool:
 
 
 def worst(measure: str) -> float:
-    """Return the score of a candidate that failed, which loses against every other."""
+    """Return the score of a candidate that failed; every other score is better."""
     return np.inf if lower_is_better(measure) else -np.inf

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.losses import Loss
 
 MOST_COLUMNS = 8
-"""Largest number of group columns: the sum of their codes has to be exact."""
+"""Largest number of group columns for which the sum of their codes is exact."""
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
-"""Measures that can be released alone: two of classes, two of numbers, and one of counts and amounts."""
+"""Measures that can be released alone: two for classes, two for numbers, and one for counts and amounts."""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
 """Notions of fairness. Each compares a share of a group's records with the same share of all records."""
 
@@ -94,14 +94,14 @@ class Fairness:
         parity        predicted positive, among all records
         accuracy      predicted correctly, among all records
 
-    group : the column that names the groups, or several columns, each compared by itself. A Categorical or Boolean column of
-        any party: a feature, or one that the partition lists in `groups`.
+    group : the column that names the groups, or several columns, compared one by one. Each is a Categorical or Boolean column
+        of any party: a feature, or a column that the partition lists in `groups`.
     notions : the notions to measure.
     bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). It needs a strongly
         convex objective that penalises every coordinate; without one the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
         Predicting with them needs each record's group. Needs `bound=False` and one column.
-    share : of the evaluation's μ². distance_share : of the training's μ², for a bound that needs a release.
+    share : share of the evaluation's μ². distance_share : share of the training's μ², for a bound that needs a release.
     """
 
     group: str | Sequence[str]

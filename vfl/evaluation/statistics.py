@@ -1,4 +1,4 @@
-"""Sums over records from which measures are computed. Contributions are bounded, and each sum derives its sensitivity.
+"""Sums of bounded contributions of records, from which measures are computed. Each sum derives its sensitivity.
 
 Every contribution is a vector of whole numbers, in steps of GRID, so sums are exact and independent of order. Replacing a
 record may change its margin and label arbitrarily; all other contributions stay as they are.
@@ -27,7 +27,7 @@ CELLS = 4
 
 
 def weight(share: float, square: float) -> int:
-    """Return the weight in steps that gives a part of squared sensitivity `square` this share of the joint one."""
+    """Return a weight in steps that gives a part with squared sensitivity `square` this share of the joint squared one."""
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
@@ -38,13 +38,13 @@ def root(square: int) -> float:
 
 
 def steps_of(values: Vector, steps: int) -> int:
-    """Return Σ rint(steps·t) for t clamped to [0, 1], NaN being 1: each term lies between 0 and `steps`."""
+    """Return Σ rint(steps·t) for t clamped to [0, 1], with NaN as 1. Each term lies between 0 and `steps`."""
     t = np.where(np.isnan(values), 1.0, np.clip(values, 0.0, 1.0))
     return int(np.rint(t * steps).astype(np.int64).sum())
 
 
 def wrong(margins: Vector, labels: Vector) -> npt.NDArray[np.bool_]:
-    """Return (n,) True for a wrong prediction; margins are (n,), or (K·n,) with K classes, one class after the other."""
+    """Return True for each wrong prediction, (n,). margins : (n,), or (K·n,) with K classes, class after class."""
     if margins.size == labels.size:
         return np.asarray((margins > 0) != (labels > 0))
     with np.errstate(all="ignore"):
@@ -61,13 +61,13 @@ def _deviances(loss: Loss, labels: Vector, means: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """Number of records in each of the four cells (label, prediction), and the sum of their clamped losses.
+    """Counts of records in the four cells (label, prediction), and the sum of clamped losses.
 
     A record is in one cell. Replacing it lowers one cell by one and raises another, which moves the counts by at most √2.
     Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
     attained when both change. Released jointly, as one Gaussian vector.
 
-    loss, cap : loss that is summed, and its cap. steps : a, b as whole numbers of GRID.
+    loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
     """
 
     loss: Loss
@@ -128,17 +128,17 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """Σ |e|/C and Σ e²/C² of errors e = response − label clamped to [−C, C], and the same for a constant in place of the model.
+    """Σ |e|/C and Σ e²/C² of errors e = response − label, clamped to [−C, C], for the model and for a constant.
 
-    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²), so replacing it moves the sum by at most √(a² + b²), when its
-    error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when both
-    errors change from 0 to C. The response of the model and k are released values. Released jointly, as one Gaussian vector.
+    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²). Replacing it moves the sum by at most √(a² + b²), attained when
+    its error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when
+    both errors change from 0 to C. The model and k are released values. All sums are released jointly, as one Gaussian vector.
 
     With a cap D on deviances, each of the two models also has Σ d/D, where the records' deviances d are clamped to [0, D] and
     NaN counts as D. For any margin and label, a record adds (e·s, f·q) with s, q in [0, 1], so Δ² grows by e² + f².
 
-    cap : C. steps : a, b, and with a constant c, d, as whole numbers of GRID; with deviances a, b, e, c, d, f. constant : k;
-    None leaves it out. deviance_cap : D, for losses of counts and amounts; None leaves deviances out.
+    cap : C. steps : weights in units of GRID: a, b, and with a constant c, d; with deviances a, b, e, c, d, f.
+    constant : k; None leaves it out. deviance_cap : D, for losses of counts and amounts; None leaves deviances out.
     """
 
     loss: Loss
@@ -188,8 +188,8 @@ class Lost:
     """Σ t over the records, where a record loses t between 0 and 1. Replacing it moves the sum by at most 1: Δ = 1.
 
     measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
-        error e = response − label; 'deviance', t = deviance/cap; all clamped to [0, 1], NaN being 1.
-    cap : of a loss, an error or a deviance. steps : weight as a whole number of GRID.
+        error e = response − label; 'deviance', t = deviance/cap; all clamped to [0, 1], with NaN as 1.
+    cap : cap on a loss, an error or a deviance. steps : weight in units of GRID.
     """
 
     loss: Loss
@@ -241,7 +241,7 @@ class Positives:
 
 @dataclass(frozen=True, slots=True)
 class LabelMean:
-    """Sum of the labels' places in the declared range, 0 at its low end and 1 at its high end.
+    """Sum of the labels, scaled to 0 at the low end of the declared range and to 1 at its high end.
 
     A record adds between 0 and 1, so replacing it moves the sum by at most Δ = 1. NaN counts as 0.
 
@@ -267,7 +267,7 @@ class LabelMean:
 class Losses:
     """Sum of unclamped losses. One record can move it without limit, so no charge can cover it.
 
-    weighed : over training records each loss is multiplied by the record's weight, as in the objective that is descended.
+    weighed : True multiplies each training record's loss by the record's weight, as in the objective of training.
     """
 
     loss: Loss
@@ -285,7 +285,7 @@ class Losses:
 def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
     """Return each column's codes (m,) from the margins' sums of stride·code (vfl.messages.Groups).
 
-    Any value is a code: values that no party can have sent count as `sizes[k]`, in no group.
+    Values that no party can have sent get the code `sizes[k]`, which belongs to no group.
 
     sizes : number of categories of each column.
     """
@@ -297,13 +297,13 @@ def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
 
 
 def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stride of each column's codes in the sum that `codes_of` takes apart."""
+    """Return the stride of each column's codes in the sum that `codes_of` decodes."""
     return tuple(math.prod(size + 1 for size in sizes[:k]) for k in range(len(sizes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCells:
-    """Number of records in each cell (group, label, prediction, near), for each of one or more group columns.
+    """Counts of records in the cells (group, label, prediction, near) of one or more group columns.
 
     A record is near if another model at Euclidean distance at most d from this one could predict otherwise:
     |xᵀw| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other records stay in their
@@ -323,7 +323,7 @@ class GroupCells:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of the vectors that margins pass besides margins and labels."""
+        """Names of the vectors that the statistic takes besides margins and labels."""
         return (HELD_GROUPS,) if self.distance is None else (HELD_GROUPS, HELD_NORMS)
 
     @property
@@ -342,9 +342,9 @@ class GroupCells:
         return root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps: by column, group, label, prediction, and near last where it is counted.
+        """Return the counts in steps: by column, group, label, prediction, and near last if it is counted.
 
-        kept : sums of stride·code (m,), and ‖x‖² (m,) where records near the boundary are counted.
+        kept : sums of stride·code (m,), and ‖x‖² (m,) if records near the boundary are counted.
         """
         cells = 2 * (labels > 0) + (margins > 0)
         if self.distance is not None:
@@ -357,7 +357,7 @@ class GroupCells:
 
 
 def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np.bool_]:
-    """Return |v| ≤ d‖x‖ (m,), widened by the rounding of both sides; True where either is no number.
+    """Return |v| ≤ d‖x‖ (m,), widened by the rounding of both sides; True where either side is NaN.
 
     squares : ‖x‖² (m,).
     """
@@ -367,10 +367,10 @@ def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupScores:
-    """Histograms of the margins by half of the held-out records, group and label.
+    """Histograms of the margins, by half of the held-out records, group and label.
 
-    The half of a record follows from its position among the held-out records, which replacing it leaves as it is. So the
-    record is in at most one bin of one half. Replacing it lowers one bin by one and raises another: Δ = √2.
+    A record's half follows from its position among the held-out records, which does not change when the record is replaced.
+    A record is in at most one bin of one half. Replacing it lowers one bin by one and raises another: Δ = √2.
 
     size : number of groups. edges : (m,) increasing, public.
     """

@@ -1,4 +1,4 @@
-"""Thresholds per group, from histograms of one half of the held-out records: post-processing, measured on the other half."""
+"""Thresholds per group: chosen by post-processing histograms of one half of the held-out records, measured on the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 ALLOWED = 0.02
-"""Gap between groups that costs nothing in the choice; each unit beyond it costs as much as a unit of accuracy."""
+"""Largest gap between groups without a penalty; each unit beyond it costs as much as a unit of accuracy."""
 OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
 """Edges on both sides of 0, in units of the margins' spread for columns that are uniform within their bounds: 16 bins."""
 
@@ -25,7 +25,7 @@ def edges_of(spread: float) -> Vector:
 
 
 def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
-    """Return counts (G, 2, 2) by group, label and prediction, and the number of bins that each sums up.
+    """Return counts (G, 2, 2) by group, label and prediction, and the number of bins in each count.
 
     histograms : (G, 2, bins). thresholds : (G,) positions among the edges; margins above the edge are predicted positive.
     """
@@ -37,10 +37,10 @@ def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
 def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -> Integers:
     """Return the thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
 
-    gap : the largest difference between groups of the notion's rate. The search is exhaustive: the best choice has a lowest
-    and a highest rate, and between any two of them each group takes its most accurate threshold.
+    gap : largest difference of the notion's rate between groups. The search is exhaustive: for every pair of a lowest and a
+    highest rate, each group takes its most accurate threshold between them.
 
-    histograms : (G, 2, bins), noisy. seen : (G,) booleans; a group whose counts noise may explain keeps the threshold 0.
+    histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts noise may explain; it keeps the threshold 0.
     """
     G, _, bins = histograms.shape
     default = (bins - 2) // 2
