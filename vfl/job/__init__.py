@@ -1,4 +1,4 @@
-"""The job (what to train, on whose columns, under which guarantee) and the file that holds it."""
+"""The job (model, columns of each party, privacy guarantee) and its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations that a drafted job file still lacks: marked comments, which hold values read from the records."""
+"""Declarations that a drafted job file still lacks. The draft has marked comments for them, with values from the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of a job: where it runs and where its data lie. It is not part of the job's digest."""
+"""The environment of a job: the places of its computation and its data. It is not part of the job's digest."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vfl.job.site import Ray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A source with the rules and the files of its owner.
+    """A source with its owner's policy and index folder.
 
-    data : the source, as every command takes it.
-    policy : path of the owner's policy file, read where the party runs (parties.consent). It may refuse the job before the
-        data are opened, and keeps a book of the party's releases.
+    data : the source, in any form that the commands take.
+    policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
+        the data are opened, and names a book of the party's releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's (parties.alignment.index).
 
-    For one table of all parties both are {party: path}.
+    For one table of all parties, policy and index are {party: path}.
     """
 
     data: Any
@@ -34,8 +34,8 @@ class Source:
 class Ledger:
     """The file that keeps the budget of a job's data set.
 
-    path : None stands for the ledger of the run's own, in its output folder.
-    allow_network_file_system : accept a network file system, where a charge may be lost and the guarantee with it. False
+    path : path of the file; None stands for the run's own ledger in its output folder.
+    allow_network_file_system : True accepts a network file system, which may lose a charge and so void the guarantee. False
         raises LedgerError before the first release.
     """
 
@@ -60,7 +60,7 @@ class Environment:
         source that is installed on its node}, opened by the party's actor.
     table : one table for all parties, to simulate; a path, a vfl.Csv, or 'example:NAME'.
     policies : {party: path of its owner's policy}. indexes : {party: folder for the index of its aligned rows}.
-    ledger : that keeps the budget of the job's data set. site : the cluster, unless a command names another site.
+    ledger : ledger with the budget of the job's data set. site : the cluster, unless a command names another site.
     """
 
     data: Mapping[str, str | Csv] = field(default_factory=dict)

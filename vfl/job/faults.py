@@ -14,9 +14,9 @@ POLICIES = ("wait", "skip", "abort")
 class Faults:
     """Policy for lost parties. Under every policy, an attempt that was charged and lost stays charged.
 
-    on_party_lost : 'wait' waits for the restart, then repeats the query as a new attempt with a charge of its own. 'skip'
-        waits as long, then continues without that party's blocks; the certificate says so. 'abort' ends the run at once.
-        The run can then be resumed.
+    on_party_lost : 'wait' waits for the restart, then repeats the query as a new attempt with its own charge. 'skip' waits as
+        long, then continues without that party's blocks; the certificate says so. 'abort' ends the run at once; the run can
+        be resumed.
     wait_seconds : limit for a lost party to come back with its data loaded.
     answer_seconds : limit for one answer; a party that takes longer counts as lost.
     """

@@ -68,7 +68,7 @@ NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
 DUCKDB = "duckdb://"
-"""Address of a file, whose relative path starts at the job file's folder as any other does."""
+"""Prefix of the address of a DuckDB file; its relative path starts at the job file's folder, like any other path."""
 TOP = "the job file"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
@@ -86,7 +86,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
 
 
 def _homes() -> dict[str, list[str]]:
-    """Return {key: tables that it belongs to}, for the error about misplaced keys."""
+    """Return {key: tables that it may be in}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[solver.shares]", (Shares,))]
@@ -100,7 +100,7 @@ def _homes() -> dict[str, list[str]]:
 
 
 def homes_of(key: str) -> list[str]:
-    """Return a key with each table that it may be in, dotted: 'privacy.epsilon' for 'epsilon'."""
+    """Return the dotted forms of a key in each table that it may be in: 'privacy.epsilon' for 'epsilon'."""
     if key in ("solver", "penalty"):
         return [f"{key}.kind"]
     return [_dotted(home, key) for home in _homes().get(key, ())]
@@ -235,7 +235,7 @@ _ASSIGNMENT = re.compile(rf"(?P<key>{_NAME}(?:\.{_NAME})*)=(?P<value>.*)", re.DO
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text.
 
-    Nothing after the sign takes the key out, so that its default holds: TOML has no word for nothing.
+    An empty value ('key=') removes the key, so that its default holds, since TOML has no null.
     """
     for assignment in assignments:
         found = _ASSIGNMENT.fullmatch(assignment)
@@ -259,7 +259,7 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _unquoted(name: str) -> str:
-    """Return a name without its quotes; one that TOML cannot read stays as it is."""
+    """Return a name without its quotes; return a name that TOML cannot read unchanged."""
     try:
         return str(parse_toml(f"name = {name}")["name"]) if name[0] in "\"'" else name
     except ValueError:
@@ -304,7 +304,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
 
 
 def _source(plain: Any, where: str) -> str | Csv:
-    """Return the path, or the text file with its format, that a job file names."""
+    """Return a source named in a job file: a path, or a text file with its format."""
     if isinstance(plain, str):
         return plain
     if not isinstance(plain, Mapping) or not isinstance(plain.get("path"), str):

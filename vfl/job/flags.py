@@ -1,4 +1,4 @@
-"""Data-dependent values that a job releases without noise or without a charge: flags, and the queries that may do so."""
+"""Data-dependent values that a job releases without noise or without a charge: flags for them, and the queries allowed."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def flags_of(job: Job) -> tuple[str, ...]:
 
 
 def voids(flags: Iterable[str]) -> bool:
-    """Return True if one of these flags says that there is no guarantee."""
+    """Return True if any of these flags says that there is no guarantee."""
     return any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in flags)
 
 
 def unnoised(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
 
-    Without privacy, all kinds. For a sealed solver, gradients: its schedule releases only the noised model at its end.
-    Otherwise the kinds that the job itself declares, which its certificate flags.
+    Without privacy these are all kinds. For a sealed solver they are gradients, since its schedule releases only the noised
+    model at its end. Otherwise they are the kinds that the job itself declares, which its certificate flags.
     """
     if job.privacy is None:
         return (Query,)

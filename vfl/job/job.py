@@ -1,4 +1,4 @@
-"""The job: the public specification of a run. It can be printed, hashed, filed and signed."""
+"""The job: the public specification of a run, which can be printed, hashed, stored and signed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MOST_GROUPS = 16
 """Largest number of groups of a column by which fairness is checked."""
 DEFAULT_EVALUATION = Evaluation()
-"""Stands in for None in a job with a hold-out; replace(job, holdout=None) drops it again."""
+"""Replaces None in a job with a hold-out; replace(job, holdout=None) removes it again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 ALL = "*"
@@ -60,13 +60,13 @@ class Job:
 
     partition : owners of the columns and of the label.
     loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'gamma', 'tweedie', 'hinge',
-        'smoothed_hinge'; or one with
-        its options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over `classes`.
-    penalty : ψ, on the scaled features; the intercept is never penalised.
+        'smoothed_hinge'; or a loss with options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over
+        `classes`.
+    penalty : penalty ψ on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
     bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
         feature needs them, unless scaling='none' with an explicit clip and smoothness; squared loss also needs the label's.
-        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; name the label itself.
+        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; both exclude the label.
     fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. A Dropped()
         column is removed from the partition, so that the job equals one that never named it.
@@ -76,25 +76,25 @@ class Job:
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
         zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
-    margins : 'float64', or 'float32' for half the bytes of a visit. Sweeps of SkGD and CD then round margins, and the changes
+    margins : 'float64', or 'float32' for half the bytes of a visit. Sweeps of SkGD and CD then round margins and the changes
         that parties send back; the sum of the changes stays float64. The guarantee is the same, because clips and caps hold
         for any margins.
     trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
         residual or another party's column (docs/secure.md). The certificate states who sees what.
     secure : Secure(...), who deals and how many parties may collude; None with trust='secure' is Secure().
     dataset : name of the data set in the ledger; None covers this one fit alone.
-    id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None:
-        all parties hold the records in the same order.
+    id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None
+        means that all parties hold the records in the same order.
     id_kind : 'integer' or 'text', the comparison of ids (vfl.security.identifiers); None takes the type of the columns,
-        which has to be the same at all parties. Text files hold text.
+        which has to be the same at all parties. Columns of text files are text.
     holdout : share of the records that are kept out of training and measure the model at the end. A public hash of their
         positions and of the names of the data draws them (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), the measures on the held-out records. None with a holdout is Evaluation(), which spends
-        all of ε on them: that costs nothing more, since no record is in both parts.
+        the full ε on them: this adds no cost, since no record is in both parts.
     fairness : Fairness(group=...), the fairness of the model between groups of the held-out records. None measures none.
     diagnostics : also release the objective at the end, un-noised; the certificate then says NOT PRIVATE.
-    read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). Nothing
-        charged that read, so the certificate says NOT PRIVATE. None: every declaration is public knowledge.
+    read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). That
+        was not charged, so the certificate says NOT PRIVATE. None means that every declaration is public knowledge.
     start : Start(...), a released model of the same columns that training starts from; `vfl.train(job, warm_start=RUN)`
         reads it from a run. None starts from the constant model.
 
@@ -140,7 +140,7 @@ class Job:
         self._drop()
         self._name()
         loss = loss_of(self.loss)
-        if loss == type(loss)():  # one meaning, one spelling
+        if loss == type(loss)():  # equal jobs have one form
             object.__setattr__(self, "loss", loss.name)
         object.__setattr__(self, "schema", self._declared())
         self._check_sparse()
@@ -181,7 +181,7 @@ class Job:
             self._check_declarations(self.privacy)
 
     def _check_start(self, start: Start) -> None:
-        """Refuse a start of other columns, and a solver that always starts at 0."""
+        """Refuse a start with different columns, and a solver that always starts at 0."""
         require("start", start, "a vfl.job.start.Start, or None", fits=isinstance(start, Start))
         columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
         start.require([name for column in columns for name in coordinates_of(column, self.class_names)])
@@ -193,7 +193,7 @@ class Job:
             raise SpecificationError(f"{self.solver.name} starts at 0: use SkGD, CD or GD, or leave start out")
 
     def _check_multinomial(self) -> None:
-        """Refuse the parts of a job that are about two classes, or about one margin per record."""
+        """Refuse options that need two classes or one margin per record."""
         if self.trust != TRUSTS[0]:
             raise SpecificationError(
                 f"trust={self.trust!r} has one margin per record: multinomial loss needs {TRUSTS[0]!r}"
@@ -224,7 +224,7 @@ class Job:
             )
 
     def _check_factors(self) -> None:
-        """Refuse exposures and weights without public limits, and where they have no meaning."""
+        """Refuse exposures and weights that have no public limits, or that the loss does not use."""
         self._check_weights()
         exposure, loss = self.partition.exposure, loss_of(self.loss)
         if exposure is None:
@@ -261,7 +261,7 @@ class Job:
             raise SpecificationError(f"{self.solver.name} knows no weights: use SkGD, CD or GD, or leave weight out")
 
     def _check_trust(self) -> None:
-        """Refuse a job that cannot be trained on shares, and spell equal jobs alike."""
+        """Refuse a job that cannot be trained on shares, and give equal jobs one form."""
         if self.trust == "secure" and self.secure is None:
             object.__setattr__(self, "secure", Secure())
         if self.trust != "secure" and self.secure is not None:
@@ -275,7 +275,7 @@ class Job:
             )
 
     def _check_types(self) -> None:
-        """Refuse options of a wrong type, and name the right one."""
+        """Refuse options of a wrong type; the error names the right type."""
         partition = "vfl.FeaturePartition({party: its columns}, label=(party, column))"
         require("partition", self.partition, partition, fits=isinstance(self.partition, FeaturePartition))
         privacy = "vfl.Privacy(epsilon=...), or None to train without"
@@ -303,7 +303,7 @@ class Job:
             require_number("holdout", self.holdout)
 
     def _check_inquiries(self) -> None:
-        """Refuse measures that the job or its budget does not allow."""
+        """Refuse evaluation measures that the job or its budget does not allow."""
         if self.holdout is None:
             if self.evaluation is DEFAULT_EVALUATION:
                 object.__setattr__(self, "evaluation", None)
@@ -350,7 +350,7 @@ class Job:
         self._check_fairness()
 
     def _check_fairness(self) -> None:
-        """Refuse a check of fairness that the job's columns, labels or parts of the records do not allow."""
+        """Refuse a fairness check that the job's columns, labels or hold-out do not allow."""
         listed, fairness = self.partition.group_columns, self.fairness
         if fairness is not None:
             self._check_compared(fairness)
@@ -362,7 +362,7 @@ class Job:
             )
 
     def _check_compared(self, fairness: Fairness) -> None:
-        """Refuse groups that the job has no column, no classes or no held-out records for."""
+        """Refuse groups for which the job has no column, no classes or no held-out records."""
         listed = self.partition.group_columns
         if self.holdout is None:
             raise SpecificationError(
@@ -389,7 +389,7 @@ class Job:
                 )
 
     def _name(self) -> None:
-        """Give columns the names of the partition, so that equal jobs are spelt alike: 'PARTY.COLUMN' may name any column."""
+        """Replace names such as 'PARTY.COLUMN' by the names of the partition, so that equal jobs have one form."""
         for option in ("bounds", "fill", "columns"):
             named: dict[str, Any] = {}
             for column, value in getattr(self, option).items():
@@ -404,7 +404,7 @@ class Job:
             object.__setattr__(self, "fairness", replace(self.fairness, group=columns))
 
     def _drop(self) -> None:
-        """Remove dropped columns from partition and declarations, so that equal jobs are spelt alike."""
+        """Remove dropped columns from partition and declarations, so that equal jobs have one form."""
         dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
         if not dropped:
             return
@@ -442,7 +442,7 @@ class Job:
         return schema
 
     def _check_sparse(self) -> None:
-        """Refuse declarations under which the cells that a sparse matrix does not store would not be 0."""
+        """Refuse declarations that would give a value different from 0 to cells that a sparse matrix does not store."""
         if isinstance(self.sparse, str) or not isinstance(self.sparse, Sequence):
             raise SpecificationError(f"sparse is a list of parties, not {self.sparse!r}")
         parties = self.partition.parties
@@ -488,7 +488,7 @@ class Job:
             )
 
     def _check_ids(self) -> None:
-        """Refuse an id that does not name one column per party, and spell equal ids alike."""
+        """Refuse an id that does not name one column per party, and give equal ids one form."""
         kinds = [kind.value for kind in IdKind]
         if self.id_kind is not None and self.id_kind not in kinds:
             raise SpecificationError(f"id_kind must be one of: {', '.join(kinds)}; not {self.id_kind!r}")
@@ -550,12 +550,12 @@ class Job:
         return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:
-        """Return all columns that the job reads of a party: its features, the label if it is held, its groups, the id."""
+        """Return all columns that the job reads from a party: features, the label if it holds it, groups and the id."""
         made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
     def made_of(self, party: str) -> tuple[str, ...]:
-        """Return the columns of a party's data from which its features are made, by the party's own names."""
+        """Return the columns from which a party's features are made, under the party's own names."""
         columns = self.partition.columns(party)
         return tuple(dict.fromkeys(source for column in columns for source in self.schema.sources(column)))
 
@@ -566,16 +566,16 @@ class Job:
 
     @property
     def targets(self) -> Targets:
-        """The vectors beside the labels: offsets and weights."""
+        """Per-record vectors besides the labels: offsets and weights."""
         return Targets(self.partition.exposure is not None, self.partition.weight is not None)
 
     @property
     def n_margins(self) -> int:
-        """Margins per record: K with multinomial loss, else 1."""
+        """Number of margins per record: K with multinomial loss, else 1."""
         return max(1, len(self.class_names))
 
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
-        """Return the shape of the margins that a prediction gives: (n,), or (n, K) with multinomial loss."""
+        """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
         return (n_records, self.n_margins) if self.multinomial else (n_records,)
 
     @property
@@ -590,7 +590,7 @@ class Job:
 
     @property
     def split(self) -> Split | None:
-        """The public split of the records; None if all are trained on.
+        """The public split of the records; None if training uses all of them.
 
         Its salt names the data (columns, label, data set), so that jobs with different training options are measured on the
         same records.
@@ -602,7 +602,7 @@ class Job:
 
     @property
     def uncharged(self) -> str:
-        """Values that the job releases beside its model un-noised and uncharged, in words; '' if there are none."""
+        """Values that the job releases un-noised and uncharged besides its model, in words; '' if there are none."""
         said = []
         if self.diagnostics:
             said.append("the objective at the end is released un-noised and uncharged (diagnostics)")
@@ -632,7 +632,7 @@ class Job:
         )
 
     def noise_source(self) -> NoiseSource:
-        """Return the noise source: the operating system, unless the job asks for seeded noise by name."""
+        """Return the noise source: the operating system, unless the job names seeded noise."""
         return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
@@ -641,7 +641,7 @@ class Job:
         return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept, unshifted=unshifted)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain tables and lists; `vfl.job.file.decode` gives it back."""
+        """Return the job as plain tables and lists; `vfl.job.file.decode` reverses it."""
         return encode(self)
 
     def to_toml(self) -> str:
@@ -694,6 +694,6 @@ class Job:
 
 
 def require_job(value: Any) -> None:
-    """Raise SpecificationError, with the way from a file to its job, unless the value is a Job."""
+    """Raise SpecificationError, which tells how to read a Job from a file, unless the value is a Job."""
     wanted = "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)"
     require("job", value, wanted, fits=isinstance(value, Job))

@@ -1,4 +1,4 @@
-"""Jobs as nested tables, lists and scalars: the form in which they are filed, sent and hashed."""
+"""Jobs as nested tables, lists and scalars: the form that is written to files, sent and hashed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def encode(job: Job) -> dict[str, Any]:
-    """Return the job as nested plain values, from which `vfl.job.file.decode` builds it again."""
+    """Return the job as nested plain values; `vfl.job.file.decode` reverses it."""
     fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
     partition: FeaturePartition = fields.pop("partition")
     plain: dict[str, Any] = {"format": FORMAT, **{k: plain_of(v) for k, v in fields.items() if v is not None}}
@@ -48,7 +48,7 @@ def plain_of(value: Any) -> Any:
 
 
 def canonical(plain: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal jobs: the order of parties counts, the order of declarations does not."""
+    """Return a text that is equal for equal jobs: the order of parties matters, the order of declarations does not."""
     partition = {
         key: list(value.items()) if isinstance(value, Mapping) else value for key, value in plain["partition"].items()
     }
@@ -63,7 +63,7 @@ def digest_of(plain: Mapping[str, Any]) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Return plain values in which 18, 18.0 and numpy's 18 are equal."""
+    """Return plain values with one form for 18, 18.0 and NumPy's 18."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Check that trust='secure' offers a job. Others are refused before any data are read, each with a sentence."""
+"""Check that a job can run with trust='secure'. Other jobs are refused before any data are read."""
 
 from __future__ import annotations
 

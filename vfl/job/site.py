@@ -1,6 +1,6 @@
-"""Sites: where a run happens. They belong to the environment and are not part of the job.
+"""Sites: the places where runs happen. They belong to the environment and are not part of the job.
 
-`resolve` is the one reader of `at=`. A site is frozen and holds no secret; it can be copied, compared and kept in a log.
+Only `resolve` interprets `at=`. A site is frozen and holds no secret; it can be copied, compared and kept in a log.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ALONE = (
     "'never' for a simulation, or leave parties_per_process out"
 )
 FEW_PARTIES = 4
-"""This many parties of a simulation each have a process of their own, even on fewer cores."""
+"""Largest number of parties of a simulation that always have one process each, even on fewer cores."""
 FEWEST_PROCESSES = 2
-"""More parties share at least this many processes, so that one lost process does not lose all of them."""
+"""Smallest number of processes that more parties share, so that one lost process does not lose all parties."""
 PINS = ("auto", "always", "never")
 
 
@@ -35,7 +35,7 @@ PINS = ("auto", "always", "never")
 class InProcess:
     """All parties in this process, which computes for one after the other: for simulations, debugging and tests.
 
-    cores : for each party; None takes all cores of this process. The number changes no result.
+    cores : number of cores per party; None takes all cores of this process. It changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number;
         without privacy it agrees to rounding. Predictions hold one range in memory at a time.
     """
@@ -56,20 +56,20 @@ class InProcess:
 class Ray:
     """A Ray cluster, with an actor for each party and one for the coordinator, which takes no CPU.
 
-    address : of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected, or starts a local one
-        that stays until the process ends, so that later runs begin sooner.
-    cores : for each party, for alignment and training; the number changes no result. None divides this machine's cores among
+    address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected, or starts a
+        local one that stays until the process ends, so that later runs begin sooner.
+    cores : number of cores per party for alignment and training; it changes no result. None divides this machine's cores among
         the parties that work at the same time; on a cluster with an address, a party takes its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
         bit for every number; without privacy it agrees to rounding. Each shard takes party_cpus.
-    pin : 'always' or 'never' pins actors to nodes by custom resources; 'auto' pins on a cluster that is named by an address.
+    pin : 'always' pins actors to nodes by custom resources, 'never' does not, and 'auto' does on a cluster with an address.
     resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
     ready_seconds : limit for the cluster to offer the required resources.
-    party_cpus : CPUs that a party's actor takes of its node. None takes 1 on a cluster, and a small fraction on one machine.
+    party_cpus : CPUs of its node that a party's actor takes. None takes 1 on a cluster, and a small fraction on one machine.
     parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
-        one process are not protected from each other: for simulations by one owner, where actors are not pinned. None lets
-        the run decide: parties share processes only on a local Ray that vfl starts, without owners' policies, secure
-        trust or shards, and only if they outnumber both four and the cores (`for_simulation`). Otherwise each has its own.
+        one process are not protected from each other, so this is for simulations by one owner without pinned actors. With
+        None, parties share processes only on a local Ray that vfl starts, without owners' policies, secure trust or shards,
+        and only if they outnumber both four and the cores (`for_simulation`).
     faults : policy for lost parties.
     """
 
@@ -120,15 +120,15 @@ class Ray:
 
     @property
     def shares_processes(self) -> bool:
-        """Return True if the site makes parties share processes."""
+        """Return True if parties share processes at this site."""
         return (self.parties_per_process or 1) > 1
 
     def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Ray:
         """Return the site of a local simulation by one owner, in which many parties share few processes.
 
-        Parties that outnumber both `cores` and FEW_PARTIES share a process per core, at least FEWEST_PROCESSES: each process
-        spends 1.9 s of processor time until it has loaded its columns. A site with a set number, pins or shards, or for
-        trust = 'secure', stays as it is.
+        Parties that outnumber both `cores` and FEW_PARTIES share one process per core, at least FEWEST_PROCESSES: each process
+        spends 1.9 s of processor time until it has loaded its columns. A site with parties_per_process, pins or shards is
+        returned unchanged, and so is every site for trust = 'secure'.
         """
         if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
             return self
@@ -150,8 +150,8 @@ class Ray:
 class Federated:
     """A federation of organisations, whose parties run `vfl.join`; this process is the coordinator.
 
-    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the files beside
-    the federation file. faults : policy for lost parties.
+    file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the files next to
+        the federation file. faults : policy for lost parties.
 
     Each party has its own data, policy, index folder and cores. `data` of a command is None or {party: the owner's name of
     its source}.
@@ -168,7 +168,7 @@ class Federated:
 
 Site = InProcess | Ray | Federated
 RAY_KEYS = tuple(f.name for f in fields(Ray) if f.name not in ("cores", "faults"))
-"""Keys of the job file's [ray]. Cores stand in [alignment], faults in [faults]."""
+"""Keys of the job file's [ray]. Cores are in [alignment], faults in [faults]."""
 _KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (InProcess, Ray, Federated)}
 _NAMES: Mapping[str, Any] = {name.lower(): kind for name, kind in _KINDS.items() if kind is not Federated}
 
@@ -176,7 +176,7 @@ _NAMES: Mapping[str, Any] = {name.lower(): kind for name, kind in _KINDS.items()
 def resolve(at: Site | str | None, otherwise: Site) -> Site:
     """Return the site that `at` means. Raises SpecificationError for anything else.
 
-    at : a site; 'inprocess' or 'ray' for one with its defaults; None for `otherwise`.
+    at : a site; 'inprocess' or 'ray' for that site with its defaults; None for `otherwise`.
     """
     if at is None:
         return otherwise
@@ -216,7 +216,7 @@ def site_of_log(kept: Mapping[str, Any]) -> Site:
 
 
 def _older(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain site of a log that keeps one option of the run after the other."""
+    """Return the plain site from a log in the older form, with the options of the run side by side."""
     faults = {"faults": kept["faults"]} if "faults" in kept else {}
     if kept.get("federation"):
         return {"kind": "Federated", "file": kept["federation"], "identity": kept.get("identity"), **faults}
@@ -227,7 +227,7 @@ def _older(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(site: Any) -> None:
-    """Check the options that several sites have."""
+    """Check the options that several kinds of site share."""
     for name in ("cores", "shards"):
         value = getattr(site, name, 1)
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A released model that training starts from. Starting from it costs nothing: it is a public number of this job.
+    """A released model that training starts from. The start costs no budget: it is a public part of this job.
 
-    The guarantee of this job's run is about this job's records. Records that the model was trained on have the guarantee of
-    its own certificate; records of both have both, and a ledger adds them up.
+    The guarantee of this job's run covers this job's records. The model's own certificate covers the records that it was
+    trained on. A ledger adds both up for records in both.
 
     model : SHA-256 of the model, as its certificate states it.
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.
-    private : False if the model's own certificate gives no guarantee. Then this job's gives none either.
+    private : False if the model's own certificate gives no guarantee; then this job's certificate gives none either.
     """
 
     model: str

@@ -15,20 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartyTask:
-    """All that one party needs to know of a job to read its data. Public, and derived from declarations alone.
+    """Facts of a job that one party needs to read its data. Public, and derived from declarations alone.
 
-    job : the whole job, which the owner's policy and book judge.
-    columns : in the declared order, which is that of an array without names. Their names are those of the job; the schema
-        knows the columns of the party's data that they are read from.
-    canonical : the same columns in the order in which they are stored, where every block is contiguous.
-    schema : the declarations of all columns of the job. scaling : of the canonical columns.
-    sparse : whether zeros have to stay zeros. storage : 'float64' or 'float32'.
-    label : (column of the party's data, declaration) where the party holds the label and it is wanted.
-    intercept : whether a column of ones is stored after the others.
-    id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
-        of the column's own type.
-    groups : columns by which fairness is checked, features or not.
-    factors : exposure and weight, where the party holds the label and it is wanted.
+    job : the whole job, which the owner's policy and book check.
+    columns : the columns in the declared order, which is the order of an array without names. Names are those of the job; the
+        schema maps them to the columns of the party's data.
+    canonical : the same columns in the order of storage, where every block is contiguous.
+    schema : the declarations of all columns of the job. scaling : scaling of the canonical columns.
+    sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
+    label : (column of the party's data, declaration) if the party holds the label and it is wanted.
+    intercept : True if a column of ones is stored after the others.
+    id : column by which records are aligned, None without alignment. id_kind : comparison of ids; None takes the column's type.
+    groups : columns by which fairness is checked; they may be features too.
+    factors : exposure and weight if the party holds the label and they are wanted.
     """
 
     job: Job
@@ -71,7 +70,7 @@ class PartyTask:
 
     @property
     def features(self) -> PartyTask:
-        """The view for prediction: the columns alone, without label, groups and intercept, in float64."""
+        """The view for prediction: columns in float64, without label, groups and intercept."""
         return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
 
     @property
@@ -85,7 +84,7 @@ class PartyTask:
 
 
 def factors_of(job: Job) -> tuple[Factor, ...]:
-    """Return the declarations of the numbers that the label's owner passes on after the label."""
+    """Return the declarations of the per-record numbers that the label's owner sends after the label."""
     partition = job.partition
     held = {"exposure": partition.exposure, "weight": partition.weight}
     return tuple(

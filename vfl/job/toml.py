@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LINE = 200
-"""Characters of a wrong line that an error shows."""
+"""Largest number of characters of a wrong line that an error shows."""
 
 
 def read_toml(path: Path, kind: str, *, follow: bool = True) -> dict[str, Any]:
-    """Return the content of a file; `kind` names it in errors, for instance 'job file'. follow : as for vfl.documents.
+    """Return the content of a file. kind : its name in errors, such as 'job file'. follow : as for vfl.documents.
 
-    Raises JobFileError if there is no such file, if it cannot be read, or if it is not TOML; the error then shows the line.
+    Raises JobFileError if the file is missing, cannot be read, or is not TOML; for invalid TOML it shows the line.
     """
     try:
         text = read_bytes(path, LARGEST_TOML, follow=follow).decode()
@@ -34,7 +34,7 @@ def read_toml(path: Path, kind: str, *, follow: bool = True) -> dict[str, Any]:
 
 
 def _line(text: str, error: ValueError) -> str:
-    """Return a clause that shows the line that the error names, or the last one; '' for an error about the whole text."""
+    """Return a clause that shows the line named by the error, or the last line; '' for an error about the whole text."""
     if not isinstance(error, tomllib.TOMLDecodeError):
         return ""
     lines = text.split("\n")

@@ -1,10 +1,10 @@
 """The log of a run, from which an interrupted run is resumed. It holds released values only.
 
 The first line names the job's digest, the run and its ledger. One line states the reservation. Then there is one line per
-query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt. Products of columns on
-shares, which are opened with the first of their queries, are in its line.
-Every line carries a hash of itself and of the line before it, so that damage is detected. A torn last line, which a crash
-may leave behind, is dropped: its releases were charged and are not used. The rounds of a sealed run hold no value, so each of
+query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt. On shares, the line of
+the first query on products of columns holds all of these products.
+Every line carries a hash of itself and of the line before it, so that damage is detected. An incomplete last line, which a
+crash may leave, is dropped: its releases were charged and are not used. The rounds of a sealed run hold no value, so each of
 its processes writes them from round 0 on.
 """
 
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "rounds.log"
 LEDGER = "ledger.db"
-"""A run without a data set keeps its ledger under this name in its folder."""
+"""Name of the ledger in the folder of a run without a data set."""
 REMEDY = (
     "restore the file from a copy, or start a new run; the releases of this one stay charged, and vfl ledger settle frees the "
     "rest of its reservation"
 )
 LARGEST_LOG, LARGEST_LINE = 1 << 34, 1 << 30
 SYNC_SECONDS = 1.0
-"""Time between two fsyncs. A power cut may lose the lines of that time: their releases stay charged and are repeated."""
+"""Seconds between two fsyncs. A power cut may lose the last lines: their releases stay charged and are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """First line of a log.
 
-    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : places of the data.
+    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : places of the run and its data.
     """
 
     job: str
@@ -77,7 +77,7 @@ class Checkpoint:
         """Start a new log, or without `start` continue the existing one."""
         path = folder / NAME
         try:
-            # Unbuffered: closing the file must not repeat a write that a full disk has refused.
+            # Unbuffered, so that closing the file does not repeat a write that a full disk refused.
             mode = "r+b" if start is None else "x+b"
             self._file = open(path, mode, buffering=0, opener=owners_file)  # noqa: SIM115 - `close` closes it
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +146,7 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise OutputError for a disk that refuses to write."""
+    """Turn an OSError of a write into an OutputError."""
     try:
         yield
     except OSError as error:
@@ -154,12 +154,12 @@ def _refusing() -> Iterator[None]:
 
 
 def chained(previous: str, text: str) -> str:
-    """Return the digest of a line of the log, which covers the digest of the line before."""
+    """Return the digest of a line of the log; it covers the digest of the line before."""
     return hashlib.sha256(f"{previous} {text}".encode()).hexdigest()[:32]
 
 
 def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-    """Return (hash, entry) of every complete line, and the size of all in bytes."""
+    """Return (hash, entry) for every complete line, and the total size of these lines in bytes."""
     lines: list[tuple[str, dict[str, Any]]] = []
     size, previous = 0, ""
     for number, line in enumerate(content.splitlines(keepends=True), 1):
@@ -181,7 +181,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def _found(ledger: str | None, folder: Path) -> str | None:
-    """Return the path of the ledger: a run's own ledger moves with its folder. Its chain proves that it is the same one."""
+    """Return the path of the ledger: a run's own ledger moves with its folder, and its hash chain proves its identity."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger
@@ -198,7 +198,7 @@ def processes(folder: Path) -> int:
 
 
 def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return {party: format of its text file}, as the run's job declared it; {} without a log that can be read."""
+    """Return {party: format of its text file} as declared for the run; {} without a readable log."""
     try:
         with opened(folder / NAME, follow=False) as log:
             lines, _ = _lines(log.readline(LARGEST_LINE), folder)
@@ -215,7 +215,7 @@ def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
 def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budget, Log]:
     """Return the start of a run, its budget and its releases; OutputError if the log is damaged or of another job.
 
-    digest : of the job that the run began with; None takes that of `job`.
+    digest : digest of the job that the run began with; None takes that of `job`.
     """
     try:
         lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
@@ -258,7 +258,7 @@ def _read(folder: Path, job: Job, digest: str | None, entries: list[dict[str, An
 
 
 def _rounds(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rounds. A process that finds no released value, in the log of a sealed run, begins again at round 0."""
+    """Return the rounds. In a sealed run, a process that finds no released value begins again at round 0."""
     made: list[dict[str, Any]] = []
     for before, entry in pairwise(entries):
         if entry.get("round") == 0 and "reserved" in before and not any(earlier["released"] for earlier in made):
@@ -277,7 +277,7 @@ def _vectors(released: list[list[str]]) -> Released:
 
 
 def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:
-    """Return {event: count} of the charges by earlier processes of a run, lost releases included: they stay charged."""
+    """Return {event: count} for the charges of earlier processes of a run. Lost releases count: they stay charged."""
     _, budget, log = read(folder, job)
     if budget.ledger is None or not Path(budget.ledger).exists():
         return {}

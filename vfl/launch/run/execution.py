@@ -1,4 +1,4 @@
-"""The execution of one run, from its settings to its events and its result."""
+"""Execution of one run, from its settings to its events and its result."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 class Settings:
     """Everything that a run needs besides its job. All paths are absolute.
 
-    budget : account that the run charges. place : site of the run, opened. data : without their owners' rules.
+    budget : account that the run charges. place : opened site of the run. data : data without their owners' rules.
     arrangement : policies of the owners, and indexes of the alignment.
     log : releases of earlier processes of the same run.
-    counted : count the run in this process's total of private runs (vfl.launch.run.warnings).
+    counted : True to count the run in this process's total of private runs (vfl.launch.run.warnings).
     """
 
     budget: Budget
@@ -58,7 +58,7 @@ class Settings:
 
 
 def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | None) -> Settings:
-    """Return the settings of a new run, from the arguments of `vfl.launch.train.train`; refuse those that do not fit."""
+    """Return the settings of a new run from the arguments of `vfl.launch.train.train`; refuse arguments that do not fit."""
     require_job(job)
     place, data, policies, indexes = located(job.partition.parties, data, at)
     require_fit(place, job)  # before any data are read
@@ -84,9 +84,9 @@ def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
 
 
 def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, Any]:
-    """Return {party: source}, once the owners that this process speaks for agree to the job and to others on the same data.
+    """Check the policies that this process holds against the job and `others` on the same data; return {party: source}.
 
-    Across organisations, {party: the owner's name of its source}.
+    Across organisations, return {party: the owner's name of its source}.
     """
     if isinstance(settings.place, Organisations):
         return named_by_owners(job.partition, settings.data)
@@ -115,7 +115,7 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
 
 
 def _federation_of(place: Place, job: Job) -> dict[str, str] | None:
-    """Return name and digest of the federation in which a run is made, and its dealer; None for other places."""
+    """Return name, digest and dealer of the federation of a run; None for other places."""
     if not isinstance(place, Organisations):
         return None
     return place.federation.stated("" if job.secure is None else job.secure.dealer)
@@ -126,7 +126,7 @@ def finish(
 ) -> Result:
     """Execute a run to its end and return its result, signed if there is a key.
 
-    watches : each is called with every event.
+    watches : callbacks, each called with every event.
     """
     with contextlib.closing(events_of(job, settings)) as events:  # type: ignore[type-var]
         for event in events:

@@ -11,7 +11,7 @@ from vfl.launch.run import checkpoint
 
 FORMAT = 1
 TUNE = "tune.json"
-"""Public state of a tune (vfl.tuning.run), whose folder is resumed in another way than a run's."""
+"""Public state of a tune (vfl.tuning.run); its folder is not resumed in the way of a run's folder."""
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 

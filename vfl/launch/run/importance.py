@@ -1,4 +1,4 @@
-"""Importance of features, from released values alone: each coefficient times the released spread of its column."""
+"""Importance of features from released values alone: coefficient times released spread of the column."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 LEVEL = 1.959963984540054
-"""Standard deviations on both sides of a normal value that hold it with probability 0.95."""
+"""A normal value is within this many standard deviations of its mean with probability 0.95."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Change of the margin when one feature changes by one standard deviation of it.
+    """Change of the margin when one feature changes by its standard deviation.
 
-    feature, party : its name and owner. coefficient : on the scaled feature.
+    feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
-    value : |coefficient|·spread. low, high : interval that holds |coefficient|·(standard deviation without noise) with
+    value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
         probability 0.95.
     """
 
@@ -50,12 +50,11 @@ class Importance:
 def importance_of(result: Result) -> tuple[Importance, ...]:
     """Return the importance of every feature, largest first. Post-processing of released values: it costs no privacy.
 
-    The training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
+    Training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
     vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
-    [v_j − 1.96 s_j, v_j + 1.96 s_j] holds the variance of the training records with probability 0.95 (to first order where
-    a mean is squared). The coefficient is the released model's, which has no error as such: the interval says nothing about
-    the coefficient that a model without noise or with other records would have. Features that rise and fall together share
-    their importance arbitrarily.
+    [v_j − 1.96 s_j, v_j + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where
+    a mean is squared). The interval is about the spread alone: it says nothing about the coefficient that a model without
+    noise or with other records would have. Correlated features share their importance arbitrarily.
 
     Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.
     """

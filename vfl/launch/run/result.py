@@ -1,4 +1,4 @@
-"""The result of a run: the model, its certificate, and all that is needed to apply it."""
+"""The result of a run: the model, its certificate, and the job, which is needed to apply the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PART = ".part.json"
 OWN_CHECKS = ("signature", "model", "findings")
-"""Checks of a certificate that a result can make by itself."""
+"""Checks of a certificate that need no file beside the result."""
 _SHOWN = 20
 """Number of coefficients that the repr of a result shows."""
 
@@ -59,7 +59,7 @@ def said_records(job: Job, n_records: int) -> str:
 
 
 def require_result(value: Any) -> None:
-    """Raise SpecificationError, with the way from a folder to its result, unless the value is a Result."""
+    """Raise SpecificationError, which tells how to load a Result from a folder, unless the value is a Result."""
     wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run)"
     require("result", value, wanted, fits=isinstance(value, Result))
 
@@ -94,8 +94,7 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     """Return the margins (n,) of new records, which this process reads; see `Result.decision_function`.
 
     policies : {party: path of its owner's policy}.
-    shards : number of ranges of rows that are read and applied one after another, in memory for one of them. The margins are
-        the same to the bit.
+    shards : number of row ranges, of which one at a time is in memory. The margins are the same to the bit.
     """
     partition = result.job.partition
     given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
@@ -111,7 +110,7 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
-    """Return findings as findings.json holds them."""
+    """Return findings in the form of findings.json."""
     return {name: found.to_dict() for name, found in findings.items()}
 
 
@@ -147,9 +146,10 @@ class Result:
     certificate : statement of the model's privacy guarantee.
     w : (p,) coefficients on the scaled features, in the order of `coordinates`; (p·K,) with multinomial loss.
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
-    findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
-    moments : released sums of the columns, by party, from which their spread follows; () if the run released none.
-    labels : released histogram of the labels over their declared range; None if the run released none. No certificate names it.
+    findings : values that were released besides the model, by name: 'held out', 'class balance', 'diagnostics'.
+    moments : released sums of the columns, by party, which determine their spread; () if the run released none.
+    labels : released histogram of the labels over their declared range, on which the certificate states nothing; None if the
+        run released none.
     """
 
     job: Job
@@ -237,7 +237,7 @@ class Result:
         return f"Result of job {self.job.name!r}: {records}, {features:,} features, {self.job.solver.name}"
 
     def _coefficients(self) -> list[tuple[str, float]]:
-        """Return the intercept, if any, then the coefficients in original units, sorted by size on the scaled features."""
+        """Return the intercept, if any, then the coefficients in original units, the largest on scaled features first."""
         by_name, original = dict(zip(self.coordinates, map(float, self.w), strict=True)), self.original
         first = [name for name in coordinates_of(INTERCEPT, self.job.class_names) if name in original]
         rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))
@@ -246,10 +246,10 @@ class Result:
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
 
-        data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
+        data : as for `train`; the label may be missing. This process reads all of it. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
-            of every party is taken for the same record. Policies of owners are asked before any data are opened;
-            ConsentRefused names the rule. `vfl.predict` runs elsewhere, and in ranges of rows.
+            of every party is taken for the same record. Owners' policies are checked before any data are opened;
+            ConsentRefused names the rule. `vfl.predict` also runs in other places and in row ranges.
         """
         data, policies, _ = owned(self.job.partition.parties, data)
         return margins_of(self, data, policies)
@@ -262,9 +262,9 @@ class Result:
         return np.array(own) if self.job.multinomial else own[0]
 
     def part(self, party: str) -> ModelPart:
-        """Return one party's part of the model, w_k, from which it computes its part of the margins by itself.
+        """Return one party's part of the model, w_k, with which that party computes its part of the margins.
 
-        `save_parts` writes it to a file, which vfl.predict reads. It holds no other party's coefficients.
+        The part holds no other party's coefficients. `save_parts` writes it to a file for vfl.predict.
         """
         columns = self.job.schema.features(self.job.partition.columns(party))
         names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
@@ -289,9 +289,9 @@ class Result:
     def importance(self) -> tuple[Importance, ...]:
         """Return the change of the margin per standard deviation of each feature, with an interval, largest first.
 
-        It costs no privacy: it is computed from the model and from the spread of the columns that the training released.
+        It costs no privacy: it uses only the model and the spread of the columns that training released.
 
-        Raises SpecificationError for a run that released no spread, OutputError if the certificate names another.
+        Raises SpecificationError for a run that released no spread, OutputError if the spread is not the certified one.
         """
         from vfl.launch.run.importance import importance_of
 
@@ -307,15 +307,15 @@ class Result:
         digits: int | None = None,
         woe: WeightOfEvidence | None = None,
     ) -> Scorecard:
-        """Return points per category of a logistic model, whose sum over the columns is a score.
+        """Return the points per category of a logistic model; a record's score is their sum over the columns.
 
-        It is computed from the released model alone, so that the model's guarantee covers it.
+        The scorecard is computed from the released model alone, so the model's guarantee covers it.
 
-        points_to_double : points for which the odds double. base : the score at the given odds. odds : of the class that
-            scores high.
-        positive_is_high : whether a likelier positive class scores higher; False suits a positive class such as 'default'.
+        points_to_double : number of points that doubles the odds. base : the score at the given odds. odds : odds of the class
+            that scores high.
+        positive_is_high : True if a likelier positive class scores higher; False suits a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
-        woe : weights of evidence that were released by vfl.woe, shown beside the points.
+        woe : weights of evidence released by vfl.woe, shown beside the points.
 
         Raises SpecificationError unless the loss is logistic and all columns are Binned, Categorical or Boolean.
         """
@@ -341,8 +341,8 @@ class Result:
     def predict_proba(self, data: Any) -> Vector:
         """Return the probabilities (n, 2) of the negative and the positive class of new records.
 
-        With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for other losses than
-        logistic and multinomial, because these estimate no probabilities.
+        With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for all losses except
+        logistic and multinomial, because the others estimate no probabilities.
         """
         positive = probabilities_of(self.job, self.decision_function(data))
         if self.job.multinomial:
@@ -356,7 +356,7 @@ class Result:
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
         """Check the certificate against model, job and ledger, and return the findings; see `vfl.certificate.verify`.
 
-        Raises OutputError that names all that does not hold.
+        Raises OutputError, which names every failed check.
         """
         plan = make_plan(self.job, self.certificate.n_records)
         report = verify(
@@ -366,7 +366,7 @@ class Result:
         return report
 
     def altered(self) -> str:
-        """Return why the signed certificate does not fit this model, or was altered; '' if it fits or is not signed."""
+        """Return the reason why the signed certificate does not fit this model; '' if it fits or is not signed."""
         if self.certificate.signature is None:
             return ""
         report = verify(self.certificate, model=self.document(), findings=self.told())
@@ -375,8 +375,8 @@ class Result:
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder and return it.
 
-        The folder is new, empty, or this run's own. The model is written last and atomically: a folder with a model holds a
-        finished run.
+        The folder is new, empty, or this run's own. The model is written last and atomically, so a folder with a model holds
+        a finished run.
 
         key : file of the signing key; None keeps the certificate's signature, or signs with this user's own key
             (vfl.security.signatures) if it has none.
@@ -395,7 +395,7 @@ class Result:
         return folder
 
     def told(self) -> dict[str, Any]:
-        """Return the contents of findings.json: all values that were released beside the model."""
+        """Return the contents of findings.json: all values that were released besides the model."""
         return told(self.findings)
 
     def document(self) -> dict[str, Any]:

@@ -4,9 +4,9 @@ The pipeline takes a pandas frame with the columns of all parties by name. It fi
 as declared, with scikit-learn's own transformers, then applies `coef_` and `intercept_` in original units. Its margins agree
 with `Result.decision_function` up to rounding.
 
-It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with blanks around,
-and booleans as text. It does not join parties or ids, and numbers have to be numbers. It carries no certificate, and fitting it
-again would have no guarantee.
+It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with surrounding
+blanks, and booleans as text. Numbers have to be numbers. It does not join parties or ids. It carries no certificate, and
+fitting it again would have no guarantee.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def pipeline_of(result: Result) -> Any:
     """Return the fitted Pipeline: 'columns', a ColumnTransformer, and 'model' with coef_ and intercept_.
 
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor, GammaRegressor,
-    TweedieRegressor or LinearRegression
-    (squared and Huber loss). Raises SpecificationError if pandas, whose frames name the columns, is not installed.
+    TweedieRegressor or LinearRegression (squared and Huber loss).
+
+    Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
     try:
         import pandas as pd
@@ -69,17 +70,17 @@ def pipeline_of(result: Result) -> Any:
 
 
 def _in_one_table(job: Job, column: str) -> list[str]:
-    """Return the columns of one frame of all parties that a column is made of."""
+    """Return the columns, in one frame of all parties, from which a column of the job is made."""
     names = job.table_names[job.partition.owner(column)]
     return [names[source] for source in job.schema.sources(column)]
 
 
 def _example(job: Job, pd: Any) -> Any:
-    """Return a frame with records that are made from the declarations, so that fitting on it learns nothing."""
+    """Return a frame of records made from the declarations alone, so that fitting on it reads no data."""
     record: dict[str, Any] = {}
     for column in job.partition.features:
         record |= example_of(job.schema[column], _in_one_table(job, column), pd)
-    return pd.DataFrame([record, record])  # SplineTransformer wants two
+    return pd.DataFrame([record, record])  # SplineTransformer needs two records
 
 
 def _unfitted(loss: Loss) -> Any:

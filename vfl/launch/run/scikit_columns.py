@@ -1,4 +1,4 @@
-"""Columns of numbers, truth values and categories as scikit-learn's transformers."""
+"""scikit-learn transformers for columns of numbers, truth values and categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def function_step(function: Any, **arguments: Any) -> Any:
 
 
 def cells_step(forms: Mapping[Any, Any], pd: Any) -> list[Any]:
-    """Return transformers that strip text and replace the spellings of a cell by the declared cell; NaN where it is missing."""
+    """Return transformers that strip text and replace each spelling of a cell by the declared cell; NaN if missing."""
     frame = pd.DataFrame
     own = {form: cell for form, cell in forms.items() if type(form) is not type(cell) or form != cell}
     return [
@@ -34,7 +34,7 @@ def cells_step(forms: Mapping[Any, Any], pd: Any) -> list[Any]:
 
 
 def spellings(categories: Sequence[Category]) -> dict[Any, Any]:
-    """Return {cell: category} for the cells that a party takes for a category (parties.storage.cells.lookup).
+    """Return {cell: category} for all cells that a party reads as a category (parties.storage.cells.lookup).
 
     pandas reads whole numbers with gaps as floats, codes as integers, and TRUE as a truth value.
     """

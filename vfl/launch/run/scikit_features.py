@@ -1,6 +1,6 @@
-"""Features of a job (vfl.features) as scikit-learn's own transformers, for a Pipeline that needs no vfl.
+"""scikit-learn transformers for the features of a job (vfl.features), for a Pipeline that needs no vfl.
 
-Functions are those of NumPy, pandas, scikit-learn and the standard library, so that the Pipeline can be pickled anywhere.
+They call only functions of NumPy, pandas, scikit-learn and the standard library, so the Pipeline can be unpickled anywhere.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _NUMBER_OF_DAY = {"weekday": "dt.day_of_week", "yearday": "dt.day_of_year"}
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """steps : of a ColumnTransformer. names : of the coordinates that they make, in order."""
+    """Transformers of a feature. steps : steps of a ColumnTransformer. names : the coordinates that they make, in order."""
 
     steps: list[tuple[str, Any, Any]]
     names: list[str]
 
 
 def _series_step(function: Any, **arguments: Any) -> Any:
-    """Return a transformer of one column, which names no columns."""
+    """Return a transformer of one column, without names for its output."""
     from sklearn.preprocessing import FunctionTransformer
 
     return FunctionTransformer(function, kw_args=arguments or None)
 
 
 def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: Any) -> Made:
-    """Return the transformers of a feature, its indicator of missing cells included; SpecificationError if there are none."""
+    """Return the transformers of a feature, with its missing indicator; SpecificationError if scikit-learn has none."""
     from sklearn.pipeline import make_pipeline
 
     frame = pd.DataFrame
@@ -96,7 +96,7 @@ def _of_number(declared: Feature, pd: Any) -> list[Any]:
 
     frame = pd.DataFrame
     if isinstance(declared, Binned):
-        # A missing cell is sorted behind infinity, so that it gets a code of its own, which the encoder ignores.
+        # A missing cell sorts after infinity and gets its own code, which the encoder ignores.
         codes = np.arange(len(declared.edges) + 1)
         return [
             function_step(frame.clip, lower=-LARGEST, upper=LARGEST),
@@ -143,7 +143,7 @@ def _spline(declared: Spline, pd: Any) -> list[Any]:
     steps = [function_step(pd.DataFrame.clip, lower=declared.knots[0], upper=declared.knots[-1])]
     if declared.missing is None or declared.fill is not None:
         return [*steps, function_step(pd.DataFrame.to_numpy), basis]
-    # Missing cells are taken for the first knot; the product with a column of 0 for them then leaves nothing.
+    # Missing cells are set to the first knot; the product with a column that is 0 for them is then 0.
     from sklearn.compose import ColumnTransformer
     from sklearn.preprocessing import PolynomialFeatures
 
@@ -159,7 +159,7 @@ def _spline(declared: Spline, pd: Any) -> list[Any]:
 
 
 def _pairs(count: int) -> dict[tuple[int, int], int]:
-    """Return the position of each product of two columns among the output of PolynomialFeatures."""
+    """Return the position of each product of two columns in the output of PolynomialFeatures."""
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     return {pair: count + k for k, pair in enumerate(pairs)}
 

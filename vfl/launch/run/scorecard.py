@@ -1,4 +1,4 @@
-"""Scorecard of a logistic model of categories: points per category, whose sum is the score. Computed from the model alone."""
+"""Scorecard of a logistic model of categories: a record's score is the sum of the points of its categories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points of a record whose `column` is in `category`. party : owner of the column.
+    """Points of the records whose `column` is in `category`. party : owner of the column.
 
     weight, value : the category's weight of evidence and the column's information value (vfl.woe); None if they were not
         released, or if noise dominates them.

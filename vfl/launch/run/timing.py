@@ -1,7 +1,7 @@
-"""Duration of each round, in a file of its own because times depend on the data a little.
+"""Duration of each round, in a separate file because times depend on the data a little.
 
-The log of a run holds released values only and may be shared like the model. This file must not be shared, as its first line
-says.
+The log of a run holds released values only and may be shared like the model. This file must not be shared; its first line
+says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER = "round,kind,parties,seconds"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One round. parties : those that answered, joined by '+'. seconds : from the charge to the last reply."""
+    """Duration of a round. parties : the parties that answered, joined by '+'. seconds : from the charge to the last reply."""
 
     round: int
     kind: str

@@ -1,7 +1,7 @@
-"""A finished run for experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
+"""Export of a finished run to experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
 
-Only public facts and released values leave: declarations of the job, the certificate's statement, and measures that were
-released with noise and charged. Un-noised diagnostics stay behind, and so do durations and the places of the data.
+The export holds only public facts and released values: declarations of the job, the certificate's statement, and measures that
+were released with noise and charged. It omits un-noised diagnostics, durations and the places of the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNCHARGED = ("diagnostics",)
 """Findings that are neither noised nor charged."""
 LONGEST = 500
-"""Characters of a parameter or a tag; trackers refuse longer ones."""
+"""Largest number of characters of a parameter or a tag; trackers refuse longer ones."""
 ANSWER_SECONDS = 10.0
 """Limit for a tracking server to answer a connection."""
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
@@ -113,14 +113,14 @@ def log_to_mlflow(
 ) -> str:
     """Log a run to MLflow as a finished run of an experiment, with its certificate as an artifact; return MLflow's run id.
 
-    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so it costs no privacy. Whoever can
-    read the tracking server then sees what the certificate and the findings state. Neither data nor coefficients are logged.
-    MLflow itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
+    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so it costs no privacy. Readers of
+    the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow itself
+    may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
 
-    uri : tracking server or store; None takes MLflow's own default. experiment : made if it is not there.
-    run_name : None takes the job's name.
+    uri : tracking server or store; None takes MLflow's own default. experiment : its name; it is created if missing.
+    run_name : name of the MLflow run; None takes the job's name.
 
-    Raises SpecificationError if MLflow is not installed, OutputError if it refuses, or if the certificate does not hold.
+    Raises SpecificationError if MLflow is not installed, OutputError if MLflow refuses, or if the certificate does not hold.
     """
     found = tracked(result)
     client_of, refusals = _mlflow()

@@ -1,4 +1,4 @@
-"""Verification of a run's folder: certificate, model, job, log and ledger are compared with one another."""
+"""Verification of a run's folder: comparison of certificate, model, job, log and ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 UNITS = 1e-9
-"""Relative difference allowed to the intercept: another machine adds its summands in another order."""
+"""Allowed relative difference of the intercept: machines may add its summands in different orders."""
 
 
 def verify_run(
@@ -41,13 +41,13 @@ def verify_run(
 ) -> Report:
     """Return all findings on the certificate of a run; `Report.ok` is true if the certificate holds.
 
-    run : folder of a run, or the file of a certificate. Statements of a lone certificate about the model, the job and the log
-        are not checked.
+    run : folder of a run, or the file of a certificate. For a certificate alone, its statements about the model, the job and
+        the log are not checked.
     ledger : the ledger that the run was charged to; None takes the run's own ledger if its folder has one.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
-    federation : path of the federation file in whose federation the run has to be made; None compares none.
+    federation : path of the file of the federation in which the run must have been made; None skips this check.
 
-    Raises OutputError for files that cannot be read, SpecificationError for a `key` that is none.
+    Raises OutputError for files that cannot be read, SpecificationError for a malformed `key`.
     """
     run = Path(run)
     read = None if federation is None else read_federation(federation)
@@ -81,7 +81,7 @@ def verify_run(
 
 
 def _filed(run: Path) -> str | None:
-    """Return the SHA-256 of the job as the run's folder spells it, without the defaults of this version."""
+    """Return the SHA-256 of the job as written in the run's folder, without the defaults of this version."""
     try:
         return digest_of(parse_toml(read_bytes(run / jobfile.NAME, LARGEST_TOML, follow=False)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -89,7 +89,7 @@ def _filed(run: Path) -> str | None:
 
 
 def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Plan | None, Check | None]:
-    """Return the plan of the run's job, or the failed check if the job is another one or cannot be planned."""
+    """Return the plan of the run's job, or the failed check if the job was changed or cannot be planned."""
     if filed is None and job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:
@@ -110,7 +110,7 @@ def _log(run: Path, job: Job, filed: str | None) -> tuple[tuple[Released, ...], 
 
 
 def _moments(result: Result, plan: Plan | None) -> Check | None:
-    """Compare the moments beside the model with those that the certificate names; None if neither has any."""
+    """Compare the moments saved with the model with those in the certificate; None if neither has any."""
     stated = result.certificate.moments_digest
     if not result.moments or (plan is None and stated):
         return None
@@ -120,7 +120,7 @@ def _moments(result: Result, plan: Plan | None) -> Check | None:
 
 
 def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -> Check:
-    """Compare the histogram of the labels beside the model with the run's log, since no certificate names it."""
+    """Compare the histogram of the labels saved with the model with the run's log, since certificates do not state it."""
     try:
         counts = counts_among(plan, released) if plan is not None and released else None
     except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError):  # an altered log may hold anything
@@ -132,7 +132,7 @@ def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -
 
 
 def _units(result: Result, model: dict[str, Any]) -> Check:
-    """Compare the coefficients in original units with the numbers that the certificate names."""
+    """Compare the coefficients in original units with the certified coefficients."""
     said = "the coefficients in original units are {}those of the certified model"
     try:
         own = result.document()

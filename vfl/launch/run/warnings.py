@@ -27,9 +27,9 @@ class PrivacyWarning(UserWarning):
 
 
 class RunningTotal:
-    """Upper bound on ε of all private runs so far, for a record that is in the data of all of them. Thread-safe.
+    """Upper bound on the ε of all private runs so far, for a record that all of them use. Thread-safe.
 
-    The process cannot know which runs share records, so every run counts: fits, and bounds that are released. The μ² of all
+    The process cannot know which runs share records, so it counts every run: fits and releases of bounds. The μ² of all
     planned releases add up (Smith & Thakurta 2022, arXiv 2210.17520), exactly for Gaussian releases and as an upper bound for
     others (vfl.privacy.ledger.composition). Unfinished runs count in full.
     """
@@ -66,7 +66,7 @@ of_this_process = RunningTotal()
 def count_run(job: Job, *events: object) -> None:
     """Add the plans of a starting run to this process's total, unless a ledger counts it or its noise is seeded.
 
-    events : those that are not plans are ignored.
+    events : events of the run, of which only plans count.
     """
     plans = [event for event in events if isinstance(event, Plan)]
     if plans:

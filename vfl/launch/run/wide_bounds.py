@@ -1,4 +1,4 @@
-"""Declared bounds that are far wider than released values show: post-processing, so it costs no privacy."""
+"""Detection of declared bounds that are far too wide, from released values: post-processing, which costs no privacy."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WIDE = 20.0
-"""Width of bounds, in released spreads, from which they are called wide. Uniform values have 3.5, normal ones about 8."""
+"""Smallest width of wide bounds, in released standard deviations. Uniform values need 3.5, normal values about 8."""
 NARROW = 0.125
-"""Part of the declared range of a label up to which a range that holds most labels is called narrow. The declared range is then
-at least 31 spreads wide for normal labels, and 26 for uniform ones."""
+"""Largest share of a label's declared range that is called narrow if it contains most labels. The declared range is then at
+least 31 standard deviations wide for normal labels, and 26 for uniform labels."""
 
 AT_END = 0.05
-"""Distance of a released mean from the end of its bounds, in half their width and with its noise added, up to which most
-values are said to lie at the end."""
+"""Largest distance of a released mean, noise included, from an end of its bounds at which most values are said to lie at that
+end; in units of half the bounds' width."""
 FAR = 50.0
-"""Width of bounds, in mean distances of the labels from their median, from which they are called wide. Uniform labels have 4,
-normal ones about 10, and labels of which one in twenty is not 0 about 20 to 40."""
+"""Smallest width of wide bounds, in mean distances of the labels from their median. Uniform labels need 4, normal labels about
+10, and labels of which one in twenty is not 0 about 20 to 40."""
 
 
 def wide_bounds(result: Result) -> tuple[str, ...]:
-    """Return a sentence for every numeric column, and for a label, whose bounds are far wider than released values show.
+    """Return a sentence for each numeric column or label whose bounds are far too wide, or exclude most values.
 
-    Bounds that most values lie outside of are named too.
-
-    Post-processing of values that the run released anyway. Their noise counts against a sentence.
+    It uses only values that the run released. A sentence appears only if noise does not explain them.
     """
     plan = make_plan(result.job, result.certificate.n_records)
     return (*_of_columns(result, plan), *_of_label(result, plan))
@@ -54,8 +52,8 @@ def _trusted(result: Result, plan: Plan) -> bool:
 def _deviations(result: Result, plan: Plan) -> Vector | None:
     """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
 
-    The deviations follow from the moments that training released anyway. None without moments, or with moments that the
-    certificate does not name.
+    They are computed from the moments that training released. None without moments, or with moments that the certificate does
+    not name.
     """
     if not _trusted(result, plan):
         return None
@@ -64,9 +62,9 @@ def _deviations(result: Result, plan: Plan) -> Vector | None:
 
 
 def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
-    """Return a sentence for every numeric column whose bounds are WIDE times as wide as its spread, or hold few of its values.
+    """Return a sentence for each numeric column whose bounds are WIDE standard deviations wide, or exclude most values.
 
-    Values outside of the bounds are clamped, so a released mean at an end says that most values are there or beyond it.
+    Values outside the bounds are clamped, so a released mean at an end says that most values are at that end or beyond it.
     """
     job, layout = result.job, plan.problem.layout
     deviations = _deviations(result, plan)
@@ -103,7 +101,7 @@ def _of_columns(result: Result, plan: Plan) -> tuple[str, ...]:
 
 
 def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
-    """Return a sentence if the bounds of a label that is a number are far wider than released values show."""
+    """Return a sentence if the bounds of a numeric label are far wider than its released values."""
     problem = plan.problem
     if problem.loss.start != MEAN or not math.isfinite(problem.label_range):
         return ()
@@ -116,7 +114,7 @@ def _of_label(result: Result, plan: Plan) -> tuple[str, ...]:
 
 
 def _by_counts(result: Result, plan: Plan) -> str:
-    """Return how wide the bounds are by the released histogram of the labels, of which a part of the bins holds most; or ''."""
+    """Return a sentence if few bins of the released histogram contain most labels, else ''."""
     given = (*((result.moments,) if result.moments else ()), *(() if result.labels is None else ((result.labels,),)))
     found = counts_among(plan, given)
     if found is None:
@@ -133,7 +131,7 @@ def _by_counts(result: Result, plan: Plan) -> str:
 
 
 def _by_errors(result: Result, plan: Plan) -> str:
-    """Return how wide the bounds are by the errors on a hold-out and the model; or ''.
+    """Return a sentence if the bounds are wide compared with the errors on a hold-out and the spread of the margins, else ''.
 
     A label differs from a constant by its error and by the margin's distance from that constant. So the labels' mean distance
     from their median is at most the mean absolute error plus Σ_j abs(w_j)·d_j, where d_j is the standard deviation of column j,

@@ -34,13 +34,13 @@ GIVEN_UP = (
 
 
 FIRST = 2
-"""Queries whose releases are kept: moments of the columns, and the histogram of the labels."""
+"""Number of first queries whose releases are kept: moments of the columns, and the histogram of the labels."""
 
 
 def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
-    """Return the histogram of the labels among the first releases of a run; None if the run released none. Post-processing.
+    """Return the histogram of the labels from the first releases of a run; None if the run released none. Post-processing.
 
-    It is a triple: the statistic, the noisy counts (BINS,), and the standard deviation of their noise.
+    The result is (statistic, noisy counts (BINS,), standard deviation of their noise).
     """
     if not plan.problem.loss.quadratic or plan.solver.sealed or not getattr(plan.solver, "label_share", None):
         return None
@@ -55,7 +55,7 @@ def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts,
 
 
 class Witness:
-    """Counts the releases that one process of a run makes, and issues the certificate at its end.
+    """Recorder of the releases of one process of a run, which issues the certificate at the end.
 
     budget : account that the run charges. log : releases of earlier processes of the run.
     federation : `Federation.stated` of the federation of organisations; None for a run of one operator.
