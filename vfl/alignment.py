@@ -18,7 +18,7 @@ REVEALS: Mapping[str, str] = {
     "coordinator": "the size of every set and of every intersection of some of them, which positions of the blinded and "
     "sorted sets are joined; never an id",
 }
-"""Revealed by alignment alone. n is public: the privacy guarantee is conditioned on it and on membership."""
+"""Facts that the alignment alone reveals. n is public: the privacy guarantee is conditioned on it and on membership."""
 
 MOST_IDS = 1 << 28
 """Largest number of ids of one party: 8 GiB of points."""
@@ -43,12 +43,12 @@ def alignment_name(salt: bytes) -> str:
 class Keeping:
     """Public rules by which a party keeps its index on its own disk.
 
-    folder : named by the job's environment; None is the folder of the party's own user.
+    folder : folder from the job's environment; None is the default folder of the party's user.
     run : id of the run that may be resumed; None for a run that keeps nothing.
-    resumed : an earlier process of that run may have left its index.
-    later : keep the index for later runs of the job on the same files; replace an index that was made of other content.
-    again : ignore the index of an earlier alignment.
-    last : remove the run's index once it has been read.
+    resumed : True if an earlier process of that run may have left its index.
+    later : True to keep the index for later runs of the job on the same files, and to replace an index of other content.
+    again : True to ignore the index of an earlier alignment.
+    last : True to remove the run's index once it has been read.
     """
 
     folder: str | None = None
@@ -63,7 +63,7 @@ class Keeping:
 class Indexed:
     """Description of a party's index.
 
-    alignment : name of the alignment that made it. hash : of the aligned ids in their order, under its salt.
+    alignment : name of the alignment that made it. hash : hash of the aligned ids in their order, under the alignment's salt.
     """
 
     alignment: str
@@ -75,7 +75,7 @@ class Indexed:
 class IdsGreeting:
     """Description of a party's ids before an alignment.
 
-    version : of its code. kind : type of its ids for comparisons.
+    version : version of the party's code. kind : type of its ids for comparisons.
     pending : name of an interrupted alignment of these ids that can continue. kept : the index that it already has.
     """
 
@@ -88,7 +88,7 @@ class IdsGreeting:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """Progress of an alignment: multiplications done, out of those of all its parties."""
+    """Progress of an alignment: multiplications done, out of the total of all parties."""
 
     done: int
     total: int

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 """A member's name is a host name's label, because TLS compares it with the certificate's DNS name."""
 LARGEST = 1 << 14
-"""Bytes. A longer text is not a participant's certificate, and is not parsed."""
+"""Largest size of a certificate in bytes. A longer text is not parsed."""
 EARLY = dt.timedelta(hours=1)
-"""A certificate is valid from this long before its creation, for participants whose clocks are slow."""
+"""Time before its creation from which a certificate is valid, for participants whose clocks are slow."""
 LONGEST_DAYS = 3653
 
 
@@ -52,7 +52,7 @@ def check_name(name: str, what: str = "a participant") -> None:
 
 
 def new_certificate(name: str, key: EllipticCurvePrivateKey, days: int) -> bytes:
-    """Return a self-signed certificate for `name` as PEM, valid for so many days, for both ends of a connection."""
+    """Return a self-signed certificate for `name` as PEM, valid for `days` days, for both ends of a connection."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -101,7 +101,7 @@ def _usage() -> x509.KeyUsage:
 def read_certificate(pem: bytes | str, where: str) -> Read:
     """Return a participant's certificate, checked: its name, key, dates, and that it certifies nobody else.
 
-    where : names the certificate in errors, for instance "the certificate 'bank.pem'".
+    where : name of the certificate in errors, for instance "the certificate 'bank.pem'".
     Raises SpecificationError.
     """
     from cryptography import x509

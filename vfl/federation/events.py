@@ -81,8 +81,8 @@ class Released:
     """Cost of a run so far; at most one per second.
 
     releases : sums to which this party added noise; a pass over disjoint blocks is several sums and one charge.
-    epsilon : of them at the job's δ; None without privacy. reserved : ε that the owner's book set aside for the run; None
-    without a book.
+    epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book reserved for the run;
+    None without a book.
     """
 
     run: str
@@ -95,8 +95,8 @@ class Released:
 class Ended:
     """A request is done.
 
-    why : '' if it was completed, else a sentence. releases, epsilon : as in Released. records : that were used; None if
-    unknown. left : ε that the owner's book has left; None without a book.
+    why : '' if it was completed, else a sentence. releases, epsilon : as in Released. records : number of records used; None
+    if unknown. left : ε left in the owner's book; None without a book.
     """
 
     run: str

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LARGEST = 1 << 22
-"""Bytes. A longer file is not read."""
+"""Largest size of a federation file in bytes. A longer file is not read."""
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -42,7 +42,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A participant as a federation file names it. `fingerprint` is the SHA-256 of the certificate's DER form, in hex."""
+    """A participant in a federation file. `fingerprint` is the SHA-256 of the certificate's DER form, in hex."""
 
     name: str
     certificate_pem: bytes = field(repr=False)
@@ -77,7 +77,7 @@ class Federation:
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
     def stated(self, dealer: str = "") -> dict[str, str]:
-        """Return name and digest for a certificate, with the organisation that deals for a run on shares.
+        """Return the federation's name and digest for a run's certificate, and the dealer's name for a run on shares.
 
         dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' for other runs.
         """
@@ -169,7 +169,8 @@ def write_federation(
     coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
     {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
 
-    Raises SpecificationError for what `read_federation` would refuse; OutputError if the file exists or cannot be written.
+    Raises SpecificationError for content that `read_federation` would refuse; OutputError if the file exists or cannot be
+    written.
     """
     import tomli_w
 

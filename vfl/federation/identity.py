@@ -44,8 +44,8 @@ class Identity:
 def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int = DAYS) -> Identity:
     """Make a key and a self-signed certificate: NAME.key, which stays here, and NAME.pem, which the others need.
 
-    name : of a party as in jobs, or of the coordinator. folder : in which both files are made. days : until the certificate
-    expires.
+    name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the
+    certificate expires.
 
     Never replaces a file. Raises SpecificationError for a name that cannot stand in a certificate; OutputError if a file
     exists or cannot be written.
@@ -65,7 +65,7 @@ def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int =
     try:
         _write(public, certificate, 0o644)
     except OutputError:
-        private.unlink()  # a key without its certificate is of no use
+        private.unlink()  # a key without its certificate is useless
         raise
     return load_identity(private)
 

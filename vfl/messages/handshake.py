@@ -16,8 +16,8 @@ class Greeting:
 
     version : version of the code that it runs.
     n_records : number of its records; the guarantee is conditional on it.
-    keeps_book : True if its owner keeps a release log, which has to hear of the run.
-    alignment : hash of its records' ids in their order, the same for all parties; '' when none was aligned.
+    keeps_book : True if its owner keeps a release log, which needs notices of the run.
+    alignment : hash of its records' ids in their order, the same for all parties; '' without an alignment.
     """
 
     version: str

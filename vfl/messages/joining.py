@@ -1,4 +1,4 @@
-"""Calls between a coordinator and a party of another organisation, and their answers, beside queries and notices.
+"""Calls between a coordinator and a party of another organisation, and their answers, except for queries and notices.
 
 Every call of a run follows an Offer that the party's owner has agreed to. No call names a path or an address.
 """
@@ -22,10 +22,10 @@ class Offer:
 
     purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a
     prediction the party's part of the model (parties.prediction.ModelPart).
-    digest : of the job or the part, which the party recomputes. parties : all that take part.
+    digest : digest of the job or the part, which the party recomputes. parties : all participating parties.
     source : the owner's name of its source; '' is the one without a name.
     keeps : name under which the aligned rows are kept, for a run that may be resumed; '' keeps none.
-    resumed, later, last, again : of vfl.alignment.Keeping.
+    resumed, later, last, again : as in vfl.alignment.Keeping.
     """
 
     purpose: str
@@ -43,7 +43,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answer of a call that returns nothing."""
+    """Answer to a call without a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Call that is answered at once, with as many bytes as it asks for; touches no data.
+    """Call that is answered at once, with the requested number of bytes; touches no data.
 
-    seconds : the caller's clock. size : bytes of the vector that comes back.
+    seconds : the caller's clock. size : size of the returned vector in bytes.
     """
 
     seconds: float
@@ -92,9 +92,9 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """A party's key of one run for what other parties send it through the coordinator, signed by its identity.
+    """A party's key in one run to seal vectors for it that pass through the coordinator, signed by its identity.
 
-    key : X25519, 32 bytes. signature : of vfl.security.sealing.
+    key : X25519, 32 bytes. signature : as in vfl.security.sealing.
     """
 
     key: bytes
@@ -120,7 +120,7 @@ class MakeSalt:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Short texts, each sealed by one party for another, which alone can read it."""
+    """Short texts, each sealed by one party so that only one other party can read it."""
 
     texts: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -169,7 +169,7 @@ class Conclude:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Answer to the offer of a prediction. ids : whether the new records have an id column."""
+    """Answer to the offer of a prediction. ids : True if the new records have an id column."""
 
     ids: bool
 
@@ -209,7 +209,7 @@ class AddUp:
 class Measure:
     """Call for one sum over the added margins and the labels, without noise; answered by Done and the sum.
 
-    Only the offer of an evaluation, which the label party's policy has allowed, is followed by it.
+    It only follows the offer of an evaluation that the label party's policy has allowed.
     """
 
     statistic: Statistic

@@ -34,7 +34,7 @@ GROUP = "vfl.kinds"
 """Entry points that register the kinds of other packages: each names a function without arguments."""
 
 SMALL = frozenset({"loss", "penalty", "clip", "weighting", "event", "batch"})
-"""Families of few and small objects, whose plain forms are kept: a run sends the same ones in every message."""
+"""Families of few, small objects, whose plain forms are cached: a run sends the same objects in every message."""
 
 
 class Parameter(NamedTuple):
@@ -205,8 +205,8 @@ def family(name: str, table: dict[str, type]) -> None:
 def register(family: str, name: str, cls: type, **parameters: Parameter) -> None:
     """Register a frozen dataclass as the kind `name` of a family, on this side.
 
-    parameters : for fields whose annotation does not tell: {field: parameter}. float, int, bool, str, Vector, Loss, Penalty
-        and Clip do.
+    parameters : {field: parameter}, for fields whose parameter does not follow from their annotation. It follows from float,
+        int, bool, str, Vector, Loss, Penalty and Clip.
 
     Raises PrivacyError for a name that is taken by another class, and for a field without a plain form.
     """
@@ -342,5 +342,5 @@ _encoded_small = lru_cache(maxsize=1024)(_encoded)
 
 @lru_cache(maxsize=1024)
 def _decoded_small(family: str, plain: tuple[Any, ...], _text: str) -> Any:
-    """Return what `_decoded` does. _text : repr of the plain form, which tells 1 from 1.0 and True; == does not."""
+    """Cache the result of `_decoded`. _text : repr of the plain form, which tells 1 from 1.0 and True, unlike ==."""
     return _decoded(family, plain)

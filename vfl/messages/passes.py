@@ -1,4 +1,4 @@
-"""The record cap: a pass over disjoint blocks is one release, which one charge pays for."""
+"""The record cap, under which a pass over disjoint blocks is one release with one charge."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class RecordCap:
 
     cap : C.
     rows : {party: (all its columns, their centres, their scales)}, which make up its part of z_i.
-    prices : ((event, count), ...), the events that charges have one after the other; the last one stands for all later
-        charges. Their Δ/σ never falls.
+    prices : ((event, count), ...), events of successive charges; the last one applies to all later charges. Their Δ/σ never
+        falls.
     paid : the charge that pays for this query; the executor fills it in. A query whose releases carry noise has either
         `prices`, at which they will be charged, or `paid`. Messages to parties hold no prices.
     """
@@ -58,7 +58,7 @@ class RecordCap:
             raise PrivacyError(f"a record cap must be positive, not {self.cap!r}")
 
     def require_charge(self, events: Iterable[Event | None], *, later: bool) -> None:
-        """Raise PrivacyError for a query with noise that no charge pays for. later : a charge at `prices` is to follow."""
+        """Raise PrivacyError for a noisy query that no charge pays for. later : True if a charge at `prices` will follow."""
         carried = {event is not None for event in events}
         if len(carried) > 1:
             raise PrivacyError("a query of a pass carries noise in all of its releases, or in none")

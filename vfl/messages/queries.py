@@ -110,7 +110,7 @@ class Tally(Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unnoised(Tally):
-    """A tally without noise, which nothing admits but a job that asks for it; its certificate says so."""
+    """Tally without noise, admitted only in a job that asks for it; the job's certificate says so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ class Reweigh(Weighted):
         return self.fold
 
     def shares(self) -> Mapping[str, Query]:
-        """Return nothing: margins do it by themselves."""
+        """Return {}: only the margins change, and no party is asked."""
         return {}
 
 
@@ -133,8 +133,8 @@ class Reweigh(Weighted):
 class Moments(Query):
     """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
 
-    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, and where the party is one of
-    `uncentred`, it releases (m,): the second alone.
+    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, or for a party in `uncentred`, it
+    releases (m,): the second sum alone.
 
     reach : {party: (m,) B_j ≥ |x_ij|}; None asks for exact sums of x_ij and x_ij² as they are (event must be None).
     event : its sensitivity is `moments_sensitivity` of all columns together.
@@ -174,7 +174,7 @@ class Ranges(Query):
 
     Each share releases (m·cells,): vfl.privacy.magnitudes.histogram of each of its columns, one after the other.
 
-    columns : {party: positions of the columns}. cells : of one histogram.
+    columns : {party: positions of the columns}. cells : number of cells of one histogram.
     event : its sensitivity is that of all columns together.
     part : number of the party's noise stream.
     """
@@ -208,8 +208,8 @@ class Backward(Weighted):
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
     capped : as in `Descend`, and paid if there is noise: the executor makes such queries of the steps of a visit.
-    fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0. Or which
-        piece of a larger release it is.
+    fold : disjoint public batch of the query, for which margins set all other records' weights to 0; or the piece of a
+        larger release.
     """
 
     blocks: tuple[Block, ...]
@@ -231,7 +231,7 @@ class Backward(Weighted):
         return self.fold
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector a block."""
+        """One vector per block."""
         return tuple(block.size for block in self.blocks)
 
     def shares(self) -> Mapping[str, Query]:
@@ -251,7 +251,7 @@ class Backward(Weighted):
         }
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event. Of a pass over batches one such event pays for all (coordinator.charging.folds)."""
+        """Return the one joint event. In a pass over batches, one such event pays for all (coordinator.charging.folds)."""
         return (self.event,)
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
@@ -263,7 +263,7 @@ class Backward(Weighted):
 class Forward(Query):
     """X_k w_k of each addressed party; nothing is released.
 
-    shifts : {party: what is added to every record}, −c·w where columns are centred at c; with K margins per record (K,).
+    shifts : {party: number added to every record}, −c·w for columns centred at c; (K,) with K margins per record.
     side : the part of the records. Xw of held-out ones is kept apart: only a Tally of that part sees it.
     """
 
@@ -293,8 +293,8 @@ class Forward(Query):
 class Step:
     """One block release and the update that follows from it.
 
-    centre : (s,) public means that are taken off the columns, both in the gradient and in X_S Δ.
-    scale : (s,) what multiplies r_i x_{i,S} before clipping, 1/√M_j in the default geometry.
+    centre : (s,) public means subtracted from the columns, both in the gradient and in X_S Δ.
+    scale : (s,) factors of r_i x_{i,S} before clipping, 1/√M_j in the default geometry.
     """
 
     block: Block
@@ -387,8 +387,8 @@ class Select(Weighted):
 
     coordinates : {party: (block, its coordinates of w)}.
     centres, scales : {party: (s,)}, as in `Step`.
-    clip : of one coordinate; every coordinate of the sum is clipped by itself.
-    rules : {party: scores from (w, u), u in units of the cap}, all of one sensitivity.
+    clip : clip of one coordinate; every coordinate of the sum is clipped separately.
+    rules : {party: function from (w, u) to scores, u in units of the cap}, all of one sensitivity.
     part : number of the party's noise stream.
     """
 
@@ -401,7 +401,7 @@ class Select(Weighted):
     part: int = 0
 
     def sizes(self) -> tuple[int, ...]:
-        """One coordinate."""
+        """One released coordinate."""
         return (1,)
 
     def shares(self) -> Mapping[str, Query]:
@@ -423,7 +423,7 @@ class Select(Weighted):
         return (self.event,)
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
-        """Return the winning coordinate of w as a vector of one entry; forget everything else."""
+        """Return the winning coordinate of w as a vector of one entry; discard all other replies."""
         best = max(reply.selected for reply in replies.values() if reply.selected is not None)
         return (np.array([float(best.coordinate)]),)
 

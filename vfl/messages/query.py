@@ -70,7 +70,7 @@ class Weighting(Protocol):
     ) -> tuple[Vector, Mapping[str, Vector]]:
         """Return r, (n,), and the state that it replaces, {name: (n,)}; it changes none of its arguments.
 
-        kept : per-record state that never leaves margins, by name; empty where a party evaluates it in a sweep.
+        kept : {name: per-record state}, which never leaves margins; empty if a party evaluates the weighting in a sweep.
         """
         ...
 

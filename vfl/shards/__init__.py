@@ -1,7 +1,7 @@
-"""Row shards: n records are cut into S consecutive ranges, and one object per range is called.
+"""Row shards: n records are cut into S consecutive ranges, each served by one object.
 
 A party releases sums of whole numbers, so the sum over all shards is the same integer for every S. Per-record vectors are
-computed row by row, so a cut changes no bit of them either.
+computed row by row, so they are the same to the bit for every S, too.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Here(Group):
 class Remote(Group):
     """Group of Ray actors. This process passes vectors to other actors by reference and never reads them.
 
-    wait : function of a member's number and a reference that waits for the answer. encode : returns the plain form of an
-        argument. handles : members return small handles of their vectors instead of the vectors.
+    wait : function from (a member's number, a reference) to the answer. encode : function from an argument to its plain form.
+    handles : True if members return small handles of their vectors instead of the vectors.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Remote(Group):
         return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Wait for all answers, also after an error. Then raise the first error, if there is one."""
+        """Wait for all answers, even after an error. Then raise the first error, if there is one."""
         found, failed = [], None
         for k, answer in enumerate(answers):
             try:

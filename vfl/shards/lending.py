@@ -1,4 +1,4 @@
-"""Vectors in memory that processes of one machine share, so that visits on Ray bypass the object store.
+"""Vectors in memory shared by processes of one machine, so that visits on Ray bypass the object store.
 
 Guarantee. The memory has no name in any folder and ends with the processes that map it, so a killed run leaves nothing on
 disk or in /dev/shm. Only processes of the same user, in the same space of process ids, can open it. Borrowers map it
@@ -7,7 +7,7 @@ read-only.
     lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
     view = borrower.borrow(lent)    # no copy; None on another machine
 
-    room = lender.room(size)        # no copy: the vector is computed in the memory that is lent
+    room = lender.room(size)        # no copy: the vector is computed in the shared memory
     lent = lender.lend(np.add(a, b, out=room))
 
 A borrower copies a view, or uses it up, before it answers the lender, which then lends the next vector in the same memory. A
@@ -41,9 +41,9 @@ HEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Vector in another process: where it is, and how long.
+    """Location and length of a vector in another process.
 
-    machine : name of the lender's machine and of its space of process ids. token : of this piece of memory.
+    machine : name of the lender's machine and of its space of process ids. token : token of this piece of memory.
     kind : 'float64' or 'float32'.
     """
 
@@ -61,13 +61,13 @@ class Lent:
 
 
 def no_room(size: int) -> Vector | None:
-    """Return None, as the `Room` of a vector that is not lent."""
+    """Return None: the `Room` for vectors without shared memory."""
     del size
     return None
 
 
 def this_machine() -> str:
-    """Return a name of this machine since it was started, and of this space of process ids; '' where there is none."""
+    """Return a name of this machine's current boot and of this space of process ids; '' if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a name, not a path
@@ -76,7 +76,7 @@ def this_machine() -> str:
 
 
 class Lender:
-    """Memory of this process, through which it lends one vector at a time."""
+    """Shared memory of this process, for one vector at a time."""
 
     def __init__(self) -> None:
         self._machine = this_machine()
@@ -88,7 +88,7 @@ class Lender:
         return self._made(size, KINDS[0])
 
     def lend(self, vector: Vector) -> Lent | None:
-        """Lend the vector, copied into the memory unless it is there; None if this machine cannot share memory."""
+        """Share the vector, copied into the memory if it is elsewhere; None if this machine cannot share memory."""
         kind = vector.dtype.name
         if kind not in KINDS:
             raise TypeError(f"vectors of {kind} are not lent")
@@ -102,7 +102,7 @@ class Lender:
         return Lent(self._machine, os.getpid(), descriptor, token, vector.size, kind)
 
     def holds(self, vector: Vector) -> bool:
-        """Return True if the vector shares this memory."""
+        """Return True if the vector may lie in this memory."""
         return self._memory is not None and np.may_share_memory(vector, np.frombuffer(self._memory[1], np.uint8))
 
     def _made(self, length: int, kind: str) -> Vector | None:
@@ -146,18 +146,18 @@ class Lender:
 
 
 class Lenders:
-    """Memories for successive values of a vector, which lend the last value while earlier ones stay unchanged."""
+    """Pieces of shared memory for successive values of a vector; earlier values stay unchanged while the last is shared."""
 
     def __init__(self, number: int = 3) -> None:
         self._lenders = [Lender() for _ in range(number)]
 
     def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
-        """Return writable memory that holds none of the used vectors; None if there is none, or it cannot be shared."""
+        """Return writable memory without any used vector; None if all pieces are used or memory cannot be shared."""
         lender = self._free(tuple(used))
         return None if lender is None else lender.room(size)
 
     def lend(self, vector: Vector, used: Iterable[Vector]) -> Lent | None:
-        """Lend a vector in place if a memory holds it, else as a copy in a memory without used vectors."""
+        """Share a vector in place if it lies in shared memory, else as a copy in a piece without used vectors."""
         holder = next((lender for lender in self._lenders if lender.holds(vector)), None)
         lender = holder or self._free(tuple(used))
         return None if lender is None else lender.lend(vector)
@@ -167,7 +167,7 @@ class Lenders:
 
 
 class Borrower:
-    """Reads vectors that another process of this machine lends. It keeps the last memory of each lender mapped."""
+    """Reader of vectors that other processes of this machine share. It keeps the last memory of each lender mapped."""
 
     def __init__(self) -> None:
         self._machine = this_machine()

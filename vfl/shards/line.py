@@ -1,7 +1,7 @@
-"""Line between two processes of one machine, for many small messages of one call between Ray actors.
+"""Pair of pipes between two processes of one machine, for many small messages within one call between Ray actors.
 
-A message costs some microseconds of processor time, a call of an actor some milliseconds. Lines are pipes without a name:
-only processes of the same user, in the same space of process ids, can open one, and each end notices when the other is gone.
+A message costs some microseconds of processor time, a Ray call some milliseconds. The pipes have no name: only processes of
+the same user, in the same space of process ids, can open them. Each end notices when the other is gone.
 
     line = Line()
     answer = actor.method.remote(line.address)      # there: with answering(address) as line: ...
@@ -29,12 +29,12 @@ WAIT_SECONDS = 0.1
 
 
 class Ended(Exception):
-    """The other end of the line is gone."""
+    """The process at the other end of the pipes is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Descriptors for the other process: where it reads and where it writes. process : holds them until they are opened."""
+    """Descriptors that the other process reads and writes. process : holds them until they are opened."""
 
     process: int
     reads: int
@@ -42,21 +42,21 @@ class Address:
 
 
 class End:
-    """One end of a line. Messages are pickled, as those of Ray calls are: each process trusts the other as it trusts Ray."""
+    """One end of the pipes. Messages are pickled as in Ray calls: each process trusts the other as it trusts Ray."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
 
     def send(self, message: Any) -> None:
-        """Send a message; Ended if nobody can read it."""
+        """Send a message; raise Ended if the other end is gone."""
         self.write(pickle.dumps(message, protocol=5))
 
     def receive(self) -> Any:
-        """Wait for the next message; Ended if there will be none."""
+        """Wait for the next message; raise Ended if the other end is gone."""
         return pickle.loads(self.read())  # noqa: S301 - from a process that could call this one by Ray
 
     def write(self, body: bytes) -> None:
-        """Send bytes; Ended if nobody can read them."""
+        """Send bytes; raise Ended if the other end is gone."""
         left = memoryview(SIZE.pack(len(body)) + body)
         try:
             while left:
@@ -92,7 +92,7 @@ class End:
 
 
 class Line(End):
-    """Line whose other end waits for the process that learns its address.
+    """First end of new pipes; another process opens the other end by its address.
 
     seconds : limit for one message to arrive; Ended after it.
     """
@@ -109,7 +109,7 @@ class Line(End):
     def first(self, ended: Callable[[], bool]) -> Any:
         """Return the first message, after which both ends notice each other's loss.
 
-        ended : True if the other process will not answer any more.
+        ended : function that returns True if the other process will not answer any more.
         """
         until = time.monotonic() + self._seconds
         while not _ready(self._reads, WAIT_SECONDS):
@@ -142,7 +142,7 @@ def _ready(descriptor: int, seconds: float, event: int = select.POLLIN) -> bool:
 
 @contextlib.contextmanager
 def answering(address: Address) -> Iterator[End]:
-    """Open the other end of a line; it is closed on exit. OSError if this process cannot open it."""
+    """Open the other end of the pipes; close it on exit. OSError if this process cannot open it."""
     folder = f"/proc/{address.process}/fd"
     reads = os.open(f"{folder}/{address.reads}", os.O_RDONLY | os.O_CLOEXEC)
     try:

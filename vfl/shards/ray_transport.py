@@ -30,11 +30,11 @@ class Reader:
         self._borrower = Borrower()
 
     def reads(self, probe: Lent | None) -> bool:
-        """Return True if this process can read memory that the sender of the probe lends."""
+        """Return True if this process can read shared memory of the probe's sender."""
         return probe is not None and self._borrower.borrow(probe) is not None
 
     def read(self, given: Vector | Lent | Stored | None) -> Vector | None:
-        """Return the vector, read-only if it is lent or stored; None if lent memory can no longer be read."""
+        """Return the vector, read-only if it is shared or stored; None if the shared memory can no longer be read."""
         if isinstance(given, Lent):
             return self._borrower.borrow(given)
         if isinstance(given, Stored):
@@ -49,16 +49,16 @@ def stored(vector: Vector) -> Vector | Stored:
 
 
 def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -> Vector | Lent | Stored:
-    """Return the vector in a form that another actor can read: itself if it is small, else lent, or a handle of it.
+    """Return the vector if it is small, else a handle of it in shared memory or in the object store.
 
-    near : every reader is on this machine, so the vector is lent if this machine can share memory.
+    near : True if every reader is on this machine, so that shared memory is used if possible.
     """
     lent = lend(vector) if near and vector.nbytes > INLINE_BYTES else None
     return stored(vector) if lent is None else lent
 
 
 def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
-    """Return memory in which to compute a vector that `sent` then lends without a copy; None if `sent` does not lend it."""
+    """Return shared memory for computing a vector that `sent` need not copy; None if `sent` would not use shared memory."""
     return room(size) if near and 8 * size > INLINE_BYTES else None
 
 
@@ -78,7 +78,7 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
 
 
 def answered(ref: Any) -> bool:
-    """Return True if the actor has answered, or will not."""
+    """Return True if the actor has answered, or will never answer."""
     return bool(ray.wait([ref], timeout=0)[0])
 
 

@@ -1,8 +1,8 @@
-"""Calls of Ray actors that travel over a line, for processes of one machine.
+"""Calls of Ray actors over local pipes (vfl.shards.line), for processes of one machine.
 
-Only processes of one user can open a line, and each of them could call the other by Ray, too. A Ray call costs some
-milliseconds of processor time on both sides. Over a line, one Ray call (`serve`) stays open and carries all others. Errors,
-losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
+Only processes of one user can open the pipes, and each of them could call the other by Ray, too. A Ray call costs some
+milliseconds of processor time on both sides. With pipes, one Ray call (`serve`) stays open and all others use the pipes.
+Errors, losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
 
     serve(line):                                    # a Ray call of the member
         repeat: method, arguments = line.read(); line.write(method(*arguments))
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     """{name: reference to an object in the object store}, which messages carry as names."""
 
 KNOWN = 4
-"""References that both ends remember at most: of labels and limits, and the last ones before."""
+"""Largest number of references that both ends remember: those of labels and limits, and their predecessors."""
 UNFIT = (pickle.PicklingError, AttributeError, TypeError)
 """Errors of pickle for objects that Ray can send, such as functions without a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Answer that ends a line, because it has references that the caller does not know yet."""
+    """Answer that closes the pipes, because it has references that the caller does not know yet."""
 
     answer: Any
 
@@ -81,12 +81,12 @@ def written(message: Any) -> tuple[bytes, References]:
 
 
 class Serving:
-    """Base of actors whose calls may travel over a line."""
+    """Base of actors that accept calls over pipes."""
 
     def serve(self, address: Address, references: Sequence[Any] = ()) -> Carried | None:
-        """Answer the calls that arrive on a line until the caller closes it; raise the first error of a call.
+        """Answer the calls that arrive on the pipes until the caller closes them; raise the first error of a call.
 
-        references : that calls and answers may carry. The first answer with another one ends the line and is returned.
+        references : known references. The first answer with an unknown reference closes the pipes and is returned.
         """
         known = {name: reference for reference in references if (name := name_of(reference)) is not None}
         with contextlib.suppress(Ended), answering(address) as line:
@@ -101,15 +101,15 @@ class Serving:
                 if not known.keys() >= used.keys():
                     return Carried(answer)
                 line.write(body)
-                del arguments, answer, body  # they may be large, and the next call may be far
+                del arguments, answer, body  # they may be large, and the next call may come much later
         return None
 
 
 class Caller:
-    """Calls of one member over a line, which is opened for the first call and again after an error.
+    """Caller of one member over pipes, which are opened for the first call and again after an error.
 
-    member : actor. wait : waits for the answer of a Ray call, and raises its errors. lost : returns the error for a member that
-        does not answer a call within `seconds`. ended : tells if a Ray call has an answer.
+    member : actor. wait : function that waits for the answer of a Ray call, and raises its errors. lost : function that returns
+        the error for a member that exceeds `seconds`. ended : function that returns True if a Ray call has an answer.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Caller:
         self._known: References = {}
 
     def say(self, body: bytes, references: Mapping[bytes, Any]) -> None:
-        """Send a call: (method, arguments) as `written`. `hear` raises if that failed."""
+        """Send a call, (method, arguments) converted by `written`. `hear` raises the error if sending failed."""
         if self._line is None or not self._known.keys() >= references.keys():
             self._open(references)
         if self._line is not None:
@@ -146,7 +146,7 @@ class Caller:
         return carried.answer
 
     def close(self) -> None:
-        """End the line. Ray calls of the member then wait only for the call that is under way."""
+        """Close the pipes. Ray calls of the member then wait only for the current call."""
         if self._line is not None:
             self._line.close()
         self._line = None
@@ -177,9 +177,9 @@ def written_references(answer: Any) -> References:
 
 
 class Served(Remote):
-    """Group of Ray actors whose calls travel over lines while `near`, which is True if all run on this machine.
+    """Group of Ray actors. Calls use pipes while `near` is True, which means that all actors run on this machine.
 
-    An error of a call sets `near` to False: a lost member may come back elsewhere.
+    An error of a call sets `near` to False, since a lost member may restart on another machine.
 
     lost : returns the error for a member that does not answer within `seconds`. ended : as for `Caller`. members, wait, encode,
         handles : as for `Remote`.
@@ -231,7 +231,7 @@ class Served(Remote):
         return lambda begun=self._begun: _result(begun())  # type: ignore[misc]
 
     def _finish(self) -> None:
-        """Read the answers to a call that began: a line carries one call at a time."""
+        """Read the answers to the last call: the pipes carry one call at a time."""
         if self._begun is not None:
             self._begun()
         self._begun = None

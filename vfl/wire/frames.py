@@ -1,7 +1,7 @@
 """Calls and answers as frames: a head, and the bytes that it announces.
 
-Guarantee. A receiver learns all sizes from the head and compares them with the limits of its state before it takes memory for
-them. It takes no byte beyond them.
+Guarantee. A receiver learns all sizes from the head, and compares them with its current limits before it allocates memory. It
+accepts no byte beyond these sizes.
 
     sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
     receiving   parsed(way, data), Incoming(head, content, limits, held), feed(...) until complete, then plain and vectors
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 PIECE = 1 << 20
-"""Content bytes of one frame, at most; a receiver accepts 4 MiB. Small frames let both ends work at the same time."""
+"""Largest content of a sent frame in bytes; a receiver accepts 4 MiB. Small frames let both ends work at the same time."""
 LARGEST_FRAME = (1 << 22) + (1 << 16)
-"""Bytes of a frame that a receiver accepts: 4 MiB of content, and the rest of a head."""
+"""Largest frame in bytes that a receiver accepts: 4 MiB of content, and the rest of a head."""
 MOST_VECTORS = 16
 SLOWEST = 1 << 16
-"""Bytes per second of the slowest link for which a message has time."""
+"""Rate of the slowest supported link in bytes per second; the time limits of messages allow for it."""
 CONSTANTS = ("labels", "limits")
 """Vectors that a receiver keeps for later calls."""
 DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
@@ -40,14 +40,14 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 Way = TypeVar("Way", FromParty, ToParty)
 
 ALIGNMENT = 8
-"""Bytes of an entry of a vector; the content of a bytes object of Python begins at a multiple of them."""
+"""Bytes per entry of a vector; the content of a Python bytes object begins at a multiple of them."""
 
 _PIECE_FIELD, _INLINE_FIELD, _PAD_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 14, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A vector that a run sends to a party once. held : the receiver has it already."""
+    """A vector that a run sends to a party once. held : True if the receiver has it already."""
 
     vector: Any
     digest: bytes
@@ -68,12 +68,12 @@ class Limits:
 
     @property
     def most_values(self) -> int:
-        """Most values in the body."""
+        """Largest number of values in the body."""
         return MOST_VALUES + self.body // 16 if self.values is None else self.values
 
 
 def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
-    """Return the frame in the bytes without its content, and the content, which is not copied. Raises WireError."""
+    """Return the frame without its content, and a view of the content. Raises WireError."""
     frame = way()
     cut = _content(data)
     try:
@@ -157,7 +157,7 @@ def _raw(vector: Any) -> memoryview:
 
 
 def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
-    """Yield lists of parts that are PIECE bytes together; at least one list."""
+    """Yield lists of parts of PIECE bytes in total; yield at least one list."""
     piece: list[memoryview] = []
     room = PIECE
     for part in content:
@@ -176,7 +176,7 @@ def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
 def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview], aligned: int | None = None) -> bytes:
     """Return a frame whose message ends with a bytes field. The content is copied once; a generated class copies it twice.
 
-    aligned : bytes of the content after which a multiple of ALIGNMENT bytes of the frame is to end; None pads nothing.
+    aligned : position in the content to pad to a multiple of ALIGNMENT bytes within the frame; None pads nothing.
     """
     size = sum(part.nbytes for part in parts)
     ending = _key(content, 2) + varint(size) if size else b""
@@ -196,9 +196,9 @@ def _key(number: int, kind: int) -> bytes:
 class Incoming:
     """A call or an answer that is arriving.
 
-    content : bytes of it that came with the head. held : {name: (digest, vector)} of constants, which this adds to.
-    due : given the body, returns the most bytes of each vector that goes with it. The body comes first, so that a vector which
-        is not due is refused before memory is taken for it. None: the limits name the vectors that are due.
+    content : bytes of content that came with the head. held : {name: (digest, vector)}, constants; new ones are added here.
+    due : function from the body to the size limit of each of its vectors. The body comes first, so that an unexpected vector
+        is refused before memory is allocated for it. None takes the vectors from the limits.
 
     Raises WireError for a head beyond the limits.
     """
@@ -237,7 +237,7 @@ class Incoming:
         self.feed(content)
 
     def _begin_vectors(self, content: memoryview | None = None) -> None:
-        """Begin the vectors, once the body is here. content : of all of them; those that are aligned are not copied."""
+        """Begin the vectors, once the body has arrived. content : of all vectors; aligned ones are not copied."""
         announced, self._vectors = self._vectors, []
         if self._due is not None and announced:
             _check_within(announced, self._due(self.plain))
@@ -273,7 +273,7 @@ class Incoming:
 
     @property
     def plain(self) -> Plain:
-        """The body."""
+        """Plain form of the body."""
         if self._plain is None:
             self._plain = parse(self._body, self._most_values)
         return self._plain
@@ -304,7 +304,7 @@ class Incoming:
 
 
 def _check_within(announced: Iterable[Vector], most: Mapping[str, int]) -> None:
-    """Raise WireError for a vector that is not among those named, that is too large, or that comes twice."""
+    """Raise WireError for a vector that is unexpected, too large, or repeated."""
     seen: set[str] = set()
     for vector in announced:
         name = vector.name

@@ -1,9 +1,9 @@
 """Port of the coordinator: it limits connections that have not opened a stream yet, and forwards bytes to gRPC.
 
-Guarantee. However many connections come, at most `Gate.most` of them wait at a time, and PER_ADDRESS of one address, each for
-WAIT_SECONDS. A connection beyond a limit closes another one that waits: a silent one first, then the oldest. So connections
-without a key take neither the descriptors of the process nor the place of a party. A connection on which gRPC has accepted a
-stream is not closed for a new one.
+Guarantee. At most `Gate.most` connections wait at a time, at most PER_ADDRESS from one address, each for WAIT_SECONDS. A
+connection beyond a limit replaces a waiting one: a silent one first, then the oldest. So connections without a key exhaust
+neither the descriptors of the process nor the places of parties. A connection with a stream that gRPC has accepted is never
+replaced.
 
 gRPC owns the sockets that it listens on, and refuses the newest connection where it has a limit
 (grpc.max_allowed_incoming_connections): idle connections then lock the parties out. Therefore gRPC listens on a Unix socket
@@ -32,11 +32,11 @@ MOST_WAITING, PER_ADDRESS = 64, 16
 WAIT_SECONDS = 20.0
 """Seconds that a connection has from its start, or from the end of its last stream, to open a stream."""
 RESERVE = 512
-"""Descriptors left to the rest of the process; a connection takes three."""
+"""Number of descriptors reserved for the rest of the process; a connection takes three."""
 DESCRIPTORS = 4096
-"""Descriptors that the process asks for, where the system allows it."""
+"""Number of descriptors that the process requests from the system."""
 LONGEST_FOLDER = 60
-"""Characters of the folder for temporary files: the address of a Unix socket has at most 107 bytes."""
+"""Longest path of the folder for temporary files, since the address of a Unix socket has at most 107 bytes."""
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 CHUNK = 1 << 18
 CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
@@ -44,7 +44,7 @@ CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
 
 @dataclass(eq=False)
 class _Connection:
-    """A client. streams : that gRPC has accepted. since : start of the wait. spoke : it has sent bytes."""
+    """A client. streams : those that gRPC accepted. since : start of the wait. spoke : True if it has sent bytes."""
 
     address: str
     client: socket.socket
@@ -79,7 +79,7 @@ class Gate:
         self._thread = threading.Thread(target=self._run, name="vfl-gate", daemon=True)
 
     def open(self) -> None:
-        """Begin to accept. gRPC listens at `inner` already."""
+        """Begin to accept connections. gRPC must listen at `inner` already."""
         self._thread.start()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Gate:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def hold(self, peer: str) -> None:
-        """Note that gRPC has accepted a stream. peer : as gRPC names the connection."""
+        """Note that gRPC has accepted a stream. peer : gRPC's name of the connection."""
         self._count(peer, 1)
 
     def release(self, peer: str) -> None:
@@ -175,18 +175,18 @@ class Gate:
             made.spoke = True
             inner = stack.enter_context(socket.socket(socket.AF_UNIX))
             inner.setblocking(False)
-            inner.bind(str(path))  # gRPC names the connection by it
+            inner.bind(str(path))  # gRPC names the connection by this path
             stack.callback(path.unlink, missing_ok=True)
             await self._loop.sock_connect(inner, self.inner.removeprefix("unix:"))
             await self._loop.sock_sendall(inner, first)
             ways = [self._loop.create_task(self._pump(*way)) for way in ((client, inner), (inner, client))]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait(ways, timeout=CLOSING_SECONDS)  # what is on its way still arrives
+                await asyncio.wait(ways, timeout=CLOSING_SECONDS)  # let bytes in transit arrive
             finally:
                 for way in ways:
                     way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)  # both have let go of the sockets
+                await asyncio.gather(*ways, return_exceptions=True)  # wait until both release the sockets
 
     async def _pump(self, source: socket.socket, target: socket.socket) -> None:
         buffer = memoryview(bytearray(CHUNK))
@@ -202,7 +202,7 @@ class Gate:
             self._connections.pop(made.name, None)
 
     async def _end(self) -> None:
-        """Let the last bytes of gRPC, which has closed its side, arrive; then stop."""
+        """Wait for the last bytes of gRPC, which has closed its side; then stop."""
         with self._lock:
             tasks = [each.task for each in self._connections.values() if each.spoke and each.task is not None]
         if tasks:
@@ -253,7 +253,7 @@ def _nonblocking(listening: socket.socket) -> socket.socket:
 
 
 def _network(host: str) -> str:
-    """Return the address to count by: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the address whose connections are counted together: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -2,8 +2,8 @@
 
     python -m vfl.wire.generate [--check]
 
-Needs grpcio-tools. The generated code names the version of its compiler and the oldest runtime that it works with; the check
-leaves these lines out.
+Needs grpcio-tools. The check ignores the lines of the generated code that name the version of the compiler and the oldest
+supported runtime.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
 """Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
 HANDSHAKES = 3
-"""Handshakes in which the coordinator has to refuse a certificate before the party takes it for refused."""
+"""Number of handshakes with a refused certificate after which the party gives up."""
 WINDOW = 1 << 24
 """Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
 
@@ -71,7 +71,7 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
 ]
 MOST_STREAMS = 4
-"""Streams under one certificate: one in use, and those that replace it before its end is noticed."""
+"""Limit of streams per certificate: one in use, and its replacements before its end is noticed."""
 log = logging.getLogger("vfl.federation")
 _loading = threading.Lock()
 
@@ -85,7 +85,7 @@ class StreamBroken(FederationError):
 
 
 def import_grpc() -> Any:
-    """Import gRPC, quiet and with TLS 1.3 alone. Raises SpecificationError, which names the extra, where it is missing."""
+    """Import gRPC, without its log lines and with TLS 1.3 only. If it is missing, SpecificationError names the extra."""
     with _loading:
         before = {name: os.environ.get(name) for name in ("GRPC_SSL_CIPHER_SUITES", "GRPC_VERBOSITY")}
         os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHERS
@@ -111,7 +111,7 @@ def import_grpc() -> Any:
 class Peer:
     """The other end of a stream at the coordinator.
 
-    certificate : DER, as verified by TLS. version : of TLS. cancel : ends the stream at once.
+    certificate : DER, as verified by TLS. version : version of TLS. cancel : function that ends the stream at once.
     """
 
     certificate: bytes
@@ -129,7 +129,7 @@ class Peer:
 
 
 class Listener:
-    """The coordinator's end. It runs `session(frames, peer, done)` for every stream, in threads of its own.
+    """The coordinator's end. It runs `session(frames, peer, done)` for every stream, each in a separate thread.
 
     session : takes the iterator of incoming frames, the peer, and a function that registers a callback for the end of the
         stream; yields outgoing frames.
@@ -204,7 +204,7 @@ class Listener:
                 return False
             self._streams[peer.fingerprint] += 1
         self._gate.hold(context.peer())
-        if not context.add_callback(end):  # it has ended already
+        if not context.add_callback(end):  # the stream has ended already
             end()
         return True
 
@@ -233,7 +233,7 @@ class Dialled:
         self._call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(outgoing)
 
     def frames(self) -> Iterator[bytes]:
-        """Yield the frames as they come."""
+        """Yield the frames as they arrive."""
         try:
             yield from self._call
         except self._grpc.RpcError as error:
@@ -263,9 +263,9 @@ def explained(federation: Federation, identity: Identity) -> StreamBroken:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return why no stream can be opened, None if the two ends accept each other: handshakes that send nothing else.
+    """Return the reason why no stream can be opened, None if the two ends accept each other. It only makes handshakes.
 
-    A coordinator under load closes connections too, so that one closed connection is not taken for a refused certificate.
+    A coordinator under load closes connections too, so one closed connection does not count as a refused certificate.
     """
     for _ in range(HANDSHAKES - 1):
         found = _obstacle(federation, identity)
@@ -300,7 +300,7 @@ def _obstacle(federation: Federation, identity: Identity) -> StreamBroken | None
 
 @contextlib.contextmanager
 def _handshake(where: str, identity: Identity) -> Iterator[ssl.SSLSocket]:
-    """Yield a connection after a handshake in which nothing is verified, to look at the other end's certificate."""
+    """Yield a connection after a handshake without verification, to inspect the other end's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -318,7 +318,7 @@ def _handshake(where: str, identity: Identity) -> Iterator[ssl.SSLSocket]:
 
 @contextlib.contextmanager
 def _files_of(identity: Identity) -> Iterator[tuple[str, str]]:
-    """Yield paths of the certificate and the key, in memory: Python's TLS reads them from files only."""
+    """Yield paths of in-memory files with the certificate and the key, since Python's TLS reads them from files only."""
     with contextlib.ExitStack() as stack:
         paths = []
         for content in (identity.certificate_pem, identity.key_pem):

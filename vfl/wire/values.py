@@ -24,10 +24,10 @@ LARGEST_WHOLE = 512
 """Bytes of a whole number. A noisy score without noise has up to 2,200 bits."""
 
 MOST_VALUES = 1 << 16
-"""Values of a message whose receiver names no limit. A value of two bytes takes up to 70 bytes of memory."""
+"""Default limit of values in a message. A value of two bytes takes up to 70 bytes of memory."""
 
 _ITEM, _LONG_ITEM = b"\x0a", b"\x8a"
-"""First byte of the key of a value in a tuple, and that of the same key spelt longer than needed."""
+"""First byte of the key of a value in a tuple, and first byte of the same key in a longer encoding."""
 _TUPLE = 0x32
 _SMALL = range(-(1 << 63), 1 << 63)
 _DOUBLE = struct.Struct("<d").pack
@@ -35,7 +35,7 @@ _BYTES = tuple(bytes([value]) for value in range(0x80))
 
 
 class WireError(FederationError):
-    """Received bytes are no message of this protocol, or not the expected one; the session ends."""
+    """Received bytes are not a message of this protocol, or not the expected message. The session ends."""
 
 
 def serialise(plain: Plain) -> bytes:
@@ -93,7 +93,7 @@ def _require_few(data: bytes, most: int) -> None:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and the position after it. Raises IndexError at the end, and for one that is too long."""
+    """Return a varint and the position after it. Raises IndexError for a varint that is cut short or too long."""
     number = 0
     for shift in range(0, 63, 7):
         byte = data[at]
