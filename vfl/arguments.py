@@ -1,4 +1,4 @@
-"""Checks of arguments. Each raises a sentence with the remedy, instead of Python's own error."""
+"""Checks of arguments. Each raises an error with a remedy in place of Python's own error."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def require_number(argument: str, value: Any) -> None:
 
 
 def as_floats(specification: Any, *options: str) -> None:
-    """Replace numbers among the options of a frozen specification by floats, once they are checked.
+    """Check numeric options of a frozen specification and replace them by floats.
 
-    `clip=1`, `clip=1.0` and NumPy's numbers then are one specification, with one digest, and compiled loops see one type.
+    `clip=1`, `clip=1.0` and NumPy's numbers then give equal specifications with equal digests, and compiled loops see one type.
     """
     for option in options:
         value = getattr(specification, option)

@@ -1,4 +1,4 @@
-"""Declarations of columns that are read as they are: numbers, truth values, categories; and of columns that are left out."""
+"""Declarations of columns: numbers, truth values, categories, and columns that are left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDICATOR = "indicator"
 
 
 def nearest_double(value: Any) -> float:
-    """Return the float64 of a real number of any type; an infinity for one beyond the largest."""
+    """Return the float64 of a real number of any type; ±inf for a number beyond the largest float64."""
     try:
         return float(value)
     except OverflowError:
@@ -33,8 +33,8 @@ def nearest_double(value: Any) -> float:
 def canonical_category(value: object) -> str:
     """Return the text by which categories and classes are compared, a function of the value alone.
 
-    Numbers of any type are equal where their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth
-    values equal the texts 'true' and 'false'. Other text stays as it is: '01' and '1.0' differ from '1'.
+    Numbers of any type are equal if their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth values
+    equal the texts 'true' and 'false'. Other text does not change: '01' and '1.0' differ from '1'.
     """
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -45,7 +45,7 @@ def canonical_category(value: object) -> str:
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that is there twice."""
+    """Return the first name that occurs twice, or None."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -80,15 +80,15 @@ def check_missing(missing: str | None) -> None:
 
 
 def indicators(column: str, missing: str | None) -> tuple[str, ...]:
-    """Return the name of the coordinate that marks missing cells, if there is one."""
+    """Return (name of the coordinate that marks missing cells,), or () without an indicator."""
     return () if missing is None else (f"{column}=(missing)",)
 
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """A column of numbers, one coordinate.
+    """A column of numbers, which becomes one coordinate.
 
-    bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
+    bounds : (lo, hi); values outside are clamped, infinities too. None declares no bounds.
     fill : value for missing cells, within the bounds; None makes a missing cell an error at the owner.
     missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without a fill,
         a missing cell then becomes the number within the bounds that is nearest to 0.
@@ -212,7 +212,7 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A column that its party holds and the model does not use. It is not read; the job equals one that never named it."""
+    """A column that its party holds but the model does not use. It is not read; the job equals one without it."""
 
     kind: ClassVar[str] = "dropped"
 

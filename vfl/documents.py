@@ -1,10 +1,10 @@
-"""Files and texts that others wrote, read within limits.
+"""Reading of untrusted files and texts within limits.
 
-Guarantee. Reading ends, whatever the path leads to and whatever it holds: only a regular file is opened, never a pipe or a
-device, and no more than a limit is read. A value that is returned has at most DEPTH levels and no key twice, and its whole
-numbers have at most DIGITS digits.
+Guarantee. Reading ends for every path and every content: only a regular file is opened, never a pipe or a device, and no more
+than a limit is read. A returned value has at most DEPTH levels and no duplicate keys, and its whole numbers have at most DIGITS
+digits.
 
-A file that cannot be read raises OSError, whose `strerror` says why; a text that is refused raises ValueError.
+An unreadable file raises OSError, whose `strerror` gives the reason; a refused text raises ValueError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST = 1 << 30
-"""Bytes of the largest file that is read whole; of text in TOML, which takes a second per megabyte, LARGEST_TOML."""
+"""Bytes of the largest file that is read whole. LARGEST_TOML is smaller, since parsing takes a second per megabyte."""
 LARGEST_TOML = 1 << 25
 DEPTH = 64
 DIGITS = 40
@@ -63,7 +63,7 @@ def read_json(path: str | os.PathLike[str], largest: int = LARGEST, *, follow: b
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a text in JSON, UTF-8 if it is bytes."""
+    """Return the value of a JSON text; bytes are decoded as UTF-8."""
     try:
         value = json.loads(
             text if isinstance(text, str) else text.decode(), parse_int=_whole, object_pairs_hook=_without_repeats
@@ -76,11 +76,11 @@ def parse_json(text: str | bytes) -> Any:
 
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEPTH},}}", re.ASCII)
-"""A dotted key of more than DEPTH parts, for which tomllib takes time in the square of their number."""
+"""Pattern of a dotted key with more than DEPTH parts, which tomllib parses in time quadratic in their number."""
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:
-    """Return the table of a text in TOML, UTF-8 if it is bytes."""
+    """Return the table of a TOML text; bytes are decoded as UTF-8."""
     if len(text) > LARGEST_TOML:
         raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
     text = text if isinstance(text, str) else text.decode()
@@ -108,7 +108,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Check depth and numbers without recursion: dotted keys of TOML are as deep as they are long."""
+    """Check depth and numbers without recursion, since long dotted keys of TOML give deep tables."""
     level, depth = [value], 0
     while level:
         if depth > DEPTH:

@@ -1,4 +1,4 @@
-"""Endings of file names, by which a file's kind is told."""
+"""Endings of file names, which determine the kind of a file."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ PARQUET = (".parquet", ".pq")
 ARROW = (".feather", ".arrow", ".ipc")
 NPY, NPZ = ".npy", ".npz"
 TYPED = (*PARQUET, *ARROW, NPY, NPZ)
-"""Files that store the types of their columns, so the options of `vfl.csv.Csv` do not apply to them."""
+"""Endings of files that store the types of their columns, so that the options of `vfl.csv.Csv` do not apply."""

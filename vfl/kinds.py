@@ -1,8 +1,8 @@
-"""The table of registered kinds, and the plain form in which all messages travel.
+"""The table of registered kinds, and the plain form in which all messages are sent.
 
 Guarantee. A message that reaches a party is a tuple of plain values, and holds no code. The party builds each query, rule,
 weighting, clip and penalty from the classes that its owner has installed; `Query.check` then recomputes the sensitivity
-of each release from what was built. `vfl.messages.kinds` says how kinds are spelt, docs/extending.md how to add one.
+of each release from these objects. `vfl.messages.kinds` defines the names of kinds, docs/extending.md tells how to add one.
 
     to_plain(query)           →  (FORMAT, name, field, ...)
     from_plain(plain, Query)  →  the query, or PrivacyError
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from vfl.messages.kinds import Plain
 
 FORMAT = 3
-"""Version of all plain forms: a change to a kind's parameters, or to a message's fields, raises it."""
+"""Version of all plain forms; it increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
-"""Coordinates of a block, up to which the plain form of its step is kept: a solver repeats its steps in every pass."""
+"""Largest number of coordinates of a block whose step's plain form is cached, since solvers repeat steps in every pass."""
 
 EVENT, CLIP, WEIGHTING = optional(kind("event")), kind("clip"), kind("weighting")
 ADJACENCY = choice(Adjacency)
@@ -334,7 +334,7 @@ def from_plain(plain: Plain, expected: type[M]) -> M:
 
 
 def to_plain_call(message: object) -> Plain:
-    """Return the plain form of a call: of a message, or of a query and its release key, which are a pair."""
+    """Return the plain form of a call, which is a message, or a pair of a query and its release key."""
     return tuple(map(to_plain, message)) if isinstance(message, tuple) else to_plain(message)
 
 

@@ -1,4 +1,4 @@
-"""Tables and lines of HTML for notebooks. All text is escaped, since names of columns, parties and jobs are arbitrary."""
+"""HTML tables and lines for notebooks. All text is escaped, since names of columns, parties and jobs are arbitrary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(head: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> s
 
 
 def whole(*parts: str) -> str:
-    """Return one element that holds the parts."""
+    """Return one HTML element that contains the parts."""
     return "<div>" + "".join(parts) + "</div>"
 
 

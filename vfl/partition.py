@@ -1,4 +1,4 @@
-"""The feature partition: the public assignment of columns to parties, to which blocks, files and coefficients refer."""
+"""The feature partition: the public assignment of columns to parties."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class FeaturePartition:
     label : (party, column). The label is not a feature.
     blocks : {party: lists of its columns}, an explicit cut of every party's columns into blocks; None leaves the cut to
         the solver. Parties without columns may be left out.
-    groups : {party: columns that are no features}, by which a job checks its fairness (vfl.Fairness). A party without other
+    groups : {party: columns that are not features}, by which a job checks its fairness (vfl.Fairness). A party without other
         columns is allowed if it holds some of these.
-    exposure : column of the label's owner with the exposure of each record, such as years insured; it is no feature. None:
-        every record has the exposure 1.
-    weight : column of the label's owner with the weight of each record; it is no feature. None: all records weigh the same.
+    exposure : column of the label's owner with the exposure of each record, such as years insured; it is not a feature. None
+        means an exposure of 1 for every record.
+    weight : column of the label's owner with the weight of each record; it is not a feature. None means equal weights.
 
-    Several parties may hold columns of one name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
-    bounds, results, reports and errors. A name that one party alone holds stays as it is.
+    Several parties may hold columns of the same name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
+    bounds, results, reports and errors. A name that only one party holds does not change.
 
     A party's name becomes part of file, process and resource names: 1 to 64 letters or digits of any alphabet, '_', '-'
     and '.', the first a letter or digit and the last not '.'; two names may not differ by case alone. Column names are
@@ -98,7 +98,7 @@ class FeaturePartition:
         return self.label[0]
 
     def receiver(self, parties: Collection[str]) -> str:
-        """Return the one of these parties that adds the parts of margins: the label party, or else the first one."""
+        """Return which of these parties adds the parts of margins: the label party, or else the first party."""
         return next(party for party in (self.label_party, *self.parties) if party in parties)
 
     @property
@@ -133,7 +133,7 @@ class FeaturePartition:
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """Return the columns that are no features, by which fairness is checked."""
+        """Return the columns by which fairness is checked and which are not features."""
         return tuple(column for _, columns in self._groups for column in columns)
 
     @property
@@ -172,7 +172,7 @@ class FeaturePartition:
         return self._held[column][1] if column in self._held else column
 
     def named(self, column: str) -> str:
-        """Return the name of a column that is given bare or as 'PARTY.COLUMN'; an unknown one as it is.
+        """Return the partition's name of a column, given bare or as 'PARTY.COLUMN'; an unknown name is returned unchanged.
 
         Raises PartitionError for a bare name that several parties hold.
         """
@@ -216,7 +216,7 @@ class FeaturePartition:
     def without(self, dropped: Collection[str]) -> FeaturePartition:
         """Return the partition without some feature columns, and without blocks that become empty.
 
-        Raises PartitionError for a column that is not a feature, or the last one of a party that does not hold the label.
+        Raises PartitionError for a column that is not a feature, or the last column of a party that does not hold the label.
         """
         for column in sorted(dropped):
             if column == self.label_column:
@@ -234,7 +234,7 @@ class FeaturePartition:
         return FeaturePartition(**local)
 
     def _local(self, dropped: Collection[str] = ()) -> dict[str, Any]:
-        """Return the arguments that make this partition without some columns. Columns have their owners' names."""
+        """Return the constructor's arguments for this partition without some columns, under their owners' names."""
 
         def own(columns: Sequence[str]) -> list[str]:
             return [self.local(column) for column in columns if column not in dropped]
@@ -261,7 +261,7 @@ class FeaturePartition:
         return FeaturePartition(**local | {"parties": kept, "groups": None})
 
     def with_factors(self, **columns: str | None) -> FeaturePartition:
-        """Return the partition with other columns of exposures or weights, by keyword; None drops one."""
+        """Return the partition with the given exposure or weight column, by keyword; None removes it."""
         return FeaturePartition(**self._local() | columns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class FeaturePartition:
     ) -> FeaturePartition:
         """Give each party a number of consecutive columns.
 
-        columns : names in order, as many as the sizes add up to; None generates x0, x1, ...
+        columns : names in order, whose number is the sum of the sizes; None generates x0, x1, ...
         label : (party, column); a bare column is held by the first party.
         """
         for party, size in sizes.items():
@@ -318,7 +318,7 @@ class FeaturePartition:
         The assignment is public and depends only on the names and the seed, on every machine and in every version: columns
         are dealt to the parties one at a time, in the order of SHA-256(seed, name). Each party keeps the given order.
 
-        parties : their names, or their number (named party0, party1, ...). There must be a column for each.
+        parties : names of the parties, or their number (named party0, party1, ...). Each must get at least one column.
         label : (party, column); a bare column is held by the first party. It is not assigned if it is listed.
         """
         if isinstance(parties, int):
@@ -340,7 +340,7 @@ class FeaturePartition:
     def by_prefix(
         cls, prefixes: Mapping[str, str], columns: Sequence[str], label: tuple[str, str] | str
     ) -> FeaturePartition:
-        """Give each column to the party whose prefix it starts with; if several fit, the longest decides.
+        """Give each column to the party whose prefix it starts with; the longest fitting prefix wins.
 
         prefixes : {party: prefix}.
         label : (party, column); a bare column is held by the party whose prefix it starts with.
@@ -539,7 +539,7 @@ def _names(owned: Blocks, others: Sequence[tuple[str, str]], groups: Blocks) -> 
 
 
 def _plain_lists(cut: Sequence[Sequence[str]], party: str, named: Mapping[tuple[str, str], str]) -> list[Any]:
-    """Return a party's blocks with the names of its columns; anything else stays for `_explicit_blocks` to refuse."""
+    """Return a party's blocks with the partition's names; leave malformed blocks for `_explicit_blocks` to refuse."""
     return [
         [named.get((party, column), column) if isinstance(column, str) else column for column in listed]
         if isinstance(listed, list | tuple)

@@ -1,8 +1,8 @@
 """Public declarations about each column, and the scaling that follows from them. Nothing here is taken from data.
 
-A column becomes one coordinate of the model (numeric, boolean), one for each declared category (categorical), or those of a
-feature that its owner makes (vfl.features). What a declaration says of its coordinates, their names and ranges, is all that
-scaling, sensitivities and storage need to know.
+A column becomes one coordinate of the model (numeric, boolean), one per declared category (categorical), or the coordinates of
+a feature that its owner makes (vfl.features). Scaling, sensitivities and storage use only the declared names and ranges of the
+coordinates.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ CHOSEN = ("categorical", "ordinal")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schema:
-    """The declarations of all columns. A column that is not named is numeric, without bounds and without a fill.
+    """Declarations of all columns. A column without a declaration is numeric, without bounds and without a fill.
 
     columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}; Dropped() columns are not
         part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
-    fill : {column: value}, for any declaration without a fill of its own.
+    fill : {column: value}, for declarations that have no fill themselves.
 
-    Raises SpecificationError that names the column.
+    Raises SpecificationError, which names the column.
     """
 
     _declared: tuple[tuple[str, Declaration], ...]
@@ -88,7 +88,7 @@ class Schema:
         return self._of.get(column, _UNDECLARED)
 
     def bounded(self, columns: Iterable[str], bounds: Sequence[float]) -> Schema:
-        """Return a schema with these bounds for the columns of numbers among `columns` that take bounds and have none."""
+        """Return a schema with these bounds for those of `columns` that are numeric and have no bounds."""
         plain, declared = Numeric(bounds=checked_bounds(bounds)), dict(self._of)
         for column in columns:
             found = declared.get(column, _UNDECLARED)
@@ -100,11 +100,11 @@ class Schema:
         return whole
 
     def placed(self, party_of: Mapping[str, str], local: Mapping[str, str]) -> Schema:
-        """Return a schema that knows the partition: the sources of each column, and both sides of each interaction.
+        """Return a schema with the partition's facts: the sources of each column, and both sides of each interaction.
 
         party_of : {column: its party}. local : {column: its name in its party's data} where the two names differ.
 
-        Raises SpecificationError for an interaction with an unknown column, with one of another party, or without a range.
+        Raises SpecificationError for an interaction whose columns are unknown, belong to different parties, or lack a range.
         """
         whole = Schema()
         object.__setattr__(whole, "_declared", self._declared)
@@ -138,7 +138,7 @@ class Schema:
                     )
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data that a column of the partition is made of; most are made of themselves."""
+        """Return the columns of the party's data from which a column of the partition is made; mostly the column itself."""
         found, own = self[column], self._local.get(column, column)
         return found.sources(own) if isinstance(found, Feature) else (own,)
 
@@ -153,7 +153,7 @@ class Schema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are declared, sorted."""
+        """Declared columns, sorted."""
         return tuple(column for column, _ in self._declared)
 
     def check(self, known: Collection[str]) -> None:
@@ -171,7 +171,7 @@ class Schema:
         return tuple(name for column in columns for name in self[column].features(column))
 
     def unbounded(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the columns among `columns` that have no bounds."""
+        """Return those of `columns` that have no bounds."""
         return tuple(column for column in columns if self[column].limits == UNBOUNDED)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -191,7 +191,7 @@ class Schema:
 
 
 def declarations(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Declaration | Dropped]:
-    """Return declarations from plain tables, including dropped columns. Raises SpecificationError that names the column."""
+    """Return declarations from plain tables, including dropped columns. Raises SpecificationError, which names the column."""
     return {column: _declaration(column, arguments) for column, arguments in plain.items()}
 
 
@@ -237,7 +237,7 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
 
 
 class _Sides:
-    """Looks up the columns that interactions name."""
+    """Lookup of the columns that interactions name."""
 
     def __init__(self, schema: Schema, party_of: Mapping[str, str], local: Mapping[str, str]) -> None:
         self._schema, self._party_of, self._local = schema, party_of, local
@@ -249,7 +249,7 @@ class _Sides:
     def _side(self, column: str, name: str, above: tuple[str, ...]) -> tuple[str, Any, tuple[str, ...]]:
         party = self._party_of.get(column)
         known = {**{c: c for c in self._schema.columns}, **{c: c for c in self._party_of}}
-        # A name that several parties use is the column of this party.
+        # If several parties use a name, it means this party's column.
         known |= {self._local[c]: c for c in self._local if self._party_of.get(c) == party}
         if name not in known:
             raise SpecificationError(
@@ -308,7 +308,7 @@ class Scaling:
             max(|lo|, |hi|) and does not shift, since a shift would change the model. 'none' leaves values unchanged.
         unshifted : columns that are scaled as without an intercept, so that 0 stays 0.
 
-        Raises SpecificationError if scaling is 'bounds' and a column has none.
+        Raises SpecificationError if scaling is 'bounds' and a column has no bounds.
         """
         if scaling not in ("bounds", "none"):
             raise SpecificationError(f"scaling must be 'bounds' or 'none', not {scaling!r}")
@@ -356,7 +356,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class BinaryLabel:
-    """A label of two classes, which become −1 and +1.
+    """A label with two classes, which become −1 and +1.
 
     classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true. The negative class may be a
         tuple of labels.
@@ -386,7 +386,7 @@ class BinaryLabel:
 
 @dataclass(frozen=True, slots=True)
 class ClassLabel:
-    """A label of K classes, which become 0, ..., K − 1.
+    """A label with K classes, which become 0, ..., K − 1.
 
     classes : all labels that may occur, compared as text; at least two.
     """
@@ -404,9 +404,9 @@ class ClassLabel:
 
 @dataclass(frozen=True, slots=True)
 class RealLabel:
-    """A label of numbers.
+    """A numeric label.
 
-    bounds : (lo, hi); values outside are clamped. None declares nothing.
+    bounds : (lo, hi); values outside are clamped. None declares no bounds.
     """
 
     bounds: Bounds | None = None
@@ -418,11 +418,11 @@ class RealLabel:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A number per record that the label's owner holds beside the label. Values outside the bounds are clamped.
+    """A number per record that the label's owner holds besides the label. Values outside the bounds are clamped.
 
     role : 'exposure', which becomes the offset log(exposure) of the record's margin, or 'weight', which becomes the weight
         s/hi ≤ 1 of the record's loss.
-    column : of the owner's data. bounds : (lo, hi), declared.
+    column : column of the owner's data. bounds : declared (lo, hi).
     """
 
     role: str
@@ -430,7 +430,7 @@ class Factor:
     bounds: Bounds
 
     def of(self, values: Vector) -> Vector:
-        """Return the factors (n,) of values within the bounds."""
+        """Return the factors (n,) for values that are within the bounds."""
         return np.log(values) if self.role == "exposure" else values / self.bounds[1]
 
 

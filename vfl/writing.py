@@ -1,4 +1,4 @@
-"""Writing of files that appear whole or not at all, and that their owner alone can read."""
+"""Writing of files atomically, readable by their owner alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_whole(path: Path, content: str | bytes | bytearray) -> None:
 def replace_file(path: Path, pieces: Iterable[bytes | bytearray]) -> None:
     """Write a file atomically and durably, with mode 0600: it is complete or absent.
 
-    The pieces go to a new file beside it, which is made exclusively and whose name nobody can predict. No link that somebody
-    planted in the folder is followed: one in the place of `path` itself is replaced. Raises OSError.
+    The pieces go to a new file in the same folder, created exclusively under an unpredictable name, which then replaces `path`.
+    No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
     """
     descriptor, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
     try:
@@ -43,5 +43,5 @@ def replace_file(path: Path, pieces: Iterable[bytes | bytearray]) -> None:
 
 
 def owners_file(path: str, flags: int) -> int:
-    """Open a file that is written bit by bit, for the argument `opener` of open(): mode 0600, and no link is followed."""
+    """Open a file for writing in steps, as `opener` of open(): with mode 0600, following no symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

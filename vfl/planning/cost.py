@@ -20,35 +20,36 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""n-vectors of a party in addition to its columns: labels, limits and bounds of residuals, margins, their copy, and X_S Δ."""
+"""n-vectors of a party besides its columns: labels, limits and bounds of residuals, margins and their copy, X_S Δ."""
 MARGIN_VECTORS = 6
 """n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 FIRST_READING = 2.0
-"""Cost of norms and bounds, which the first visit to a column computes, in coordinate updates of the column."""
+"""Cost of a column's norms and bounds, computed at its first visit, in coordinate updates of the column."""
 USABLE = 0.8
-"""Share of a machine's memory that a run may use. Ray ends processes beyond 0.95, and other programs need some."""
+"""Share of a machine's memory that a run may use. Ray kills processes beyond 0.95, and other programs need some memory."""
 MESSAGE_WARMUP = 3.0
-"""Cost of the first queries to a process that is asked by messages, in warm-ups of its kernels: it also loads the messages."""
+"""Cost of the first queries by message to a process, in warm-ups of its kernels; it includes loading the message classes."""
 VISIT_CALLS = 4
-"""Calls to each shard in a visit beyond those of its steps: to the margins before and after it, to begin it and to end it."""
+"""Calls to each shard per visit besides its steps: begin, end, and the margins before and after."""
 INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
 APART = (CLUSTER, FEDERATION)
-"""Transports with a machine per participant."""
+"""Transports with one machine per participant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Public sizes of a run.
 
-    n_records : n. widths : {party: number of its columns}. itemsize : bytes of a stored value.
-    updates, releases : coordinate updates and releases of the whole run. entry : bytes of a margin in a visit.
-    visits : visits to a party, each with a vector there and a vector back. With K margins per record, each counts K times.
-    messages : messages that wait for a party; None means the visits.
-    received, sent : bytes of vectors that all parties receive and send; None means those of the visits, and of labels and
-        limits once.
+    n_records : n. widths : {party: number of its columns}. itemsize : bytes per stored value.
+    updates, releases : number of coordinate updates and releases of the whole run. entry : bytes per margin in a visit.
+    visits : number of visits, each of which sends a vector to a party and one back. With K margins per record, each counts
+        K times.
+    messages : number of messages whose answer is awaited; None means the visits.
+    received, sent : bytes of vectors that all parties receive and send; None counts those of the visits, and labels and limits
+        once.
     """
 
     n_records: int
@@ -64,7 +65,7 @@ class Sizes:
 
     @property
     def waits(self) -> float:
-        """Return the number of messages that wait for a party."""
+        """Return the number of messages for whose answer the coordinator waits."""
         return self.visits if self.messages is None else self.messages
 
     @property
@@ -77,9 +78,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : of computing.
+    """Cost of one node, or of one process on a shared machine.
 
-    count : number of nodes that have this cost each.
+    memory, received, sent : bytes. seconds : time of computing. count : number of nodes with this cost each.
     """
 
     name: str
@@ -94,8 +95,8 @@ class NodeCost:
 class Cost:
     """Cost of a run. On a quiet machine with measured constants, each number is right within a factor of 2.
 
-    nodes : the machines of a cluster, or the processes on one machine. parts : {part of the time: seconds}. seconds : of
-    all rounds. start : seconds before the first round, without loading.
+    nodes : the machines of a cluster, or the processes on one machine. parts : {part of the time: seconds}. seconds : time of
+        all rounds. start : seconds before the first round, without loading.
     """
 
     transport: str
@@ -105,12 +106,12 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the parts, since the parties of a sweep work one after another."""
+        """Return the sum of the parts; the parties of a sweep compute one after another."""
         return sum(self.parts.values())
 
     @property
     def memory(self) -> float:
-        """Return the bytes that the largest machine needs: those of all processes on one machine, or of the largest node."""
+        """Return the bytes that the largest machine needs: all processes on one machine, or the largest node."""
         if self.transport in APART:
             return max(node.memory for node in self.nodes)
         return sum(node.count * node.memory for node in self.nodes)
@@ -141,8 +142,8 @@ def cost_of(
     transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
         machine per organisation, which exchange vectors over gRPC and TLS.
     shards : S, the number of row ranges of every party's columns and of the margins, on a cluster each on a separate machine.
-    threads : number that compute at a time, for one party or for several. processes : number that the parties share on one
-        machine; None means one per party.
+    threads : number of threads that compute at the same time, for one party or several. processes : number of processes that
+        the parties share on one machine; None means one per party.
     """
     if transport not in TRANSPORTS:
         raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
@@ -197,7 +198,7 @@ def cost_of(
 
 
 def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. Without privacy they count all passes up to the limit, which a run seldom reaches."""
+    """Return the sizes of a planned run. Without privacy they count the maximum of passes, which a run seldom reaches."""
     problem, solver = plan.problem, plan.solver
     layout = problem.layout
     widths = {party: block.stop - block.start for party, block in layout.whole().items()}
@@ -227,7 +228,7 @@ def sizes_of(plan: Plan) -> Sizes:
 
 
 def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
-    """Return sentences that name a placement for a job that needs more memory than `machine` has; () if the job fits."""
+    """Return sentences that advise a placement if the job needs more memory than `machine` has; () if the job fits."""
     room = USABLE * machine.memory
     here = cost_of(sizes, machine).memory
     if here <= room:

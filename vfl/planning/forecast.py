@@ -1,7 +1,7 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the rule. The range of a measure holds nine of ten runs if the guesses are right; the page "Choosing"
-compares forecasts and outcomes on problems that the rule was not fitted on.
+`vfl.planning.quality` has the rule. The range of a measure contains nine of ten runs if the guesses are right; the page
+"Choosing" compares forecasts and outcomes on problems that the rule was not fitted on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
-"""Guesses of AUC and of R² of the best linear model where the caller gives none: a weak and a strong signal."""
+"""Default guesses of AUC and R² of the best linear model: a weak and a strong signal."""
 ENOUGH = 0.1
-"""Records are enough where a model misses no more than this share."""
+"""Largest share that a model may miss for its records to count as enough."""
 NOISE = 0.7
-"""A model that is expected to miss more than this share is called noise. Of 190 such runs one in 14 missed less than half."""
+"""Largest share that a model may be expected to miss; beyond it the model is called noise.
+
+Of 190 such runs one in 14 missed less than half.
+"""
 MOST = 10**9
 
 
@@ -36,11 +39,11 @@ MOST = 10**9
 class Forecast:
     """Expected quality of a model of a job. Computed from public facts and guesses; no data are touched.
 
-    n_records : of the training. epsilon : of the job; None without privacy.
-    measures : {"auc" | "r2" | "loss": range} for the weaker to the stronger guessed signal; {} for losses without a rule.
-    by_signal : {signal: measures}, for the stronger guess first.
-    missed : (strong, weak) share of what the columns can explain that is expected to be missed, for either signal.
-    needed : (strong, weak) records that the training needs to miss a tenth; None where no number is enough.
+    n_records : number of training records. epsilon : ε of the job; None without privacy.
+    measures : {"auc" | "r2" | "loss": range} from the weaker to the stronger guessed signal; {} for losses without a rule.
+    by_signal : {signal: measures}, the stronger guess first.
+    missed : (strong, weak) expected share, for each signal, that the model misses of the effect that the columns can explain.
+    needed : (strong, weak) number of training records for which the model misses a tenth; None if no number is enough.
     positives : guessed share of positive labels; None without classes. signal : guessed AUC or R² of the best linear model.
     guessed : names of the guesses that the caller did not give.
     """
@@ -62,7 +65,7 @@ class Forecast:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The forecast in words."""
+        """Sentences of the forecast."""
         words = []
         if self.noise:
             of = "" if self.signal is None else f" for a signal of {self._kind} {self.signal[1]:.3g} or less"
@@ -136,8 +139,8 @@ def forecast(
     n_records : n, held-out records included.
     positives : guess of the share of positive labels; None is ½.
     signal : guess of the AUC (classes) or R² (numbers) that the best linear model reaches without noise on these columns, or
-        a weak and a strong one; None is 0.65 to 0.95, and 0.1 to 0.7. Guess from public knowledge: a guess that was read
-        from the records is not private.
+        a weak and a strong guess; None is 0.65 to 0.95 for AUC, 0.1 to 0.7 for R². Guess from public knowledge: a guess that
+        was read from the records is not private.
 
     Raises SpecificationError.
     """
@@ -214,7 +217,7 @@ def expected(job: Job, n_records: int, signal: float, positives: float | None) -
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return the ranges from the lowest to the highest end; best and constant are those of the first, stronger signal."""
+    """Return, per measure, the union of the ranges; best and constant are those of the first, stronger signal."""
     if not each:
         return {}
     ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
@@ -225,7 +228,7 @@ def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
 
 
 def _least(enough: Any) -> int | None:
-    """Return about the least n for which `enough` holds, to a twentieth; None if none up to MOST is."""
+    """Return about the least n (within a twentieth) for which `enough` holds; None if it does not hold for MOST."""
     if not enough(MOST):
         return None
     low, high = 1, MOST
@@ -242,5 +245,5 @@ def _rounded(n: int) -> int:
 
 
 def said(name: str) -> str:
-    """Return the name of a measure for readers."""
+    """Return the display name of a measure."""
     return {"auc": "AUC", "r2": "R²"}.get(name, name)

@@ -24,14 +24,14 @@ class Machine:
     cores : number of cores. memory : bytes.
     update_seconds : time per record of one coordinate update, on one core.
     release_seconds : time to charge, noise and log one release.
-    warmup_seconds : processor time that the first queries to a process need more than later ones: compiled kernels are loaded.
+    warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
     copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
     trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
         memory that processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS; processor time
         of both ends on one machine. A slow network between them takes longer.
-    call_seconds : processor time of a call to a shard on the same machine, of both ends.
+    call_seconds : processor time of both ends for a call to a shard on the same machine.
     worker_bytes : memory of a worker process that holds a few records.
     worker_seconds : processor time of a worker process until it has loaded its records.
     start_seconds : time to start Ray.
@@ -68,7 +68,7 @@ class Machine:
             kept: Any = read_json(stored_at())
             return cls(**kept)
         except (OSError, ValueError, TypeError, SpecificationError):
-            # There is no file, or it is damaged or from another version: `vfl doctor --measure` writes it.
+            # The file is missing, damaged or of another version; `vfl doctor --measure` writes it.
             return cls(cores=os.cpu_count() or 1, memory=memory_here())
 
     def store(self) -> Path:
@@ -87,7 +87,7 @@ def stored_at() -> Path:
 
 
 def memory_here() -> float:
-    """Return the bytes of memory of this machine."""
+    """Return this machine's memory in bytes."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -37,7 +37,7 @@ def layout_of(job: Job) -> Layout:
 
 
 def problem_of(job: Job, n_records: int) -> Problem:
-    """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
+    """Return the public problem for n records, held-out records included; δ defaults to 1/n²."""
     require_job(job)
     require_count("n_records", n_records)
     split = job.split
@@ -91,13 +91,13 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if privacy is None or delta is None:
         return problem
     budgets = budgets_of(job, problem)
-    if budgets != Budgets(budgets.solver):  # solvers that divide ε themselves get the ε of their share
+    if budgets != Budgets(budgets.solver):  # some solvers divide ε themselves: give them the ε of their share
         return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
     return problem
 
 
 def _start(job: Job, layout: Layout) -> Vector | None:
-    """Return the start (p,) on the scaled features, in the order of the layout; None for a job without one."""
+    """Return the start (p,) on the scaled features, in the order of the layout; None for a job without a start."""
     if job.start is None:
         return None
     given, classes = job.start.coefficients, job.class_names
@@ -112,7 +112,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """μ of the training part's releases: the solver's, and those paid for beside it; None for a release that is not made."""
+    """μ of the releases on the training part: the solver's and those besides it; None for a release that is not made."""
 
     solver: float
     class_balance: float | None = None
@@ -120,7 +120,7 @@ class Budgets:
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:
-    """Return the budgets of the training part of a private job; `problem` gives δ and decides whether a bound exists."""
+    """Return the budgets of the training part of a private job; `problem` gives δ and tells if a fairness bound exists."""
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")
@@ -139,5 +139,5 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:
-    """Return True if the job asks for a bound of its fairness without noise, and public facts allow one."""
+    """Return True if the job asks for a noise-free bound of its fairness, and public facts allow one."""
     return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)

@@ -1,4 +1,4 @@
-"""Expected measures of a linear model of given signal: ranges that hold nine of ten runs, from public facts alone.
+"""Expected measures of a linear model for a given signal: ranges that contain nine of ten runs, from public facts alone.
 
 A run's margins are those of the best linear model plus an error. Let T be the variance of the error over that of the best
 margins, and z = Φ⁻¹(AUC of the best model). The margins of a class then have variance 2z² if scores are normal, and
@@ -7,11 +7,11 @@ margins, and z = Φ⁻¹(AUC of the best model). The margins of a class then hav
     loss = H − (1 − left)·G       R² = (1 − left)·R²_best
 
 g = −1, 0, 1 for the low end, the middle and the high end. k√T is the part of the error along the best direction. Columns are
-correlated, so a random direction shares as much with the best one as among √p independent columns. H is the entropy of the
-labels, G the gain of the best model over a constant one. T and left are powers of ρ = μn/p and of the signal (`Power`).
+correlated: a random direction overlaps the best one as if there were √p independent columns. H is the entropy of the labels,
+G the gain of the best model over a constant one. T and left are powers of ρ = μn/p and of the signal (`Power`).
 
-The constants nearly minimise the mean interval score of ranges for nine of ten, over real and simulated records with ε from 0.1
-to 10 and n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares them with problems that were kept aside.
+The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10 and
+n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts and outcomes on held-out problems.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """a·ρ^−b·s^−g. s : the signal, G in nats or R²/(1 − R²)."""
+    """Power law a·ρ^−b·s^−g. s : the signal, G in nats or R²/(1 − R²)."""
 
     a: float
     b: float
@@ -57,12 +57,12 @@ LOSS = Power(7.4, 2.55, -0.35), Power(0.55, 0.95, 1.8)
 R2 = Ends(Power(1.6, 1.56, -0.45), Power(17.0, 1.9, 0.0), Power(4.45, 0.75, 0.0))
 CHANCE = 1.3
 FLOORS = {"auc": 0.01, "loss": 0.005, "r2": 0.01}
-"""Half of the least width of a range."""
+"""Half of the smallest width of a range."""
 GAIN_LOW, GAIN_HIGH = 0.97, 1.1
-"""Range of the gain G around that of normal scores."""
+"""Range of the gain G, in units of the gain for normal scores."""
 WORSE = {"loss": (0.09, 2.25), "r2": (0.1, 18.8)}
-"""(a, b) of a + (b/μn)²: the most by which the loss exceeds that of a constant model, in nats, and the squared error, in
-shares of the labels' variance; b from the noise of the labels' mean."""
+"""(a, b) of a + (b/μn)², the largest excess over a constant model: of the loss, in nats, and of the squared error, in shares of
+the labels' variance. b accounts for the noise of the labels' mean."""
 WORST = {"loss": 0.7, "r2": 4.0}
 
 _normal = NormalDist()
@@ -84,7 +84,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Public facts that a forecast rests on. ratio : ρ = μn/p. factor : error of the solver over that of SkGD."""
+    """Public facts behind a forecast. ratio : ρ = μn/p. factor : error of the solver over the error of SkGD."""
 
     n: int
     p: int
@@ -100,19 +100,19 @@ class Facts:
         return cls(problem.n_records, problem.layout.n_coordinates, signal_to_noise(problem), clear(problem), factor)
 
     def noise(self, power: Power, signal: float) -> float:
-        """Return the error that noise, steps and the cap leave."""
+        """Return the error due to noise, steps and the cap."""
         return self.factor * power.at(self.ratio, signal)
 
 
 def descent(problem: Problem, solver: str) -> float:
-    """Return the error of a solver that `vfl.recommend` expects, from 0 to 1; that of the best one if it has no rule."""
+    """Return the error, from 0 to 1, that `vfl.recommend` expects of a solver, or of the best solver if it has no rule."""
     candidates = recommendation(problem).candidates
     name = "SkGD" if solver == "CD" else solver
     return next((c.left for c in candidates if c.solver == name), candidates[0].left)
 
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
-    """Return (H, G): the loss of a constant model, and the gain of the best one if the scores of both classes are normal."""
+    """Return (H, G): the loss of a constant model, and the gain of the best model for normal scores in both classes."""
     z = _normal.inv_cdf(auc)
     base, half, spread = math.log(share / (1.0 - share)), z * z, math.sqrt(2.0) * z
     losses = (
@@ -124,9 +124,9 @@ def gain_of(auc: float, share: float) -> tuple[float, float]:
 
 
 def missed(facts: Facts, signal: float, share: float | None) -> float:
-    """Return the share of what the columns can explain that a model is expected to miss, from 0 to 1.
+    """Return the expected share, from 0 to 1, that a model misses of the effect that the columns can explain.
 
-    signal : AUC or R² of the best linear model. share : of positive labels; None without classes.
+    signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
     """
     if share is None:
         odds = signal / (1.0 - signal)

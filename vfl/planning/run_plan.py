@@ -54,8 +54,8 @@ BYTES_A_SECOND = 1.2e9
 RELEASE_SECONDS = 0.15e-3
 UPDATE_SECONDS = 2e-9
 MANY = 10**9
-"""Rough costs on one machine: of a message between actors, per byte of it, of charging, noising and logging one release, and
-of one record in one coordinate update. MANY : more records than a job has."""
+"""Rough costs on one machine: a message between actors, each of its bytes, one release (charge, noise, log), and one record in
+one coordinate update. MANY : more records than any job has."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
@@ -65,8 +65,8 @@ THRESHOLDS = (
 def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
     """Return the largest μ of a Gaussian release on the held-out part that fits under (ε, δ).
 
-    trained : the solver's releases, which decide the accounting. Gaussian releases are added exactly, a mix by its ρ = μ²/2,
-    and plans with secret samples by their privacy loss distribution, which loses less than a thousandth.
+    trained : the solver's releases, which decide the accounting. Gaussian releases are composed exactly, mixed releases by
+        ρ = μ²/2, and plans with secret samples by their privacy loss distribution, which loses less than a thousandth.
     """
     kinds = {type(event) for event, _ in trained}
     if PoissonSubsampledGaussian in kinds:
@@ -119,11 +119,11 @@ def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu:
 
 
 WEAK = 50.0
-"""ε above which a guarantee is called weak. Usual ones are at most 10 (Ponomareva et al. 2023, section 5.2.1)."""
+"""ε above which a guarantee is called weak. Usual values are at most 10 (Ponomareva et al. 2023, section 5.2.1)."""
 
 
 def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]:
-    """Return the warnings about an ε that promises nothing, and a δ too large for n (Dwork & Roth 2014, section 2.3)."""
+    """Return warnings for an ε too large to protect, and a δ too large for n (Dwork & Roth 2014, section 2.3)."""
     odds = (
         f"ε = {epsilon:.4g} protects next to nothing: one record may change the odds of an outcome by a factor of "
         f"e^{epsilon:.3g}; give ε of 10 or less"
@@ -139,7 +139,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
 
 
 def _noting(schedule: Generator[Query, Released, T], gone: set[str]) -> Generator[Query, Released, T]:
-    """Run a schedule, and add the parties that are given up meanwhile to `gone`."""
+    """Run a schedule, and add the parties that the run drops meanwhile to `gone`."""
     try:
         query = next(schedule)
         while True:
@@ -161,7 +161,7 @@ def _noting(schedule: Generator[Query, Released, T], gone: set[str]) -> Generato
 class Plan:
     """A job with every open option decided.
 
-    problem : of the training records. n_records : n, held-out records included.
+    problem : public problem of the training records. n_records : n, held-out records included.
     releases : all charges of the run, as (event, count); () without privacy.
     inquiries : evaluation queries after training.
     split : name of the public split of the records, None without a hold-out.
@@ -188,12 +188,12 @@ class Plan:
 
     @property
     def committed(self) -> bool:
-        """True if the cost holds only for exactly these releases, because the plan samples records secretly."""
+        """True if the cost is valid only for exactly these releases, because the plan samples records secretly."""
         return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.releases)
 
     @property
     def epsilon(self) -> float:
-        """ε at the plan's δ of all planned releases together; inf without privacy."""
+        """ε of all planned releases together at the plan's δ; inf without privacy."""
         if self.problem.delta is None:
             return math.inf
         accountant = choose_accountant(self.releases, committed=self.committed)
@@ -208,7 +208,7 @@ class Plan:
 
     @cached_property
     def round_trips(self) -> int:
-        """Number of messages that the coordinator waits for. Counting them may take a walk through the solver's whole order."""
+        """Number of messages that the coordinator waits for. Counting may iterate over all steps of the solver."""
         return self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
@@ -220,7 +220,8 @@ class Plan:
     def traffic(self) -> tuple[int, int]:
         """Bytes of per-record vectors that parties receive and send in queries, each summed over the parties.
 
-        The one transfer of labels to the coordinator is not included. Without privacy they count all passes up to the limit.
+        The single transfer of labels to the coordinator is not included. Without privacy the bytes of all passes up to the
+        limit count.
         """
         if self.sharing is not None:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
@@ -233,7 +234,7 @@ class Plan:
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Per-record vectors that travel in training. Counting them may take a walk through the solver's whole order."""
+        """Per-record vectors sent in training. Counting may iterate over all steps of the solver."""
         return self.solver.vectors(self.problem)
 
     @property
@@ -310,9 +311,9 @@ def plan(job: Job, n_records: int) -> Plan:
 
 
 def check(job: Job) -> Plan:
-    """Raise the errors of `plan` that no number of records would avoid, before an alignment finds n.
+    """Raise the errors of `plan` that occur for every number of records, before an alignment finds n.
 
-    Return the plan of the training alone for the largest of the numbers that were tried.
+    Return the plan of training alone for the largest n tried.
     """
     for n_records in (MANY, 10**6, 10**3):
         try:
@@ -323,9 +324,9 @@ def check(job: Job) -> Plan:
 
 
 def cheapest(job: Job) -> Plan | None:
-    """Return a plan of training that asks for at most as much as the plan for any n; None if none is known.
+    """Return a training plan that needs no more budget than the plan for any n; None if no such plan is known.
 
-    δ = 1/n² falls with n, and with it the budget that a plan asks for. A secret sample depends on n in other ways.
+    δ = 1/n² falls with n, and the budget that a plan needs falls with δ. A secret sample depends on n in other ways.
     """
     largest = check(job)
     sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 SLACK = 1.001
-"""Factor such that SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
+"""Safety factor: SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
 TYPICAL_MARGIN = 8.0
-"""V for which a plan states bias and traffic if the job gives none."""
+"""Default V for which a plan states bias and traffic."""
 LARGEST_BIAS = 0.5
 """Largest ratio of bias to σ; beyond it, a run uses more terms."""
 
@@ -38,7 +38,7 @@ def sharing_of(
 ) -> Sharing | GramSharing | None:
     """Return the public facts of a run on shares; None for other runs. SpecificationError or PrivacyError if it cannot run.
 
-    solver : resolved. trained : its releases.
+    solver : the solver with all options resolved. trained : releases of the solver.
     """
     if job.trust != "secure" or job.secure is None:
         return None
@@ -78,7 +78,7 @@ def sharing_of(
 
 
 def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
-    """Return the public facts of one release of all products of columns."""
+    """Return the public facts of a run that releases all products of columns at once."""
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
     if secure.margin is not None:
@@ -103,7 +103,7 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
 def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
     """Return a bound on the bias of a sum at margins up to V, divided by 2C = σ/z.
 
-    It is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1); the second term is for the rounding of rows.
+    The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1); the second term covers the rounding of rows.
     """
     series = SERIES[place]
     residuals = error(series, len(parties), series.margin) * size

@@ -1,4 +1,4 @@
-"""A plan in words: an outline for a first look, and the whole of it with formulas."""
+"""Description of a plan in words: a short outline, or the whole plan with formulas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
 
 Lines = tuple[tuple[str, str], ...]
-"""(name, words); a line that continues the one before has no name."""
+"""Lines (name, words); a line that continues the line before has an empty name."""
 
 UNPREDICTED = (
     "every step on shares waits several times for messages between all participants and for the words of the dealer"
@@ -55,7 +55,7 @@ def title(plan: Plan) -> str:
 
 
 def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
-    """Return the plan without formulas. expected : a forecast from the caller's guesses; None takes the usual ones."""
+    """Return the plan without formulas. expected : a forecast from the caller's guesses; None takes the default guesses."""
     return (
         *_privacy(plan),
         *_start(plan),
@@ -161,7 +161,7 @@ def _sparse(plan: Plan) -> Lines:
 
 
 def _trust(plan: Plan) -> Lines:
-    """Return the threat model of a run on shares, its price, its bits and its bias."""
+    """Return the threat model of a run on shares, its cost, its bits and its bias."""
     sharing = plan.sharing
     if sharing is None:
         return ()
@@ -184,7 +184,7 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(collude: int) -> str:
-    """Return who would have to pool what they saw to learn more than the opened sums say."""
+    """Return the coalitions that would learn more than the opened sums by pooling their views, in words."""
     return f"broken by: the dealer with one party, or {collude + 1} parties that pool what they saw"
 
 
@@ -214,13 +214,13 @@ def _alignment(plan: Plan) -> Lines:
 
 
 def _faint(plan: Plan) -> Lines:
-    """Return the sentence of a plan whose run will learn next to nothing."""
+    """Return a sentence if the model of the run will learn almost nothing."""
     said = standing_still(plan.problem) if plan.solver.name in ("SkGD", "CD") else ""
     return (("signal", said),) if said else ()
 
 
 def _compared(plan: Plan) -> bool:
-    """Return False for losses on which no comparison of the solvers was measured."""
+    """Return True if the solvers were compared by measurements on this loss."""
     return plan.problem.loss.power in (None, 1.0)
 
 

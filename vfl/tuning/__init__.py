@@ -1,1 +1,1 @@
-"""Private choice among candidate jobs under one ε: `tune`, its candidates, its sealed trials and its secret draw."""
+"""Private choice among candidate jobs under one ε: `tune`, its candidates, trials and secret draw."""

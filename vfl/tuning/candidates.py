@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from vfl.privacy.specification import Privacy
 
 INCLUSION = 4
-"""Default concentration: each candidate is considered with probability 4/5."""
+"""Default inclusion: each candidate is considered with probability 4/5."""
 CHANGES = ("loss", "penalty", "solver", "intercept")
-"""Options of a job in which candidates may differ, beside those of CHANGES_OF_PRIVACY."""
+"""Options of a job in which candidates may differ, in addition to CHANGES_OF_PRIVACY."""
 CHANGES_OF_PRIVACY = ("smoothness", "smoothness_share")
 
 Change = Mapping[str, Any]
@@ -44,13 +44,13 @@ class Tuning:
     """Candidates, score and inclusion of a tune. Everything here is public.
 
     Guarantee: the model and the score that a tune releases are together (ε, δ)-DP for every record, with the ε and δ of the
-    jobs, whichever candidate wins. Each trial gets a smaller ε, `trial_epsilon`.
+    jobs, for every possible winner. Each trial gets a smaller ε, `trial_epsilon`.
 
-    jobs : the candidates, each with the ε and δ of the whole. The first is released when no candidate is considered.
+    jobs : the candidates, each with the ε and δ of the whole tune. The first is released when no candidate is considered.
     score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
         considered with probability a/(a + 1).
 
-    Raises SpecificationError, in a sentence, for candidates between which a private choice makes no sense.
+    Raises SpecificationError for candidates between which a private choice makes no sense.
     """
 
     jobs: tuple[Job, ...]
@@ -94,7 +94,7 @@ class Tuning:
         return "" if split is None else split.name
 
     def with_delta(self, n_records: int | None) -> Tuning:
-        """Return the tune with its δ stated: 1/n² if none is declared; SpecificationError if n is not known either."""
+        """Return the tune with an explicit δ, by default 1/n²; SpecificationError if n is needed and not known."""
         if self.delta is not None:
             return self
         if n_records is None:
@@ -122,7 +122,7 @@ class Tuning:
 
     @property
     def events(self) -> tuple[tuple[OnPart | Selection, int], ...]:
-        """The charges of the whole tune, as (event, count): one for the training records, one for the held-out ones."""
+        """Charges of the whole tune, as (event, count): one for the training records, one for the held-out records."""
         sides = ("training", "held out")
         made = [Selection(Adjacency.REPLACE_ONE, mu, len(self.jobs), self.inclusion) for mu in self.budgets]
         return tuple((on_part(event, self.split, side), 1) for event, side in zip(made, sides, strict=True))  # type: ignore[misc]
@@ -134,12 +134,12 @@ class Tuning:
 
     @cached_property
     def trial_epsilon(self) -> float:
-        """ε of one trial at the same δ: what a single run would be allowed to spend to get the same noise."""
+        """ε of one trial at the same δ: a single run with this ε would have the same noise."""
         return _epsilon_below(self.budgets[0], self._stated)
 
     @cached_property
     def trials(self) -> tuple[Job, ...]:
-        """The jobs of the trials: each with its own budget, and with the one score."""
+        """Jobs of the trials: each has the budget of a trial and measures only the score."""
         asked = self.jobs[0].evaluation or Evaluation()
         measured = None
         if asked.epsilon is not None:
@@ -152,12 +152,12 @@ class Tuning:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of all candidates: a choice depends on every value that one of them leaves uncharged."""
+        """Flags of all candidates, since the choice depends on the uncharged values of each candidate."""
         return tuple(dict.fromkeys(flag for job in self.jobs for flag in flags_of(job)))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the digests of all trials, the score and the inclusion, as the ledger keeps it."""
+        """SHA-256 of the digests of all trials, the score and the inclusion; the ledger keeps it."""
         return digest_of([job.digest for job in self.trials], self.score, self.inclusion)
 
     def plans(self, n_records: int) -> tuple[Plan, ...]:
@@ -189,12 +189,12 @@ class Tuning:
         return tuple(plans)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `from_dict` gives the tune back."""
+        """Return plain values; `from_dict` reverses it."""
         return {"score": self.score, "inclusion": self.inclusion, "jobs": [encode(job) for job in self.jobs]}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Tuning:
-        """Return the tune that `to_dict` described."""
+        """Build from the output of `to_dict`."""
         return cls(tuple(decode(job) for job in plain["jobs"]), plain["score"], plain["inclusion"])
 
 
@@ -203,8 +203,8 @@ def tuning_of(
 ) -> Tuning:
     """Return the tune among variants of a job.
 
-    candidates : a job each, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job
-        itself. score : None is 'loss' with classes and 'mse' without.
+    candidates : jobs, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job itself.
+    score : as for Tuning; None is 'loss' with classes and 'mse' without.
     """
     require_job(job)
     if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
@@ -267,7 +267,7 @@ def _check_number(jobs: Sequence[Job]) -> None:
 
 
 def _check_job(job: Job) -> None:
-    """Refuse a job for which no private choice is needed, or none is proved."""
+    """Refuse a job that needs no private choice, or for which no guarantee is proved."""
     if job.privacy is None:
         raise SpecificationError(
             "the job has no privacy, so a private choice costs noise for nothing: compare runs with an ordinary grid search"
@@ -294,7 +294,7 @@ def _check_job(job: Job) -> None:
 
 
 def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
-    """Refuse a candidate that differs from the first in an option that all have to share."""
+    """Refuse a candidate that differs from the first in an option that all candidates must share."""
     if job.privacy is None:
         raise SpecificationError(f"candidate {number} has no privacy, and all candidates have that of the first")
     for field in dataclasses.fields(Job):

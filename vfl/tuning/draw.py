@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _BYTES = 32
-"""Length of a uniform number, so that two of them are equal with probability 2⁻²⁵⁶."""
+"""Bytes of a uniform number; two numbers are equal with probability 2⁻²⁵⁶."""
 
 
 def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], bytes] = os.urandom) -> int:
     """Return the number of the best included candidate, or 0 if none is included (vfl.privacy.private_selection).
 
-    A candidate is included if its uniform number is below the largest of `concentration` others, which all candidates share:
-    with P that largest number, each is included with probability P, independently. The numbers are compared as integers, so
-    nothing is rounded. Equal losses are decided by further uniform numbers, as if these were part of the losses.
+    All candidates share P, the largest of `concentration` uniform numbers. A candidate is included if its own uniform number is
+    below P: given P, each is included with probability P, independently. The numbers are compared as integers, so nothing is
+    rounded. Further uniform numbers decide between equal losses, as if they were part of the losses.
 
-    losses : of each candidate, the smallest being the best. random : returns that many random bytes; they are used once and not
-        kept.
+    losses : loss of each candidate, the smallest being the best. random : function that returns a given number of random
+        bytes; they are used once and not kept.
     """
 
     def uniform() -> int:

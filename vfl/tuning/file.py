@@ -1,4 +1,4 @@
-"""Files of candidates: TOML that is read with the job.
+"""Files of candidates: TOML that is read together with a job file.
 
 score = "loss"         or "accuracy"; without classes "mae" or "mse", and "deviance" for counts and amounts; left out: "loss" or
                        "mse"

@@ -40,23 +40,23 @@ class TunePlan:
 
     @cached_property
     def in_ledger(self) -> float:
-        """ε of the run that takes as much of a ledger's budget as this tune: a ledger adds up μ²."""
+        """ε of a run that uses as much of a ledger's budget as this tune; a ledger adds up μ²."""
         cost = plan_cost(self.tuning.events, Accounting.GDP)
         return epsilon_of(Accounting.GDP, cost, float(self.tuning.delta or 1.0))
 
     @cached_property
     def left(self) -> tuple[float, float]:
-        """Expected share of the loss that the best solver leaves, alone and in a trial (vfl.recommend)."""
+        """Expected shares of the loss that remain with the best solver, for a run alone and for a trial (vfl.recommend)."""
         jobs = (self.tuning.jobs[0], self.tuning.trials[0])
         alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
         return alone, trial
 
     @property
     def default_probably_wins(self) -> bool:
-        """True where the rules for the defaults leave less to gain than the noise of a trial costs.
+        """True if better options would gain less than the noise of a trial costs.
 
-        No measured problem with a signal-to-noise ratio ρ = μn/p of 10 or more has options ahead of the defaults by more than
-        the runs' deviation (vfl.solvers.rules.recommend).
+        In no measured problem with a signal-to-noise ratio ρ = μn/p of 10 or more did any options beat the defaults by more
+        than the deviation between runs (vfl.solvers.rules.recommend).
         """
         return self._ratio >= ENOUGH
 

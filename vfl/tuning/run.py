@@ -4,11 +4,11 @@ Order of a tune; the process may end after any step:
 
     check all candidates; reserve the whole charge; charge it, before the first query of the first trial
     train and score every candidate, each with fresh noise; keep the outcomes sealed
-    settle; draw the coins; write the winner, whole, into a sealed file; rename it, which releases it
-    write model, certificate, findings and job from that file; remove all that was sealed
+    settle; draw the random numbers; write the winner, whole, into a sealed file; rename it, which releases it
+    write model, certificate, findings and job from that file; remove all sealed files
 
 An interrupted trial starts again with fresh noise: nothing of it was released. A tune interrupted before the rename draws
-again; one interrupted after it only finishes the files. The considered candidates are never written down.
+again; after the rename it only finishes the files. The set of considered candidates is never written down.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ FORMAT = 1
 NAME = TUNE
 WINNER = "winner.json"
 KEYS = (ReleaseKey(0, 0), ReleaseKey(0, 1))
-"""Keys of the two charges of a tune: the training records', and the held-out records'."""
+"""Keys of the two charges of a tune: for the training records and for the held-out records."""
 MOST_LOSSES = "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Event: a trial is about to make its first query. Every candidate has a trial, whichever wins.
+    """Event: a trial is about to make its first query. Every candidate has a trial, so the event does not tell the winner.
 
-    number : from 1. of : number of candidates. plan : of this candidate.
+    number : number of the trial, from 1. of : number of candidates. plan : plan of this candidate.
     """
 
     number: int
@@ -96,8 +96,8 @@ class Begun:
 class Tuned:
     """The outcome of a tune.
 
-    result : the winner's model and its certificate. candidate : its number, from 1.
-    score : its score, which is optimistic, since the best scores win; None if its training failed.
+    result : the winner's model and its certificate. candidate : number of the winner, from 1.
+    score : the winner's score, which is optimistic, since the best scores win; None if the winner's training failed.
     tuning : the candidates.
     """
 
@@ -141,18 +141,18 @@ def tune(
 
     Every candidate is trained once, on the training part, with its share of the budget, and gets one noisy score on the
     held-out part. Then a secret draw leaves each one out with probability 1/(inclusion + 1), and the best of the others is
-    released. How many were left out, and all losers, are withheld (docs/tuning.md). The charge is made whole, before the
-    first query, and nothing of it is returned once it has begun. A party's own book counts all trials by composition.
+    released. The losers and the number left out stay secret (docs/tuning.md). The whole charge is made before the first query
+    and is never refunded after that. A party's own book counts all trials by composition.
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
         penalty, solver, intercept, and in the smoothness of privacy. The first is released if the draw leaves out all.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
-    inclusion : a whole number a; the larger, the surer is the best candidate considered, and the noisier is each trial.
-    n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n²: None then opens the
-        sources, and aligns the records, to find n before anything is charged.
-    watch : called with `Begun` for every trial; None issues the plan's warnings as vfl.PrivacyWarning.
-    Others : as for `vfl.train`. With an output, `resume` continues a tune that was cut off.
+    inclusion : a whole number. A larger one considers the best candidate with higher probability, and makes trials noisier.
+    n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n²; with None, the
+        sources are then opened, and the records aligned, to find n before anything is charged.
+    watch : callback for a `Begun` event per trial; None issues the plan's warnings as vfl.PrivacyWarning.
+    Other parameters : as for `vfl.train`. With an output, `resume` continues an interrupted tune.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if they can.
     """
@@ -198,7 +198,7 @@ def resume(
 ) -> Tuned:
     """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
 
-    A released winner is kept: then nothing is drawn, and only the files are finished.
+    If the winner was already released, nothing is drawn, and only the files are finished.
     """
     folder = Path(folder)
     tuning, run, ledger, kept = read_state(folder)
@@ -228,7 +228,7 @@ def is_tune(folder: Path) -> bool:
 
 
 def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
-    """Return the tune of a folder, its run, its ledger and the environment that it began with."""
+    """Return the tune of a folder, its run id, its ledger and its original environment."""
     try:
         plain = read_json(folder / NAME)
         if plain["format"] != FORMAT:
@@ -244,9 +244,9 @@ def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
 
 
 class Book:
-    """Charge of one tune: the whole of it, once, before the first query.
+    """Account of one tune, which is charged in full, once, before the first query.
 
-    charged : True from the moment at which the charge may have been made.
+    charged : True as soon as the charge may have been made.
     """
 
     def __init__(self, tuning: Tuning, budget: Budget) -> None:
@@ -263,7 +263,7 @@ class Book:
 
     @property
     def account(self) -> str:
-        """Return the account of the ledger that the tune charges."""
+        """Return the ledger account that the tune charges."""
         return self.budget.account(self._tuning.jobs[0])
 
     def reserve(self) -> None:
@@ -274,14 +274,14 @@ class Book:
             book: Any = FitBook(self._tuning.epsilon, delta)
         else:
             if self._tuning.jobs[0].dataset is None:
-                # A ledger adds up μ², in which a selection costs more than by its curve.
+                # A ledger adds up μ², under which a selection costs more than by its exact privacy curve.
                 cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
                 ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
             book = DatasetBook(ledger, self.account)
         self._reservation = book.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:
-        """Take over the reservation of an earlier process, or reserve if it did not."""
+        """Continue the reservation of an earlier process, or reserve if there is none."""
         ledger = self.budget.open()
         if ledger is None:
             raise OutputError("a tune without an output folder cannot be resumed")
@@ -299,7 +299,7 @@ class Book:
         self._held.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
 
     def refund(self) -> None:
-        """Give the reservation back if nothing was charged."""
+        """Cancel the reservation if nothing was charged."""
         if self._reservation is not None and not self.charged:
             with contextlib.suppress(VflError):
                 self._reservation.refund()
@@ -352,7 +352,7 @@ class _Tune:
         return tuned
 
     def _known_records(self) -> int | None:
-        """Return n of the trials that an earlier process finished: it is kept beside them. None if there are none."""
+        """Return n, which an earlier process stored with its finished trials; None if there are none."""
         finished = next((number for number in range(len(self._tuning.jobs)) if self._sealed.has(number)), None)
         if finished is None:
             return None
@@ -361,7 +361,7 @@ class _Tune:
         return trial.n_records
 
     def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
-        """Train and score one candidate. A failure for a reason in the data loses, and gets a fixed public model."""
+        """Train and score one candidate. If it fails because of the data, return the worst score and a fixed public model."""
         job, settings = self._tuning.trials[number], self._settings
         arrangement = settings.arrangement
         if job.id is not None:
@@ -382,7 +382,7 @@ class _Tune:
                     elif isinstance(event, Outcome):
                         return self._outcome(event, tuple(flags))
         except (BudgetError, FederationError, OutputError, LedgerError):
-            raise  # a participant, a file or a book failed, whatever the data are
+            raise  # failures of a participant, a file or a book do not depend on the data
         except (VflError, ArithmeticError, ValueError):
             if begun is None:
                 raise
@@ -449,7 +449,7 @@ class _Tune:
 
 
 def _commit(folder: Path, result: Result) -> None:
-    """Release the winner: one rename of one file, from which the others are then written."""
+    """Release the winner by renaming one file, from which all other files are then written."""
     documents = {
         jobfile.NAME: result.job.to_toml(),
         CERTIFICATE: result.certificate.to_json(),
@@ -485,7 +485,7 @@ def _loaded(folder: Path, tuning: Tuning) -> Tuned:
 
 
 def _found(job: Job, settings: Settings) -> int:
-    """Return n, as a run of the job finds it: its owners agree, records are aligned, and nothing is reserved."""
+    """Return n as a run of the job would find it: check the policies and align the records, but reserve nothing."""
     sources = asked_sources(job, settings)
     budget = Budget(uuid.uuid4().hex, sealed=True, counts=True)
     events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=settings.arrangement)

@@ -1,8 +1,8 @@
 """Outcomes of finished trials, kept secret until the winner is chosen and then removed.
 
-Outcomes of losers are never released. With a folder, each is a file that its owner alone may read (mode 0600), so that a tune
-that was cut off does not train it again. Without one, they are arrays of this process. Both are overwritten with zeros before
-they are given up.
+Outcomes of losers are never released. With a folder, each outcome is a file that only its owner may read (mode 0600), so that
+an interrupted tune does not repeat the trial. Without a folder, outcomes are arrays of this process. Both are overwritten with
+zeros before they are deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Trial:
     """Outcome of one trial.
 
     values : (2 + p,) score, its standard error, and w.
-    n_records : n. flags : what the trial adds to the certificate. Both follow from public facts.
+    n_records : n. flags : flags that the trial adds to the certificate. Both follow from public facts.
     """
 
     values: Vector
@@ -40,7 +40,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """The released score; infinite for a trial that failed."""
+        """Noisy score; infinite for a failed trial."""
         return float(self.values[0])
 
     @property
@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def w(self) -> Vector:
-        """(p,) the model on the scaled features."""
+        """(p,) coefficients on the scaled features."""
         return self.values[2:]
 
     def wipe(self) -> None:
@@ -59,7 +59,7 @@ class Trial:
 
 
 class Sealed:
-    """Outcomes by number of the trial. folder : of the tune; None keeps them in memory."""
+    """Outcomes by number of the trial. folder : folder of the tune; None keeps them in memory."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / FOLDER
@@ -78,7 +78,7 @@ class Sealed:
         return number in self._held or (self._folder is not None and self._file(number).exists())
 
     def keep(self, number: int, trial: Trial) -> None:
-        """Keep the outcome of a finished trial; with a folder, durably, and no longer in memory."""
+        """Keep the outcome of a finished trial: durably in the folder, or in memory without a folder."""
         if self._folder is None:
             self._held[number] = trial
             return
