@@ -456,7 +456,7 @@ class TestChangedDefaults:
         assert not wrong(tmp_path / "out")
         assert self.found(tmp_path / "out", "job").holds
         assert self.found(tmp_path / "out", "ledger").holds
-        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: reserve passes = 0, then no option")
+        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: reserve_passes = 0, then no option")
         file = tmp_path / "out" / "job.toml"
         file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
         assert "job" in wrong(tmp_path / "out")

@@ -131,7 +131,7 @@ class TestProducts:
         assert [len(e.charges) for e in events if isinstance(e, Round) and e.kind == "Backward"] == [1] + [0] * 7
 
     @pytest.mark.parametrize(
-        ("request", "who"),
+        ("lost", "who"),
         [
             (requests.MaskProducts, "q0"),
             (requests.TakeProducts, "q1"),
@@ -140,8 +140,8 @@ class TestProducts:
             (requests.Disclose, "q0"),
         ],
     )
-    def test_a_loss_at_every_request(self, request: type, who: str) -> None:
-        found, events = outcome(Watched(_squared(2), REGRESSION, (request, who), answered=True))
+    def test_a_loss_at_every_request(self, lost: type, who: str) -> None:
+        found, events = outcome(Watched(_squared(2), REGRESSION, (lost, who), answered=True))
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
 
@@ -333,9 +333,9 @@ class TestLosses:
     """A lost request releases nothing, its charge stays, and the next attempt has a new session."""
 
     @pytest.mark.parametrize("answered", [False, True])
-    @pytest.mark.parametrize(("request", "who"), REQUESTS)
-    def test_a_loss_at_every_request(self, whole: np.ndarray, request: type, who: str, answered: bool) -> None:
-        transport = Watched(job(), DATA, (request, who), answered=answered)
+    @pytest.mark.parametrize(("lost", "who"), REQUESTS)
+    def test_a_loss_at_every_request(self, whole: np.ndarray, lost: type, who: str, answered: bool) -> None:
+        transport = Watched(job(), DATA, (lost, who), answered=answered)
         found, events = outcome(transport)
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == whole).all()

@@ -126,7 +126,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         PrivacyError,
         (
             "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
-            "file, or release them with vfl.private_bounds; without them, scaling='none' needs an explicit clip in the solver "
+            "file, or release them with vfl.private_bounds; without, scaling='none' needs an explicit clip in the solver "
             "and a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j under "
             "[privacy.smoothness] of a job file)"
         ),
@@ -713,7 +713,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of the solver": (
         ("passes =", "pases ="),
         JobFileError,
-        ("unknown key 'pases' in [solver] (did you mean 'passes' or 'reserve passes'?); known: {solver}"),
+        ("unknown key 'pases' in [solver] (did you mean 'passes'?); known: {solver}"),
     ),
     "an unknown key of the partition": (
         ("label = [", "labels = ["),

@@ -13,7 +13,7 @@ from coordinator.rounds import Round
 from vfl.messages import Descend
 from vfl.planning import Plan, problem_of
 from vfl.planning import plan as make_plan
-from vfl.solvers import skgd
+from vfl.solvers.releases import smoothness
 from vfl.solvers.releases.smoothness import Curvature
 
 N = 160
@@ -211,13 +211,13 @@ class TestCentring:
         assert there.intercept_ == pytest.approx(here.intercept_ - 30.0 * here.coef_.sum(), abs=1e-4)
 
     def test_uncentred_steps_reach_the_same_optimum(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def uncentred(problem):
+        def uncentred(problem, event):
             yield from ()
             return Curvature(np.zeros(problem.layout.n_coordinates), problem.loss.curvature * problem.reach**2)
 
         spec = job("logistic", "l1", passes=300)
         centred = fit(spec)
-        monkeypatch.setattr(skgd, "curvature", uncentred)
+        monkeypatch.setattr(smoothness, "curvature", uncentred)
         plain = fit(spec)
         assert distance(centred, peer("logistic", "l1")) < TOLERANCE
         np.testing.assert_allclose(plain.w, centred.w, rtol=0, atol=TOLERANCE)
@@ -225,13 +225,13 @@ class TestCentring:
     def test_wrong_means_do_not_change_the_optimum(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Noisy means are wrong means, and any centres lead to the same optimum."""
 
-        def off(problem):
+        def off(problem, event):
             yield from ()
             names = problem.layout.names
             centre = np.array([0.0 if name == "(intercept)" else 0.4 for name in names])
             return Curvature(centre, np.full(len(names), 2.0 * problem.loss.curvature))
 
-        monkeypatch.setattr(skgd, "curvature", off)
+        monkeypatch.setattr(smoothness, "curvature", off)
         assert distance(fit(job("logistic", "l2", passes=500)), peer("logistic", "l2")) < TOLERANCE
 
 
@@ -248,11 +248,12 @@ def test_the_objective_is_that_of_the_plan() -> None:
         assert problem.value(w, Z @ w, y) > least
 
 
-@pytest.mark.parametrize("smoothness", ["private", "bounds", "data", dict.fromkeys(COLUMNS, 1.0)])
+@pytest.mark.filterwarnings("ignore:ε = ")  # of an ε that protects nothing
+@pytest.mark.parametrize("given", ["private", "bounds", "data", dict.fromkeys(COLUMNS, 1.0)])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_with_little_noise_every_source_of_smoothness_comes_near_the_optimum(loss: str, smoothness: object) -> None:
+def test_with_little_noise_every_source_of_smoothness_comes_near_the_optimum(loss: str, given: object) -> None:
     """ε = 10¹⁰: only the grid and the clip remain, and the clip binds no record."""
-    privacy = vfl.Privacy(epsilon=1e10, delta=1e-5, noise=vfl.SeededNoise(3), smoothness=smoothness)
+    privacy = vfl.Privacy(epsilon=1e10, delta=1e-5, noise=vfl.SeededNoise(3), smoothness=given)
     bounds = BOUNDS | ({"y": (-10.0, 10.0)} if loss == "squared" else {})
     spec = job(loss, "l2", privacy=privacy, bounds=bounds, clip=50.0, passes=100)
     assert distance(fit(spec), peer(loss, "l2")) < 0.02

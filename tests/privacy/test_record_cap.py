@@ -606,7 +606,7 @@ def test_sampling_with_replacement_is_refused() -> None:
     for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
         with pytest.raises(SpecificationError, match="clip='record' charges each pass"):
             vfl.SkGD(clip="record", **options)
-    with pytest.raises(SpecificationError, match=r"reserve passes.*clip='record'"):
+    with pytest.raises(SpecificationError, match=r"reserve_passes.*clip='record'"):
         vfl.SkGD(clip=1.0, reserve_passes=2)
 
 

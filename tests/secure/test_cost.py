@@ -19,7 +19,7 @@ PARTS = {
     "SetUp": "setup",
     "MaskProducts": "setup",
     "MaskAngles": "angles",
-    "DealTerms": "Fourier terms",
+    "DealTerms": "fourier_terms",
     "OpenRows": "checks",
     "ShareResidual": "residuals",
 }

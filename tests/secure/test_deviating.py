@@ -81,13 +81,14 @@ def test_a_sum_that_no_data_and_noise_explain_ends_the_run(deviation: Any, monke
 class Last(Watched):
     """Transport in which one party answers last, and moves its words after it has seen those of all others."""
 
-    def post(self, to: str, request: Any, parcels: Any, count: int) -> Any:
+    def post(self, to: str, message: Any, *given: Any, **options: Any) -> Any:
         """Alter the words of q1."""
-        reply, sent = super().post(to, request, parcels, count)
+        posted = super().post(to, message, *given, **options)
+        reply = posted.answer[0]
         if to == "q1" and isinstance(reply, requests.Contribution):
             words = np.frombuffer(reply.words, dtype="<u8") + np.uint64(1)
-            reply = replace(reply, words=words.tobytes())
-        return reply, sent
+            posted = replace(posted, answer=(replace(reply, words=words.tobytes()), *posted.answer[1:]))
+        return posted
 
 
 @pytest.mark.parametrize("made", [(job, DATA), (squared, REGRESSION)])

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from coordinator import alignment
 from tests.launch import test_alignment as jobs
 from tests.security.blinding import Blinder
 from vfl.errors import DataError, FederationError, OutputError
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.messages.joining import SendSet
 from vfl.security import buckets, psi
 from vfl.security.identifiers import IdKind, Ids, normalised, repeated
 
@@ -79,17 +82,23 @@ def test_a_party_that_sorts_in_buckets_sends_and_joins_the_same(
 
 @pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
 def test_a_job_is_aligned_in_buckets(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, fetched = jobs.frames(60, 3), []
-    fetch = jobs.InProcessAlignment.fetch
+    data, noted = jobs.frames(60, 3), []
+    post, bucketed = InProcessTransport.post, alignment.bucketed
 
-    def noted(self: Any, sets: Any) -> Any:
-        fetched.append(list(sets))
-        return fetch(self, sets)
+    def posting(self: Any, to: str, message: Any, *given: Any, **options: Any) -> Any:
+        if isinstance(message, SendSet) and not message.to:
+            noted.append("sent")
+        return post(self, to, message, *given, **options)
 
-    monkeypatch.setattr(jobs.InProcessAlignment, "fetch", noted)
+    def held(*given: Any) -> Any:
+        noted.append("held")
+        return bucketed(*given)
+
+    monkeypatch.setattr(InProcessTransport, "post", posting)
+    monkeypatch.setattr(alignment, "bucketed", held)
     found = jobs.train(jobs.job(3, privacy=None), data)
     assert found.certificate.n_records == len(jobs.joined(data))
-    assert fetched == [[party] for party in data]
+    assert noted == (["sent", "held"] if noted[0] == "sent" else ["held", "sent"]) * len(data), "one set at a time"
 
 
 def test_a_file_has_no_name_and_one_reader(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ class Weights:
     r: float
 
     name: ClassVar[str] = "given"
+    kernel: ClassVar[str] = ""
 
     def derivative(self, v: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.full(len(v), self.r)

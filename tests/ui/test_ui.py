@@ -88,14 +88,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run on a ledger, an interrupted run, a job with an evil name, and files that are not ours."""
     root: Path = tmp_path_factory.mktemp("work")
     (root / "runs").mkdir()
-    ledger = vfl.SqliteLedger(root / "data owner.db")
+    ledger = vfl.SqliteLedger(root / "owner.db")
     ledger.set_cap("credit-2026", epsilon=4.0, delta=1e-6)
     vfl.train(
         job(dataset="credit-2026", holdout=0.3),
         data(),
         at="inprocess",
         output=root / "runs/one",
-        ledger=root / "data owner.db",
+        ledger=root / "owner.db",
     )
 
     class Stop(Exception):
@@ -123,7 +123,7 @@ def server(root: Path) -> Iterator[Server]:
 
 def test_the_overview_lists_runs_jobs_and_ledgers(server: Server) -> None:
     said = page(server).text
-    for link in ("run/runs/one", "run/runs/half", "job/job.toml", "ledger/data owner.db"):
+    for link in ("run/runs/one", "run/runs/half", "job/job.toml", "ledger/owner.db"):
         assert f'href="{server.site.base}{link}"' in said
     assert "interrupted: round 4 of at most" in said
     assert re.search(r"accuracy 0\.\d+ \[", said)
@@ -155,7 +155,7 @@ def test_the_page_of_a_run_verifies_it(server: Server, root: Path) -> None:
 
 def test_a_run_that_does_not_verify_is_shown_as_such(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "runs/one", tmp_path / "copy")
-    with served(tmp_path, root / "data owner.db") as server:
+    with served(tmp_path, root / "owner.db") as server:
         assert "The certificate does not hold" not in page(server, "run/copy").text
         model = tmp_path / "copy/model.json"
         plain = json.loads(model.read_text())
@@ -194,8 +194,8 @@ def test_bounds_stand_on_one_line_of_the_declarations(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_drawn_as_a_bar(server: Server) -> None:
-    said = page(server, "ledger/data owner.db").text
-    balance = vfl.SqliteLedger(server.site.root / "data owner.db", readonly=True).show()[0]
+    said = page(server, "ledger/owner.db").text
+    balance = vfl.SqliteLedger(server.site.root / "owner.db", readonly=True).show()[0]
     assert "credit-2026" in said
     assert f"width:{100 * balance.spent / 4.0:.2f}%" in said
     assert str(text(balance.sums)) in said
@@ -411,7 +411,7 @@ def _hostile(root: Path, tmp_path: Path) -> dict[str, Path]:
 
 def test_a_hostile_item_takes_no_other_down(root: Path, tmp_path: Path) -> None:
     runs = _hostile(root, tmp_path)
-    with served(tmp_path / "folder", root / "data owner.db") as server:
+    with served(tmp_path / "folder", root / "owner.db") as server:
         said = page(server).text
         assert re.search(r">sound</a></td><td[^>]*>finished<", said)
         for path in (*(f"run/{name}" for name in runs), "run/%E9", "job/%E9.toml", "run/sound"):
