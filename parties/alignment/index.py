@@ -128,12 +128,12 @@ def _checksum(line: str, rows: Integers) -> str:
 
 
 def place(given: str | None) -> Path:
-    """Return the folder of a party in this process; see the module's docstring."""
+    """Return the folder of a party's indexes in this process; see the module's docstring."""
     named = os.environ.get(VARIABLE) or given
     if named:
         return Path(named).expanduser().absolute()
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # A relative one is to be ignored (XDG base directory specification).
+    # A relative folder must be ignored (XDG base directory specification).
     return (base if base.is_absolute() else Path("~/.local/state").expanduser()) / "vfl" / "alignments"
 
 

@@ -147,14 +147,14 @@ class Desk:
         self.held.clear()
 
     def answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
-        """Return the answer to a call, with its vectors. It is a Failure where the call is refused or fails."""
+        """Return the answer to a call, with its vectors. It is a Failure if the call is refused or fails."""
         try:
             return self._answer(plain, vectors, progress)
         except VflError as error:
             return self._failed(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"party {self.party!r} could not answer a call ({type(error).__name__})"
-            # A tune continues after a failure for a reason in the data: repeating such a trial would select its outcome.
+            # A tune continues after a failure that the data caused: repeating such a trial would select its outcome.
             in_data = isinstance(error, ArithmeticError | ValueError)
             return self._failed("DataError" if in_data else "FederationError", why)
         finally:

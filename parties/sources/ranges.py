@@ -30,7 +30,7 @@ def count_records(source: Source | SparseSource) -> int:
 def content_of(source: Source | SparseSource, columns: Sequence[str]) -> str:
     """Return the SHA-256 of these columns of all records, 64 hexadecimal digits. They are read once, a batch at a time.
 
-    Equal records in batches of other sizes have another digest. A sparse matrix counts as a whole.
+    The digest depends on the sizes of the batches. A sparse matrix is digested as a whole.
     """
     digest = hashlib.sha256()
     if isinstance(source, SparseSource):

@@ -1,18 +1,18 @@
 """Queries from the coordinator to the parties.
 
 A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
-per-record vectors that it works on (`Records`) travel beside it and are never part of it. A query addressed to several
-parties is split into one share for each; a share is a query of the same type.
+per-record vectors that it uses (`Records`) travel separately and are never part of it. A query addressed to several parties
+is split into one share per party; a share is a query of the same type.
 
 | query | a party computes | released | to margins only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
 | Ranges | histograms over powers of two + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
-| Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
-| Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
+| Forward | X_k w_k, of the training or the held-out part | | n-vector | |
+| Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian per step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
-| RecordNorms | Σ_j (scale_j (x_ij − c_j))², of one of the two parts | | n-vector | |
+| RecordNorms | Σ_j (scale_j (x_ij − c_j))², of the training or the held-out part | | n-vector | |
 | Groups | codes of the categories of its group columns, of the held-out part | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
 | Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 class Sample(Local):
     """A secret Poisson sample: margins keep a (n,) vector of 0 and 1 as 'batch'. Nothing is released.
 
-    Every record is drawn by itself with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
-    draws a new sample, which is as secret; what was released from the old one is not affected.
+    Every record is drawn independently with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
+    draws a new sample, which is equally secret; releases from the old sample are not affected.
 
     rate : in (0, 1], a multiple of 2⁻⁶⁴.
     """
@@ -325,7 +325,7 @@ class Descend(Weighted):
     sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
         the query are computed from the same r.
     capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
-        every step by itself.
+        every step separately.
     """
 
     steps: Mapping[str, tuple[Step, ...]]

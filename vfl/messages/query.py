@@ -154,12 +154,12 @@ class Query:
 
     @property
     def need(self) -> Need:
-        """Per-record vectors that the addressed parties are shown."""
+        """Per-record vectors that the addressed parties see."""
         return Need.NOTHING
 
     @property
     def side(self) -> Side:
-        """The part of the records that it works on, which its events are charged on."""
+        """The part of the records that the query uses and that its events are charged on."""
         return Side.TRAINING
 
     @property
@@ -169,7 +169,7 @@ class Query:
 
     @property
     def batch(self) -> Fold | None:
-        """The disjoint public batch that it is restricted to, or its piece of a larger release; None for neither."""
+        """The query's disjoint public batch, or its piece of a larger release; None for neither."""
         return None
 
     def shares(self) -> Mapping[str, Query]:
@@ -204,7 +204,7 @@ class Local(Query):
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Return its release, and the per-record vector that margins keep under `target`, if any, piece by piece.
+        """Return the query's release, and the per-record vector that margins keep under `target`, if any, piece by piece.
 
         counts : records of each shard, in order; one piece for each.
         """
@@ -215,12 +215,12 @@ class Local(Query):
 class Weighted(Query):
     """Base of queries that multiply each record's row by a weight r_i.
 
-    weighting : computes r in the margins, or in a party that sees margins and labels.
+    weighting : function that computes r in the margins, or in a party that sees margins and labels.
     """
 
     weighting: Weighting
 
     @property
     def need(self) -> Need:
-        """Weights, unless a query says otherwise."""
+        """Weights, unless a subclass overrides it."""
         return Need.WEIGHTS
