@@ -1,4 +1,4 @@
-"""The command line. Each command is a module of its own, which is imported when the command is used."""
+"""The command line. Each command has its own module, which is imported when the command is used."""
 
 from __future__ import annotations
 

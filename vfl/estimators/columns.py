@@ -20,7 +20,7 @@ NO_FACTORS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
 Partitioned: TypeAlias = "FeaturePartition | Mapping[str, Sequence[str]] | int | None"
-"""Owners of the columns, as estimators take them."""
+"""Owners of the columns, in the forms that estimators accept."""
 
 
 def column_names(partition: Partitioned, named: Sequence[str] | None, n_features: int) -> list[str]:

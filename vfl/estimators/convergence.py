@@ -55,7 +55,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 
 
 def ran_out(result: Result, n_iter: int) -> bool:
-    """Return True if a solver with a rule for stopping made all of its passes, so that the rule was never met."""
+    """Return True if a solver with a stopping rule made all of its passes, so that the rule was never met."""
     planned = plan(result.job, result.certificate.n_records)
     last = planned.solver.last_pass(planned.problem)
     return last is not None and n_iter >= last
@@ -64,12 +64,12 @@ def ran_out(result: Result, n_iter: int) -> bool:
 def warn_unless_converged(
     result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None, n_iter: int
 ) -> None:
-    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or no stop was reached.
+    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or the stopping rule was never met.
 
     features, labelled : as for `next_move`.
     tol : tolerance of the fit. Its units differ from those of `next_move`, so ten times as much is accepted.
-    n_iter : passes that were made. Along nearly collinear columns a model far from the optimum hardly moves, so all passes
-        without a stop are reported whatever the next move.
+    n_iter : number of passes made. Along nearly collinear columns a model far from the optimum hardly moves, so a fit that
+        never stopped is reported for any next move.
     """
     if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warnings.warn(

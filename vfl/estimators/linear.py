@@ -26,8 +26,8 @@ class VerticalLinearRegression(VerticalRegressor):
 
     The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
     to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs. Without privacy
-    and without bounds it is that of X and y as they are. Of several best models, as with more columns than records, a fit
-    ends at one that depends on the means of the columns. Weights and repeated records may then lead to different ones.
+    and without bounds, X and y are used unchanged. If several models are optimal, as with more columns than records, the one
+    found depends on the means of the columns. Weights and repeated records may then give different models.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
     zeros; their bounds must contain 0.
@@ -44,14 +44,14 @@ class VerticalLinearRegression(VerticalRegressor):
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.
-    fit_intercept : whether to add an unpenalised intercept.
-    penalty : a penalty such as vfl.L1(0.1), instead of the one that the other parameters state; None uses theirs.
+    fit_intercept : True adds an unpenalised intercept.
+    penalty : a penalty such as vfl.L1(0.1), which replaces the penalty of the other parameters; None keeps theirs.
     solver : vfl.SkGD(...); None chooses all options by public rules.
     max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
     tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest
-        one; None takes 1e-9. Refused for private fits, since the moment of stopping would reveal something of the records.
-    random_state : orders the blocks of columns and does nothing else. It never seeds noise.
-    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
+        coordinate; None takes 1e-9. Refused for private fits, since the time of stopping depends on the records.
+    random_state : seed for the order of the blocks of columns only. It never seeds noise.
+    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and NOT PRIVATE.
     ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
         certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
@@ -72,7 +72,7 @@ class VerticalLinearRegression(VerticalRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of numbers; the model is (ε, δ)-DP for every record.
 
-        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None weighs them the same.
+        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None gives equal weights.
         """
         if isinstance(y, list | tuple):
             y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
@@ -106,7 +106,7 @@ class VerticalRidge(VerticalLinearRegression):
 
     Parameters
     ----------
-    alpha : strength of the penalty, λ = alpha/n. All others, and all attributes, as for VerticalLinearRegression.
+    alpha : strength of the penalty, λ = alpha/n. Other parameters and all attributes : as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0
@@ -124,7 +124,7 @@ class VerticalLasso(VerticalLinearRegression):
 
     Parameters
     ----------
-    alpha : strength of the penalty. All others, and all attributes, as for VerticalLinearRegression.
+    alpha : strength of the penalty. Other parameters and all attributes : as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0
@@ -143,7 +143,7 @@ class VerticalElasticNet(VerticalLinearRegression):
     Parameters
     ----------
     alpha : strength of the penalty. l1_ratio : share of the L1 norm.
-    All others, and all attributes, as for VerticalLinearRegression.
+    Other parameters and all attributes : as for VerticalLinearRegression.
     """
 
     alpha: float = 1.0

@@ -40,25 +40,25 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     The objective is scikit-learn's: mean logistic loss, weighted by class, + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²).
     Features are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
-    Without privacy and without bounds it is that of X as it is.
+    Without privacy and without bounds, X is used unchanged.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
     zeros; their bounds must contain 0. `result_` then names the classes 0, 1 and so on.
 
-    More than two classes make a multinomial (softmax) model, all classes under one ε, as in scikit-learn.
+    With more than two classes the model is multinomial (softmax), as in scikit-learn, and one ε covers all classes.
 
     Parameters
     ----------
     C : inverse strength of the penalty, λ = 1/(nC); inf for none.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
-    class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss counts as often as its
-        label's weight, and under ε its contribution is capped after weighting, so that the guarantee is the same. 'balanced'
-        counts the labels by `sample_weight`, which only a fit without privacy may do; publicly known shares give 1/(K·share)
-        for K classes. With K > 2 the weights multiply `sample_weight`, whose public limit becomes hi times the largest.
+    class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss is multiplied by its
+        label's weight. A private fit caps its contribution after weighting, so that the guarantee is the same. 'balanced'
+        counts the labels by `sample_weight`, and is refused for private fits; declare 1/(K·share) for publicly known shares
+        of K classes. With K > 2 the weights multiply `sample_weight`, whose public limit becomes hi·(largest class weight).
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
         so. Without privacy None is fine.
-    All others are those of VerticalLinearRegression.
+    Other parameters : as for VerticalLinearRegression.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of two or more classes; the model is (ε, δ)-DP for every record.
 
-        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None weighs them the same.
+        sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None gives equal weights.
         """
         if self.classes is not None and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
@@ -112,14 +112,14 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return self
 
     def _loss(self, codes: Integers, factors: Mapping[str, Given]) -> str | ClassWeighted:
-        """Return the loss of two classes for the declared weights."""
+        """Return the loss for two classes with the declared class weights."""
         weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
     def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
         """Multiply the weights of records by those of their classes, within public limits: a record counts at most once.
 
-        The product lies between 0 and the limit of the weights of records times the largest weight of a class.
+        The product is between 0 and (upper limit of record weights)·(largest class weight).
         """
         weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
         if weights is None:
@@ -192,7 +192,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return found
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the margins (n,); positive ones stand for classes_[1]. Of K > 2 classes (n, K). Values are clamped."""
+        """Return the margins (n,), positive for classes_[1]; (n, K) for K > 2 classes. Values of X are clamped."""
         return self._margins(X)
 
     def predict_proba(self, X: Any) -> Any:
@@ -217,9 +217,9 @@ def _plain(label: Any) -> str | int | float | bool:
 
 
 def _codes(y: Any, classes: Any) -> Any:
-    """Return the position among the classes of each label of y, (n,). No label changes how another one is read.
+    """Return the index of each label of y among the classes, (n,). Each label is read independently of the others.
 
-    Labels are compared as those of a job are: as text (vfl.columns.canonical_category). DataError for any other label.
+    Labels are compared as text, as in a job (vfl.columns.canonical_category). DataError for any other label.
     """
     code_of = {canonical_category(label): code for code, label in enumerate(classes)}
     labels, position = (y, None) if y.dtype == object else np.unique(y, return_inverse=True)

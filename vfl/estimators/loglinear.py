@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 DEFAULT_LABELS = (0.0, 10.0)
-"""Label bounds of a private fit that declares none."""
+"""Default label bounds of a private fit."""
 
 SPREAD = 20.0
 """Largest ratio of a mean to the overall mean, or its inverse, unless limits are declared. Beyond it the loss is linear."""
@@ -37,8 +37,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
     not cover earlier steps on the same records, scores on them, or other fits. `certificate_` states the guarantee.
 
     The objective is scikit-learn's in PoissonRegressor: half the mean deviance plus alpha/2·‖w‖², on features that are clamped
-    to their bounds and mapped to [−1, 1], and labels clamped to theirs. Beyond the limits of the mean, the loss is a straight
-    line (vfl.losses.Poisson).
+    to their bounds and mapped to [−1, 1], and labels clamped to theirs. Beyond the limits of the mean, the loss is linear
+    (vfl.losses.Poisson).
 
     With an exposure e_i, such as the years that a record was observed, its mean is e_i·exp(x_iᵀw). This is PoissonRegressor on
     y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.
@@ -52,7 +52,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
         needs it; without privacy None clamps nothing.
-    All others are those of VerticalLinearRegression.
+    Other parameters : as for VerticalLinearRegression.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
     def fit(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of counts; the model is (ε, δ)-DP for every record.
 
-        exposure : (n,) above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
-            `weight_bounds`; None weighs them the same.
+        exposure : (n,) exposures above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
+            `weight_bounds`; None gives equal weights.
         """
         if isinstance(y, list | tuple):
             y = np.array(y, dtype=np.float64)  # numpy would infer the type from the values
@@ -96,7 +96,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return self
 
     def _limits_of_labels(self, y: Vector, declared: tuple[float, float] | None) -> tuple[float, float]:
-        """Return the bounds of the labels; from y only without privacy."""
+        """Return the bounds of the labels. Only a fit without privacy reads them from y."""
         if declared is None:
             if not (y >= 0.0).all():
                 raise DataError(
@@ -124,7 +124,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return {"exposure": Given(exposure, (low, high if high > low else math.nextafter(low, math.inf)))}
 
     def _means(self, y: Vector, largest: float) -> tuple[float, float]:
-        """Return the limits of the mean; from y only without privacy."""
+        """Return the limits of the mean. Only a fit without privacy reads them from y."""
         if self.mean_bounds is not None:
             low, high = checked_bounds(tuple(self.mean_bounds))
             if not low > 0.0:

@@ -40,9 +40,9 @@ SCORES = {
     "neg_mean_poisson_deviance": "deviance",
     "neg_mean_gamma_deviance": "deviance",
 }
-"""Names of scores, ours and scikit-learn's, and the measure of each."""
+"""{name of a score in vfl or scikit-learn: its measure}."""
 POWERS = {"neg_mean_poisson_deviance": 1.0, "neg_mean_gamma_deviance": 2.0}
-"""The deviance that a name of scikit-learn's belongs to, by the power of its variance."""
+"""{scikit-learn's name of a deviance: power of its variance}."""
 
 
 def _has(name: str) -> Callable[[VerticalGridSearch], bool]:
@@ -60,10 +60,10 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
 
     The guarantee covers the fitted model, its parameters and `best_score_` together, with the ε and δ of the estimator. All
     candidates are fitted once on a public part of the records and scored once, with noise, on the rest; a secret draw leaves
-    some of them out, and the best of the others is kept (docs/tuning.md). All else is withheld, so `cv_results_` has no scores.
+    some of them out, and the best of the others is kept (docs/tuning.md). All else stays secret: `cv_results_` has no scores.
 
-    It takes the place of sklearn.model_selection.GridSearchCV, under which every one of the fits spends an ε of its own. There
-    is no `cv`, since folds would spend more, and no `refit`, since the winner is not fitted again.
+    It replaces sklearn.model_selection.GridSearchCV, in which every fit spends its own ε. There is no `cv`, since folds would
+    spend more, and no `refit`, since the winner is not fitted again.
 
     Parameters
     ----------
@@ -72,18 +72,18 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         fit_intercept: parameters that leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
     scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
         'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. VerticalPoissonRegressor also has
-        'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and both and VerticalTweedieRegressor
-        'deviance'. Losses, errors and deviances are clamped.
-    holdout : share of the records that score the candidates and train none.
+        'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and these two and
+        VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
+    holdout : share of the records that are used only to score the candidates.
     inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
 
     Attributes
     ----------
-    best_estimator_ : the winner, fitted. best_params_, best_index_ : its parameters, and their number in the grid.
-    best_score_ : its noisy score, larger is better, and optimistic, since the best scores win. best_score_error_ : its standard
-        error. Both are None if the winner's training failed.
+    best_estimator_ : the fitted winner. best_params_, best_index_ : the winner's parameters, and their number in the grid.
+    best_score_ : the winner's noisy score; larger is better. It is optimistic, since the best scores win.
+    best_score_error_ : standard error of best_score_. Both are None if the winner's training failed.
     cv_results_ : {"params": all combinations}. certificate_ : vfl.Certificate of the whole search.
-    classes_, n_features_in_, feature_names_in_ : of the winner.
+    classes_, n_features_in_, feature_names_in_ : attributes of the winner.
 
     Raises vfl.errors, before anything is charged if they can, and scikit-learn's own errors for a bad X or y.
     """
@@ -109,7 +109,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
         tags.input_tags.sparse = own.input_tags.sparse
         tags.target_tags = own.target_tags
-        tags.non_deterministic = True  # the secret draw, whatever the noise is
+        tags.non_deterministic = True  # the secret draw is random even with seeded noise
         return tags
 
     def fit(self, X: Any, y: Any, **given: Any) -> Self:
@@ -138,7 +138,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         winner = fitted[tuned.candidate - 1]
         passes = getattr(tuned.result.job.solver, "passes", None) or 1
         with _running(winner, lambda *_: (tuned.result, passes)), warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # said when the candidates were prepared
+            warnings.simplefilter("ignore", PrivacyWarning)  # already issued when the candidates were prepared
             winner.fit(X, y, **given)
         self.best_estimator_ = winner
         self.best_index_ = tuned.candidate - 1
@@ -203,7 +203,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
 
 
 class _Prepared(Exception):
-    """Carries a job and its sources out of a fit that must not run yet."""
+    """Exception that returns the job and its sources from a fit before it runs."""
 
     def __init__(self, job: Job, sources: Mapping[str, Any]) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Prepared(Exception):
 
 @contextlib.contextmanager
 def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None]:
-    """Let the estimator's fit call `run` in place of a run of its own."""
+    """Make the estimator's fit call `run` instead of training."""
     estimator.__dict__["_run"] = run
     try:
         yield
@@ -223,7 +223,7 @@ def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None
 def _prepared(
     estimator: VerticalModel, X: Any, y: Any, given: Mapping[str, Any], *, quiet: bool
 ) -> tuple[Job, Mapping[str, Any], int]:
-    """Return the job that a fit would run, its sources, and n. quiet : issue no warning of the declarations."""
+    """Return the job that a fit would run, its sources, and n. quiet : True suppresses warnings about declarations."""
 
     def stop(job: Job, sources: Mapping[str, Any]) -> Any:
         raise _Prepared(job, sources)

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SPARSE = ("csc", "csr", "coo")
-"""Sparse formats that are accepted unchanged; others are converted to the first."""
+"""Sparse formats that are accepted unchanged; other formats are converted to the first of these."""
 
 RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
-"""Kinds of rounds that release facts of columns, labels or the objective and move no coordinate."""
+"""Kinds of rounds that release statistics of columns, labels or the objective, and update no coordinate."""
 
 NOT_VOUCHED_FOR = (
     "steps before this fit (of a pipeline, scaling, selection of features or of parameters) are unknown to it: if they "
@@ -54,23 +54,23 @@ NOT_VOUCHED_FOR = (
 )
 
 DEFAULT_WEIGHTS = (0.0, 1.0)
-"""Limits of weights that are not declared."""
+"""Default limits of weights."""
 
 
 class Given(NamedTuple):
-    """A number per record beside the label, (n,), and its declared limits."""
+    """Per-record numbers besides the label, (n,), and their declared limits."""
 
     values: Vector
     bounds: tuple[float, float]
 
 
 def per_record(values: Any, n_records: int, name: str) -> Vector:
-    """Return a number per record, (n,), of an array or of one number for all.
+    """Return the per-record numbers (n,) in an array, or n copies of a single number.
 
-    Each cell is refused or accepted by itself and no error shows it, so that no record decides how others are read. This is
-    why scikit-learn's check is not used: it refuses weights that are all zero.
+    Each cell is checked independently of the others and no error shows it, so that no record decides how others are read.
+    scikit-learn's check, in contrast, refuses weights that are all zero.
 
-    Raises DataError for cells that are no numbers, NaN or infinite, and ValueError for another shape.
+    Raises DataError for cells that are not numbers, NaN or infinite, and ValueError for another shape.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)
@@ -91,7 +91,7 @@ def per_record(values: Any, n_records: int, name: str) -> Vector:
 class VerticalModel(BaseEstimator):  # type: ignore[misc]
     """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    Base of the estimators, which add a loss and a penalty and describe the parameters. All parameters are public.
+    Base class of the estimators, which add a loss and a penalty and document the parameters. All parameters are public.
     """
 
     epsilon: float | None = 1.0
@@ -148,7 +148,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return {"weight": Given(s, (0.0, float(s.max())))}
 
     def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
-        """Return n·s_max, by which penalties are divided, and the mean of s/s_max for a fit without privacy; 1 for others.
+        """Return n·s_max, the divisor of penalties, and the mean of s/s_max, which is 1 for a private fit.
 
         The job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide it (Ridge), or divides it by Σ s_i (Lasso).
         """
@@ -174,8 +174,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
         With K > 2 classes these are (K, p) and (K,).
 
-        y : (n,) as the job reads its label. read_from_data : declarations that were read from X or y, in words.
-        factors : {'exposure': ..., 'weight': ...}, those that are given.
+        y : (n,) labels in the form that the job reads. read_from_data : declarations that were read from X or y, in words.
+        factors : {'exposure': ..., 'weight': ...} for the given factors.
 
         Sets certificate_, result_ and n_iter_.
         """
@@ -188,7 +188,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 label[getattr(partition, role)] = factors[role].bounds
             elif (column := getattr(partition, role)) is not None:
                 raise SpecificationError(f"the partition names {role} {column!r}: give it, fit(X, y, {keyword}=...)")
-        plain = self.epsilon is None and self.bounds is None  # nobody asked for clamping
+        plain = self.epsilon is None and self.bounds is None  # no clamping was requested
         job = Job(
             name=type(self).__name__,
             partition=partition,
@@ -289,7 +289,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
-    """A model of numbers, whose labels a private fit clamps to declared bounds. Base of the regressors."""
+    """Base class of the regressors. A private fit clamps labels to declared bounds."""
 
     label_bounds: Sequence[float] | None = None
 
@@ -300,7 +300,7 @@ class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
         return tags
 
     def _declared_label_bounds(self, default: tuple[float, float]) -> tuple[float, float] | None:
-        """Return the declared bounds; without them the default, with a warning, for a private fit and None for others."""
+        """Return the declared bounds, else the default with a warning for a private fit, else None."""
         if self.label_bounds is not None:
             return checked_bounds(tuple(self.label_bounds))
         if self.epsilon is None:

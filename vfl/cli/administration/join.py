@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from vfl.launch.metrics import Metrics
 
 DIGITS = 12
-"""Of digests and ids of runs, as other commands print them."""
+"""Number of printed digits of digests and run ids, as in other commands."""
 LONGEST_LINE = 4000
 HEARTBEAT = 60.0
-"""Seconds between two lines on the cost of one run while what is set aside for it stays the same."""
+"""Seconds between two lines on the cost of one run while the ε set aside for it does not change."""
 
 
 @click.command("join")
@@ -98,7 +98,7 @@ def command(
 
 
 def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
-    """Return {name: source} of --data; '' names the source without a name. formats : of --csv."""
+    """Return {name: source} of --data; '' names the source without a name. formats : values of --csv."""
     from vfl.errors import SpecificationError
 
     named: dict[str, str] = {}
@@ -215,7 +215,7 @@ class Screen:
                     known.pop(event.run, None)
 
     def _due(self, event: Released) -> bool:
-        """Return True if the cost of a run is to be printed, and note it."""
+        """Return True if the cost of a run has to be printed now, and store the time."""
         now = time.monotonic()
         at, reserved = self._shown.get(event.run, (-math.inf, None))
         if event.reserved == reserved and now - at < HEARTBEAT:
@@ -267,7 +267,7 @@ class Screen:
 
 
 def _request(event: Requested) -> str:
-    """Return a request in words, with everything that the policy judges."""
+    """Return a request in words, with everything that the policy checks."""
     said = [f"{event.purpose} {event.job!r} (digest {_short(event.digest)}), run {_short(event.run)}"]
     if event.columns:
         said.append(f"columns {' '.join(event.columns)}")

@@ -278,7 +278,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Take over a run, so that its process can no longer charge, and close it; None if nothing was charged."""
+    """Take over a run, so that its process can no longer charge, and settle it; None if nothing was charged."""
     from vfl.errors import SpecificationError
     from vfl.privacy.ledger import DatasetBook
 
@@ -294,7 +294,7 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 
 
 def _require_ledger(dataset: str, run: str) -> None:
-    """Refuse to settle in a party's book, where the whole run counts, including releases of the other parties."""
+    """Refuse to settle in a party's book, which counts the whole run, including releases of the other parties."""
     from parties.book import account_of
     from vfl.errors import BudgetError
 

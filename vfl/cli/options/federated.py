@@ -32,7 +32,7 @@ def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Connections(logging.Handler):
-    """Prints which parties connect and leave, and who is refused, to standard error."""
+    """Printer of connections, disconnections and refusals of parties to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one log line about the connections."""
@@ -43,14 +43,14 @@ class Connections(logging.Handler):
         match line["event"]:
             case "connected":
                 click.echo(f"{who} is connected", err=True)
-            case "disconnected" if line["why"] != ENDED:  # its own end is no fault
+            case "disconnected" if line["why"] != ENDED:  # a regular end is not a fault
                 click.echo(f"{who} disconnected: {line['why']}", err=True)
             case "refused":
                 click.echo(f"{who} is refused: {line['why']}", err=True)
 
 
 class Timed(logging.Formatter):
-    """Gives every line of JSON its time, in seconds since 1970."""
+    """Log formatter that adds the time, in seconds since 1970, to every line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -69,7 +69,7 @@ def watched(
 ) -> Iterator[None]:
     """Print connections while a command runs; serve metrics and append log lines if requested.
 
-    parties : that the command waits for. quiet : print nothing.
+    parties : the parties that the command waits for. quiet : True prints nothing.
     """
     with contextlib.ExitStack() as stack:
         if federation is not None and not quiet:

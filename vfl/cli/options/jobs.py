@@ -51,7 +51,7 @@ def ledger_of(given: str | None, environment: Environment, *, network: bool) -> 
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the bundled examples with this prefix; the shell completes files."""
+    """Return the bundled examples with this prefix; the shell itself completes files."""
     del context, argument  # click's signature
     from click.shell_completion import CompletionItem
 
@@ -189,7 +189,7 @@ def named_sources(
 ) -> Any:
     """Return the sources of --data: {party: file}, or one table of all columns.
 
-    formats : of --csv. declared : {party: format that the job declared for its text file}, which --csv overrides.
+    formats : values of --csv. declared : {party: format that the job declared for its text file}, which --csv overrides.
     """
     from vfl.csv import is_text
 
@@ -203,7 +203,7 @@ def named_sources(
 
 
 def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
-    """Return a file in its format. options : of `formats_of`; those for all files do not apply to typed files."""
+    """Return a file with its format. options : result of `formats_of`; options for all files do not apply to typed files."""
     from vfl.csv import formatted, is_text
 
     shared = options.get(None, {}) if is_text(path) else {}

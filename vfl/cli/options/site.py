@@ -1,4 +1,4 @@
-"""Options that say where a command runs, and the one function that makes a site of them and of the job file's tables."""
+"""Options for the place where a command runs, and the function that makes a site of them and the job file's tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FEDERATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Options of a command that say where it runs."""
+    """Options of a command for the place where it runs."""
 
     engine: str | None = None
     address: str | None = None
@@ -171,7 +171,7 @@ def _taken(command: Callable[..., Any], options: tuple[Any, ...], otherwise: str
 
 
 def check_parties(job: Job, federation: Federation) -> None:
-    """Raise SpecificationError unless the federation has every party of the job, and the dealer that it asks for."""
+    """Raise SpecificationError unless the federation has every party of the job, and the dealer if the job needs one."""
     from vfl.errors import SpecificationError, nearest
     from vfl.launch.engines.place import dealer_of
 

@@ -114,7 +114,7 @@ def _model(
 
 
 def _across(run: Path | None, sources: tuple[str, ...]) -> tuple[Result, dict[str, str]]:
-    """Return the model, of which each party is sent its part, and the owners' names of the sources."""
+    """Return the model, whose parts are sent to their parties, and the owners' names of the sources."""
     from vfl.errors import SpecificationError
     from vfl.launch.run.result import Result
 

@@ -47,7 +47,7 @@ def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool)
 
 @contextlib.contextmanager
 def redirecting(url: str) -> Iterator[Path]:
-    """Return a page of this user alone that leads to a URL. The arguments of a browser, which all users see, name the page."""
+    """Yield a page, readable by this user alone, that leads to a URL: a URL in the arguments of a browser is visible to all."""
     descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
     page = Path(name)
     try:

@@ -56,7 +56,7 @@ class Steps:
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
-            # Rich takes over no stream: what others print while the line is drawn stays filtered.
+            # Rich replaces no stream, so that other output during the drawing is still filtered.
             console = Console(file=drawing())
             self._bar = RichProgress(words, BarColumn(), console=console, redirect_stdout=False, redirect_stderr=False)
             self._task = self._bar.add_task("starting", total=self._total)
@@ -82,7 +82,7 @@ class Steps:
             self._draw()
             self._bar.stop()
             self._bar = None
-        elif self._done > self._said:  # it ended early: show the last count
+        elif self._done > self._said:  # the step ended early: show the last count
             self._say()
 
     def _left(self) -> str:

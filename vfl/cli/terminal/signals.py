@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does: what it started ends with it, and a run says how to continue."""
+"""Handling of SIGTERM like Ctrl-C: the command ends its processes, and a run prints how to continue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Standard streams of the command line.
 
-They survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget. They spell control characters
-as in JSON instead of sending them to the terminal: files that others wrote hold names and texts, and every command prints some.
+They survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget. They escape control characters
+as JSON does, since commands print names and texts from files that others wrote.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONTROL = re.compile(
 
 
 def shown(text: str) -> str:
-    """Return text whose control characters are spelt as in JSON, so that JSON stays valid."""
+    """Return text with its control characters escaped as in JSON, so that JSON stays valid."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -47,12 +47,12 @@ class Shown(io.TextIOWrapper):
     """Text stream that shows control characters; `write_control` sends them, for text that this program made."""
 
     def write(self, text: str, /) -> int:
-        """Write text as `shown` spells it."""
+        """Write text with its control characters escaped by `shown`."""
         super().write(shown(text))
         return len(text)
 
     def write_control(self, text: str) -> int:
-        """Write text as it is."""
+        """Write text unchanged."""
         return super().write(text)
 
 
@@ -84,9 +84,9 @@ def drawing() -> Any:
 
 @contextlib.contextmanager
 def outliving() -> Iterator[None]:
-    """Let the process's own standard streams survive closed pipes and spell control characters.
+    """Make the process's own standard streams survive closed pipes and escape control characters.
 
-    Streams that replace them are left as they are.
+    Streams that replace them do not change.
     """
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):

@@ -111,7 +111,7 @@ def command(
         click.echo(json.dumps(plain, ensure_ascii=False))
         return
     said = planned.explain() if explain else planned.outline(expected)
-    if noted is not None:  # the price of the alignment is paid
+    if noted is not None:  # the alignment is already done
         said = re.sub(r"(?m)^(  align +by .*?), about .*$", r"\1, as done by vfl align", said)
     click.echo(said)
     if across is not None:
@@ -128,7 +128,7 @@ def command(
 
 
 def _noted(job: Job, environment: Environment, federation: Path | None, across: Federation | None) -> int:
-    """Return the n that an earlier alignment noted. Raises UsageError if there is none."""
+    """Return the n that an earlier alignment stored. Raises UsageError if there is none."""
     from vfl.launch.align import remembered_records
 
     noted = remembered_records(job, environment.data, across)
@@ -239,7 +239,7 @@ def _to_dict(
 
 
 def _plan_tune(job: Job, candidates: Path, records: int, *, as_json: bool) -> None:
-    """Print the plan of a private choice: its price, and a forecast."""
+    """Print the plan of a private choice: its cost, and a forecast."""
     from vfl.tuning.file import read_tuning
     from vfl.tuning.forecast import TunePlan
 

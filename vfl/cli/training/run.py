@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 60
-"""Letters of a job's name in the name of a folder."""
+"""Largest number of letters of a job's name in the name of a folder."""
 
 
 @click.command("run")
