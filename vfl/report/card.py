@@ -1,7 +1,6 @@
-"""Model card of a finished run, in Markdown or HTML: what the model is, how good it is, what it promises, and its limits.
+"""Model card of a finished run, in Markdown or HTML: description, quality, guarantee and limits of the model.
 
-All of it is computed from released values and public facts, as the report is. The owner of the model fills in the intended
-use, which no run can know.
+Like the report, it is computed from released values and public facts. The owner of the model fills in the intended use.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 
 NAME = "card.md"
 TOP = 10
-"""Number of coefficients on a card."""
+"""Largest number of coefficients on a card."""
 UNFOUNDED = "Nothing: the certificate does not hold. Do not rely on the certificate or the model."
 TO_FILL = "To be completed by the owner of the model: purpose, users, and uses that are out of scope."
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a card; the first row is its heading."""
+    """A table on a card. head : its heading."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -58,7 +57,7 @@ def write_card(
 
     output : a file that ends in .md or .html; None writes card.md into the folder. ledger, key : as for `verify_run`.
 
-    Raises OutputError for a run that is not finished, or cannot be read or written; SpecificationError for another ending.
+    Raises OutputError if the run is not finished or a file cannot be read or written; SpecificationError for another ending.
     """
     run = Path(run)
     check_finished(run)
@@ -151,7 +150,7 @@ def _coefficients(facts: Facts) -> Table:
 
 
 def _importance(facts: Facts) -> tuple[Block, ...]:
-    """Return the table, empty if the run released no spread of the columns, or not the certified one."""
+    """Return the table; () if the run released no spread of the columns, or a spread that is not certified."""
     try:
         found = facts.result.importance()[:TOP]
     except VflError:
@@ -205,7 +204,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text without control characters, with the signs that Markdown and HTML give a meaning escaped."""
+    """Return text without control characters, with the special characters of Markdown and HTML escaped."""
     shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return re.sub(r"([\\`*_{}\[\]#|!~])", r"\\\1", escape(shown, quote=False))
 

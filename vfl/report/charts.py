@@ -1,4 +1,4 @@
-"""SVG charts. Each is drawn for a wide and for a narrow screen, and the style sheet shows the one that fits."""
+"""SVG charts. Each is drawn for wide and for narrow screens, and the style sheet shows the one that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE, NARROW = 760, 350
 COLOURS = 8
 """Colours of parties in the style sheet; more parties repeat them."""
 DOTTED = 20
-"""Largest number of points that get a mark each, so that a curve of one point is visible."""
+"""Largest number of points that get a mark each. Marks make a curve of one point visible."""
 DIGIT = 6.7
 """Approximate width of a small letter in the charts' font."""
 WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
@@ -26,7 +26,7 @@ WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points (x, y). colour : its number; None draws a dashed reference line. step : draw steps."""
+    """A line through points (x, y). colour : number of its colour; None for a dashed reference line. step : draw steps."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. low, high : its ends; log : logarithmic, ends positive; whole : for counts."""
+    """One axis. low, high : ends. log : True for a logarithmic axis, with positive ends. whole : True for counts."""
 
     name: str
     low: float
@@ -84,16 +84,16 @@ def short(value: float) -> str:
 
 
 def fitted(name: str, width: float) -> str:
-    """Return a name shortened in its middle to a width; columns often differ at their ends."""
+    """Return a name shortened to a width in its middle, since names of columns often differ at their ends."""
     room = width / DIGIT
-    if _columns(name) <= room + 1e-6:  # a width that was made for this name fits it
+    if _columns(name) <= room + 1e-6:  # rounding must not shorten a name whose own width was given
         return name
     head, tail = _taken(name, 0.55 * (room - 1)), _taken(name[::-1], 0.45 * (room - 1))[::-1]
     return f"{head}…{tail}"
 
 
 def told_apart(names: Sequence[str], width: float) -> list[str]:
-    """Return names shortened to a width; names that would look the same begin where they differ."""
+    """Return names shortened to a width. Names that would look equal are cut to begin where they differ."""
     cut = [fitted(name, width) for name in names]
     alike: dict[str, set[str]] = {}
     for name, short_name in zip(names, cut, strict=True):
@@ -202,7 +202,7 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One row of a heat map. shades : 0 to 1 each, None for no data. said : text at its end."""
+    """One row of a heat map. shades : 0 to 1 per cell, None for no data. said : text at the end of the row."""
 
     name: str
     shades: Sequence[float | None]
@@ -246,7 +246,7 @@ def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar. noise : half the width of the grey band around zero behind it; None draws no band."""
+    """One bar. noise : half the width of a grey band around zero behind the bar; None for no band."""
 
     name: str
     value: float
@@ -287,7 +287,7 @@ def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One value with its interval, in front of a grey band from one end to the other if it has one."""
+    """One value with its interval. band : ends of a grey band behind it; None for no band."""
 
     name: str
     value: float
@@ -339,5 +339,5 @@ def key(*entries: tuple[str, str]) -> Markup:
 
 
 def parties_key(parties: Sequence[str], *more: tuple[str, str]) -> Markup:
-    """Return the legend of the parties' colours and of further entries (class, name)."""
+    """Return the legend of the parties' colours. more : further entries (class, name)."""
     return key(*((f"f{k % COLOURS}", party) for k, party in enumerate(parties)), *more)

@@ -1,6 +1,6 @@
 """Comparison of finished runs: measures, guarantee and settings side by side, as text, plain values or one HTML page.
 
-All of it is read from the runs' folders, which hold released values and public facts: it costs no privacy.
+It reads only the runs' folders, which hold released values and public facts, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Compared:
     """One run of a comparison.
 
-    name : of its folder. holds : True if its certificate holds. facts : settings and guarantee.
-    measures : of the findings, by name.
+    name : name of its folder. holds : True if its certificate holds. facts : settings and guarantee.
+    measures : {name: measure} of all findings.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Compared:
 
 
 def compared(run: str | Path) -> Compared:
-    """Read one finished run; OutputError for another folder."""
+    """Read one finished run. Raises OutputError for any other folder."""
     run = Path(run)
     check_finished(run)
     report, result = verify_run(run), Result.load(run)
@@ -89,7 +89,7 @@ def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
 
 
 def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Return the table: a row per measure, then per setting; the first cell names it, then one cell per run."""
+    """Return the table: one row per measure, then one per setting, each with its name and one cell per run."""
     names = list(dict.fromkeys(name for run in runs for name in run.measures))
     rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
     rows += [(name, *(str(run.measures.get(name, "")) for run in runs)) for name in names]
@@ -101,10 +101,10 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def notes_of(runs: Sequence[Compared]) -> list[str]:
-    """Return, for each measure of the first run, which other runs differ from it by more than the intervals explain.
+    """Return a sentence for each measure of another run that differs from the first run's by more than the intervals explain.
 
-    Runs are taken as independent. The interval of a difference adds the squares of the halves that face each other, which
-    holds for intervals that are not symmetric, too (Zou & Donner 2008).
+    Runs are taken as independent. The interval of a difference adds the squares of the two half-widths that face each other.
+    This also holds for intervals that are not symmetric (Zou & Donner 2008).
     """
     first, said = runs[0], []
     for name, own in first.measures.items():

@@ -1,4 +1,4 @@
-"""Section on the course of the run: resumes, losses and, on request, timing."""
+"""Section on the course of the run: resumed processes, lost parties and, on request, timing."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 EPSILONS = [10.0 ** (k / 8) for k in range(-8, 9)]
 RECORDS = [10.0 ** (k / 4) for k in range(-8, 9)]
-"""Factors of the job's ε and of its n that are drawn."""
+"""Factors by which the curves vary the job's ε and its n."""
 SIGNALS = ("weak signal", "strong signal")
 
 
 def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[float, float] | None) -> Markup | None:
-    """Return the section; None for losses without a rule."""
+    """Return the section; None for losses without a forecast."""
     found = forecast(plan.job, plan.n_records, positives=positives, signal=signal)
     if not found.measures or plan.job.privacy is None:
         return None
@@ -62,7 +62,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _lines(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return the lower and the upper curve of each signal, and its best value; leave out values that cannot be planned."""
+    """Return a lower curve, an upper curve and the best value for each signal, without values that cannot be planned."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Facts for a page. plan, told : None if the folder lacks them or contradicts the certificate."""
+    """Facts for a page. plan, told : plan and history; None if the folder lacks them or contradicts the certificate."""
 
     report: Report
     result: Result
@@ -40,12 +40,12 @@ class Facts:
 
     @property
     def certificate(self) -> Certificate:
-        """The certificate."""
+        """Certificate of the run."""
         return self.report.certificate
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties in the partition's order."""
+        """Parties in the partition's order."""
         return self.result.job.partition.parties
 
     @property
@@ -55,12 +55,12 @@ class Facts:
 
     @property
     def owners(self) -> list[str]:
-        """The party of each coordinate of w, in the order of the model."""
+        """Party of each coordinate of w, in the order of the model."""
         return list(self.result.owners.values())
 
 
 def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
-    """Return the events charged to the run's own ledger, None if it is elsewhere or damaged (the checks say so)."""
+    """Return the events charged in the run's own ledger; None if it is elsewhere or damaged (the checks say so)."""
     if budget.ledger is None or not Path(budget.ledger).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Section on fairness: the gap of each group with its error, and an interval for that of the model without noise."""
+"""Section on fairness: the gap of each group with its error, and an interval for the gap of the model without noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
 
 NAMES = (Distance.name, GroupFairness.name)
-"""Findings that this section shows, and no other."""
+"""Findings that only this section shows."""
 
 
 def fairness(facts: Facts) -> Markup | None:

@@ -103,7 +103,7 @@ def particulars(facts: Facts) -> Markup:
     certificate = facts.certificate
     given = (
         {} if facts.plan is None else options_of(facts.plan.job.solver)
-    )  # what rules share out, vfl plan --explain says
+    )  # vfl plan --explain shows the shares that rules set
     options = ", ".join(
         f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()

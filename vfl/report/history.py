@@ -1,7 +1,7 @@
-"""History of a run's releases, rebuilt by running its schedule on the values in its log.
+"""History of a run's releases, rebuilt by replaying its schedule on the values in its log.
 
-The log holds numbers alone. A schedule is a deterministic function of released values. Running it on the log gives the
-query, the blocks and the noise of each line. No party is asked and nothing is charged.
+The log holds only numbers. A schedule is a deterministic function of released values, so replaying it on the log gives the
+query, the blocks and the noise of each line. A replay queries no party and charges nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradient:
-    """A released sum of clipped gradients over one block, (s,), with noise N(0, σ²) on every entry of it."""
+    """A released sum of clipped gradients over one block, (s,), with noise N(0, σ²) on every entry."""
 
     block: Block
     values: Vector
@@ -39,12 +39,12 @@ class Gradient:
 class History:
     """History of a run, read from its log.
 
-    charged : per round, the events that were charged for it. gradients : in the order of their release.
-    chosen : {coordinate of w: how often a selection named it}.
+    charged : events charged per round. gradients : released gradients, in the order of release.
+    chosen : {coordinate of w: number of selections that named it}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
     findings : results of the evaluation releases, by name.
-    repeated : rounds made more than once, after the loss of a process or a party between charge and log.
+    repeated : number of rounds made more than once, after a process or a party was lost between charge and log.
     left : {round: the party given up in it}.
     whole : True if the schedule used every line of the log.
     """
@@ -62,8 +62,8 @@ class History:
 def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = None) -> History:
     """Return the history of this plan's run. The log of a sealed run gives the number of rounds only.
 
-    charged : the event of each charge in the run's ledger. Without it, the passes of a run under a record cap are taken to
-        have the prices of the plan one after the other, which is wrong after a loss during the first of them.
+    charged : {key: event} of all charges in the run's ledger. Without it, the passes of a run under a record cap are assumed
+        to have the plan's prices in order, which is wrong after a loss during the first pass.
     """
     told, passes, attempt = History(left=log.left), 0, 0
     for number, query, released in _asked(plan, log, told):
@@ -74,7 +74,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             told.whole = False
             break
         keys = log.charged[number]
-        if keys:  # a process that resumes a run begins with a higher attempt, and keeps it
+        if keys:  # a process that resumes a run starts with a higher attempt and keeps it
             told.repeated += keys[0].attempt > attempt
             attempt = keys[0].attempt
         events = [event for event in query.events() if event is not None]

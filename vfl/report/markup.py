@@ -10,11 +10,11 @@ from typing import TypeAlias
 STYLE = Path(__file__).with_name("style.css")
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The page loads and runs nothing, even if foreign markup should get into it."""
+"""Content security policy: the page loads and runs nothing, even if foreign markup gets into it."""
 
 _VOID = {"br", "meta", "input", "rect", "line", "path", "circle"}
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML forbids, and those that change the direction of text."""
+"""Characters that XML forbids, and characters that change the direction of text."""
 
 
 class Markup(str):
@@ -34,9 +34,9 @@ def text(plain: str) -> Markup:
 
 
 def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """Return an element. Plain children and all attributes are escaped; those that are None are left out.
+    """Return an element. Plain children and all attributes are escaped; None values are left out.
 
-    attributes : `class_` is class, and `stroke_width` is stroke-width; numbers have four decimals.
+    attributes : `class_` becomes class, and `stroke_width` stroke-width. Numbers get four decimals.
     """
     pairs = (
         f' {key.rstrip("_").replace("_", "-")}="{text(value if isinstance(value, str) else number(value))}"'
@@ -50,12 +50,12 @@ def element(tag: str, /, *children: Child, **attributes: str | float | None) -> 
 
 
 def join(*children: Child) -> Markup:
-    """Return the children as one markup."""
+    """Return the children joined as one markup."""
     return Markup("".join(text(child) for child in children if child is not None))
 
 
 def number(value: float) -> str:
-    """Return a coordinate with at most four decimals, which is finer than a screen."""
+    """Return a coordinate with at most four decimals, finer than the pixels of a screen."""
     return f"{value:.4f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 

@@ -38,7 +38,7 @@ MISSING_FROM_TRAINING = (
     "The held-out records are missing from the training. A model of all records would be slightly better."
 )
 ROWS, LISTED = 40, 1000
-"""Largest number of bars in a chart, and of rows in the table of all coefficients."""
+"""Largest numbers of bars in a chart and of rows in the table of all coefficients."""
 
 
 def choices(facts: Facts) -> Markup | None:
@@ -62,7 +62,7 @@ def choices(facts: Facts) -> Markup | None:
 
 
 def _last_noise(facts: Facts) -> Mapping[int, float]:
-    """Return {coordinate: σ of the noise in its last update}; a sealed run has a single update, its release."""
+    """Return {coordinate: σ of the noise in its last update}. A sealed run has a single update, its release."""
     plan, p = facts.plan, len(facts.result.coordinates)
     if facts.told is not None:
         return facts.told.noise
@@ -142,7 +142,7 @@ def _noise_of(noise: Mapping[int, float], j: int) -> str:
 
 
 def importance(facts: Facts) -> Markup | None:
-    """Return the importance of the features with intervals; None if the run released no spread, or not the certified one."""
+    """Return the importance of the features with intervals; None without a released, certified spread of the columns."""
     try:
         found = facts.result.importance()
     except VflError:

@@ -1,4 +1,4 @@
-"""`vfl plan --plot`: expected noise and cost against ε, computed from public facts alone."""
+"""Plots of `vfl plan --plot`: expected noise and cost against ε, computed from public facts alone."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ FLAT = 1.1
 class Point:
     """Noise and cost of a plan at one ε.
 
-    noise_multiplier : noise standard deviation over sensitivity, of the most frequent release.
-    sigma : noise standard deviation of one coordinate of its mean, σ/n; of the model itself for solvers that noise the
-        model.
+    noise_multiplier : σ/Δ of the most frequent release.
+    sigma : σ/n, the noise of one coordinate of its mean; σ of the published model for solvers that add noise to the model.
     releases, round_trips, seconds : cost.
     """
 
@@ -55,7 +54,7 @@ class Panel:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return plans of the job at other ε, ascending; leave out each ε at which the job cannot be planned.
+    """Return plans of the job at other ε, ascending, without those at which the job cannot be planned.
 
     Raises SpecificationError for a job without privacy.
     """
@@ -77,7 +76,7 @@ def points(plan: Plan) -> list[Point]:
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
-    """Return σ/Δ and σ/n of the most frequent noised release of the training, the later one of a tie; σ if sealed."""
+    """Return σ/Δ and σ/n (σ if sealed) of the training's most frequent noised release, the later one of a tie."""
     releases = plan.solver.releases(plan.problem)
     noised = [(count, event) for event, count in reversed(releases) if hasattr(event, "sigma")]
     if not noised:
@@ -88,7 +87,7 @@ def _noise(plan: Plan) -> tuple[float, float]:
 
 
 def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
-    """Return the panels: noise, and each cost that changes with ε."""
+    """Return the panels for the noise and for each cost that changes with ε."""
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
     cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
@@ -113,7 +112,7 @@ def write_plan(
     The .html page also draws the expected quality against ε and n. positives, signal : guesses, as for `vfl.forecast`.
 
     Raises SpecificationError for another ending, for a job without privacy, and for .png without matplotlib; OutputError
-    when the file cannot be written.
+    if the file cannot be written.
     """
     path = Path(path)
     if path.suffix not in KINDS:

@@ -1,4 +1,4 @@
-"""`vfl report`: the page of a finished run, computed from its folder."""
+"""Page of a finished run for `vfl report`, computed from the run's folder."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def write_run(
 ) -> tuple[Path, Report]:
     """Write the page of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
 
-    The page is post-processing of released values and public facts: whoever may see the model may see it. With
-    `with_timing` it also shows how long rounds took. Those times depend slightly on the data, so the page then states that
-    it is not for release.
+    The page is post-processing of released values and public facts: everybody who may see the model may see it. With
+    `with_timing` it also shows the durations of rounds. They depend slightly on the data, so the page then states that it is
+    not for release.
 
     output : a file; None writes report.html into the folder. ledger, key : as for `verify_run`.
 
-    Raises OutputError for a run that is not finished, or cannot be read or written.
+    Raises OutputError if the run is not finished or a file cannot be read or written.
     """
     run = Path(run)
     check_finished(run)

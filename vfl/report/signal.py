@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
     from vfl.report.history import Gradient
 
-    Placed = tuple[float, Gradient]  # the share of the run's releases before it
+    Placed = tuple[float, Gradient]  # (share of the run's releases before the gradient, gradient)
 
 ROWS, CELLS, POINTS = 40, 24, 16
 """Largest number of blocks drawn, of cells per block, and of points per party's curve."""
 TOGETHER = 4
-"""Releases of a block per cell, if there are enough: a single one is mostly noise."""
+"""Number of a block's releases per cell, if there are enough; a single release is mostly noise."""
 STRONG = 4.0
 """Size, in units of the noise, of the darkest cell."""
 CHANCE = 0.05
@@ -118,7 +118,7 @@ def noise_reach(entries: int, chance: float = CHANCE) -> float:
 
 
 def _shade(gradients: Sequence[Gradient]) -> float | None:
-    """Return the shade of a cell: 0 for possible noise alone, up to 1 at STRONG; None without releases."""
+    """Return the shade of a cell: 0 if noise alone may explain it, up to 1 at STRONG; None without releases."""
     if not gradients:
         return None
     found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))

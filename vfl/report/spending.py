@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 POINTS, POINTS_PLD = 150, 10
-"""Number of rounds at which ε is computed; privacy loss distributions are slower."""
+"""Number of rounds at which ε is computed; fewer for privacy loss distributions, which are slower."""
 
 
 def spent(facts: Facts) -> Markup | None:
