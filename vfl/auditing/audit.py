@@ -1,4 +1,4 @@
-"""`audit`: a lower bound on the ε of a job as it is configured, on simulated records, and checks of its noise."""
+"""Audit of a configured job on simulated records: a lower bound on its ε, and checks of its noise."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 ENOUGH = 0.97
-"""Reach at which the search for a canary ends."""
+"""Reach (share of the claimed μ) at which the search for a canary ends."""
 SEARCH_SECONDS = 30.0
 """Time after which the search takes the best canary so far."""
 WEAK = 0.9
 """Reach below which an audit warns of its canary."""
 PROBES = 2
-"""Runs that measure the reach of a canary, one on each data set."""
+"""Number of runs that measure the reach of a canary, one on each data set."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Attack:
 
     part : 'training', 'held out', or 'all' without a hold-out.
     claim : ε that the charges promise to the part. claim_mu : its μ; None for a claim that is not Gaussian.
-    canary : description of the pair. size : k. reach : share of the claim that the pair attains, at most 1.
-    runs, right : number of runs, and of right guesses. level : probability of a false alarm of the guesses.
-    allowed : largest share of right guesses under the claim. shown : the share that they show, at `level`.
-    lower, lower_mu : ε and μ that the job has at least, if its guesses are as right as `shown`.
-    needed : number of runs that finds noise of σ/√2 with probability 0.95; None if no number does.
-    checks : of the runs' noise.
+    canary : description of the pair of canaries. size : k, number of canaries.
+    reach : share of the claim that the pair attains, at most 1.
+    runs, right : numbers of runs and of right guesses. level : probability of a false alarm of the guesses.
+    allowed : largest share of right guesses under the claim. shown : lower bound on the true share, at `level`.
+    lower, lower_mu : lower bounds on the job's ε and μ, if the share of right guesses is `shown`.
+    needed : number of runs that detects noise of σ/√2 with probability 0.95; None if no number does.
+    checks : checks of the runs' noise.
     """
 
     part: str
@@ -82,12 +83,12 @@ class Attack:
 
 @dataclass(frozen=True)
 class Audit:
-    """Outcome of an audit. It finds errors and proves no absence.
+    """Outcome of an audit. An audit can find errors but cannot prove their absence.
 
-    lower : ε that the job has at least, with the given confidence; 0 shows nothing. claim : ε that the plan states at `delta`.
-    reach : of the weaker canary. checks : of all parts. attacks : one for each part of the records.
+    lower : lower bound on the job's ε, with the given confidence; 0 shows nothing. claim : the plan's ε at `delta`.
+    reach : reach of the weaker canary. checks : checks of all parts. attacks : one per part of the records.
     passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.
-    taken_off : settings of the job that concern real records, left out of the audit. seconds : duration.
+    taken_off : settings of the job that concern real records; the audit leaves them out. seconds : duration.
     """
 
     name: str
@@ -112,7 +113,7 @@ class Audit:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """The checks of all parts."""
+        """Checks of all parts."""
         return tuple(check for attack in self.attacks for check in attack.checks)
 
     @property
@@ -122,7 +123,7 @@ class Audit:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Reasons to trust the audit less, each with its remedy."""
+        """Weaknesses of the audit, each with its remedy."""
         return tuple(said for attack in self.attacks for said in _warnings(attack))
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,16 +194,16 @@ def audit(
 ) -> Audit:
     """Return a lower bound on the ε of a job, from runs on simulated records. It charges nothing and reads no private record.
 
-    A coin chooses D1 or D0, which differ in k canaries. The job runs on it in this process, with the executor, the parties and
-    the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than the claimed ε
-    allows refute the claim. The residuals of all releases are checked too (vfl.auditing.residuals). Records that are trained
-    on and held-out records are audited separately.
+    A coin chooses D1 or D0, which differ in k canaries. The job runs on this data set in this process, with the executor, the
+    parties and the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than the
+    claimed ε allows refute the claim. The audit also checks the residuals of all releases (vfl.auditing.residuals). Training
+    records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs for each part; None takes the number that finds noise of σ/√2 with probability 0.95, at most 1,000.
+    runs : number of runs for each part; None for the number that detects noise of σ/√2 with probability 0.95, at most 1,000.
     confidence : 1 − the probability that a correct job fails.
-    public_data : {party: source} of records that are declared public, or one table of all columns, in the place of
-        simulated ones; the canaries replace the first of them. Their number is n.
+    public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
+        simulated records. The canaries replace the first of them. Their number is n.
 
     Raises PrivacyError or SpecificationError for a job without a claim to audit.
     """

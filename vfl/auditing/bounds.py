@@ -1,9 +1,9 @@
-"""Bounds: the best accuracy that a claim allows, the one that runs have shown, and the runs that are needed to tell.
+"""Bounds on the accuracy of guesses: the largest under a claim, the one shown by runs, and the number of runs to compare them.
 
-Let a fair coin choose D1 or D0, and let an opponent guess it from all releases. If they are μ-GDP for the pair, no guess is
-right more often than with probability Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su
-2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0)
-is the largest total variation between the two.
+Let a fair coin choose D1 or D0, and let an opponent guess it from all releases. If they are μ-GDP for the pair, a guess is
+right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022, §2),
+and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0) is the
+largest total variation distance between the releases on D1 and on D0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledG
 from vfl.privacy.gaussian_dp import epsilon_of
 
 FOUND = 0.95
-"""Probability with which the planned number of runs finds noise of σ/√2."""
+"""Probability with which the planned number of runs detects noise of σ/√2."""
 MOST_RUNS = 1000
 """Largest planned number of runs; the caller may request more."""
 
@@ -46,7 +46,7 @@ class Claim:
 
     @cached_property
     def mu(self) -> float:
-        """√Σ (Δ/σ)² over all releases; for selections ε/2 in place of Δ/σ. The claim is μ-GDP if it is Gaussian."""
+        """√Σ (Δ/σ)² over all releases, with ε/2 instead of Δ/σ for selections. A Gaussian claim is μ-GDP."""
         return math.sqrt(sum(count * allowed(event) ** 2 for event, count in self.events))
 
     @cached_property
@@ -72,16 +72,16 @@ class Claim:
         except PrivacyError:
             if self.sampled:
                 raise
-        # ρ-zCDP bounds the divergence of Kullback and Leibler by ρ, hence total variation (Pinsker; Bretagnolle & Huber).
+        # ρ-zCDP bounds the Kullback–Leibler divergence by ρ, hence total variation (Pinsker; Bretagnolle & Huber).
         ρ = ZCdpAccountant()
         for event, count in group:
             ρ.compose(event, count)
         return 0.5 * (1.0 + min(math.sqrt(ρ.rho / 2.0), math.sqrt(-math.expm1(-ρ.rho))))
 
     def implied(self, accuracy: float, size: int) -> tuple[float, float | None]:
-        """Return (ε, μ) that every run has at least which lets guesses about k records be right this often; μ if Gaussian.
+        """Return lower bounds (ε, μ) for a run in which guesses about k records are right this often; μ only if Gaussian.
 
-        For k > 1 records the ε of a Gaussian claim holds under the form of a μ-GDP run. Otherwise it follows from (ε, δ) by
+        For k > 1 records the ε of a Gaussian claim assumes that the run is μ-GDP. For other claims it follows from (ε, δ) by
         group privacy alone: δ_k = δ(e^kε − 1)/(e^ε − 1), and accuracy ≤ (e^kε + δ_k)/(1 + e^kε).
         """
         from scipy.special import ndtri
@@ -112,23 +112,23 @@ def _times(event: Event, size: int) -> Event:
 
 
 def shown(right: int, runs: int, level: float) -> float:
-    """Return a bound that the probability of a right guess exceeds, wrong with probability `level` (Clopper & Pearson 1934)."""
+    """Return a lower bound on the probability of a right guess, at error probability `level` (Clopper & Pearson 1934)."""
     from scipy.stats import beta
 
     return 0.0 if right == 0 else float(beta.ppf(level, right, runs - right + 1))
 
 
 def needed(most: float, truth: float, runs: int, level: float) -> float:
-    """Return the probability that so many runs show more than `most`, if a guess is right with probability `truth`."""
+    """Return the probability that `runs` runs show more than `most`, if a guess is right with probability `truth`."""
     from scipy.stats import binom
 
-    # The bound exceeds `most` exactly if so many right guesses have a probability below `level` under `most`.
+    # The bound exceeds `most` exactly if, at accuracy `most`, at least this many right guesses have probability below `level`.
     least = int(binom.isf(level, runs, most)) + 1
     return float(binom.sf(least - 1, runs, truth))
 
 
 def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) -> int | None:
-    """Return the number of runs that finds σ/√2 with probability FOUND; None if the canary is too weak for any number.
+    """Return the number of runs that detects σ/√2 with probability `find`; None if the canary is too weak for any number.
 
     most : largest accuracy that the claim allows. reach : share of the claimed μ that the canary attains.
     """

@@ -1,7 +1,7 @@
-"""Simulated records: data sets D1 and D0 that differ in k records, the canaries, and in nothing else.
+"""Simulated data sets D1 and D0, which differ only in k records, the canaries.
 
-A canary is worth k records: k equal records and their k equal replacements. A release with Δ and σ is Δ/σ-GDP, so for the
-group it is at most kΔ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.14), and equal canaries that meet in every release reach this.
+The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP, so for the group it
+is at most kΔ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries that all take part in every release attain this bound.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 FARTHEST = 1e3
-"""Label of a canary if the job declares no bounds for the label; the clip caps what it adds."""
+"""Label of a canary if the job declares no bounds for the label. The clip caps the canary's contribution."""
 EASIEST, MOST_ACCURATE = 2.75, 0.93
-"""μ of the group at which guesses tell most, and the share of right guesses that a claim about a group may allow."""
+"""μ of the group at which guesses are most informative, and the largest share of right guesses that a claim may allow."""
 MEAN_AND_SQUARE = 0.146
-"""Size of the second canary where moments count: from x = 1 to x' = −0.146 the mean and the square of a column move the most
-(vfl.privacy.geometry.PAIR), and to 0.146 nearly as much."""
+"""Size of the second canary for releases of moments. From x = 1 to x' = −0.146 the mean and the square of a column move the
+most (vfl.privacy.geometry.PAIR); to 0.146 they move nearly as much."""
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
     """One simulated record.
 
-    cells : (columns,) in [−1, 1], share of the way from the scaled 0 to a bound. label : −1, 0 or 1, from the lower end up.
+    cells : (columns,) in [−1, 1], position between the scaled 0 and a bound. label : −1, 0 or 1 for low, middle, high.
     """
 
     cells: Vector
@@ -46,7 +46,7 @@ class Record:
         return Record(self.cells, -self.label)
 
     def times(self, factor: float) -> Record:
-        """Return the record with its cells multiplied."""
+        """Return the record with its cells multiplied by the factor."""
         return Record(factor * self.cells, self.label)
 
 
@@ -54,9 +54,9 @@ class Record:
 class Canary:
     """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
-    rest : the other records alternate between (cells, label 1) and (−cells, label −1), which pull the model along the cells
+    rest : the other records alternate between (cells, label 1) and (−cells, label −1). They pull the model along the cells
         and leave the means at 0. None for records at the scaled 0.
-    name : description of the pair, for print.
+    name : printed description of the pair.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Canary:
 def candidates(columns: int) -> Iterator[Canary]:
     """Yield pairs of canaries. For every kind of release, some pair comes close to its sensitivity.
 
-    Records of opposite labels differ most while their margins stay near 0. So small records, or records in one column, serve
-    noisy runs whose models move far.
+    Records of opposite labels differ most if their margins stay near 0. In noisy runs models move far, so small records or
+    records in one column are better there.
     """
     ones, turns = np.ones(columns), np.where(np.arange(columns) % 2, -1.0, 1.0)
     signs = np.where(np.random.default_rng(columns).random(columns) < 0.5, -1.0, 1.0)
@@ -106,7 +106,7 @@ def candidates(columns: int) -> Iterator[Canary]:
 
 
 def group_size(claim: Claim, most: int) -> int:
-    """Return k, the number of canaries for which the fewest runs find too little noise: kμ about 2.75; at most `most`.
+    """Return k, the number of canaries with which the fewest runs detect too little noise: kμ about 2.75; at most `most`.
 
     Sampled releases are audited with one canary, because their cost for several is not known.
     """
@@ -123,8 +123,8 @@ def tables(
 ) -> list[dict[str, Any]]:
     """Return the tables of D1 and D0, {column: cells}.
 
-    positions : (k,) positions of the canaries. public : {column: n cells} of records that are declared public, which stand in
-        for all other records; None simulates them.
+    positions : (k,) positions of the canaries. public : {column: n cells} of records that are declared public, used as the
+        other records; None simulates them.
     """
     columns, label = job.partition.features, job.partition.label_column
     others = [column for column in job.partition.group_columns if column != label]
@@ -161,7 +161,7 @@ def tables(
 def meeting(members: Sequence[Vector], eligible: Integers, size: int) -> Integers:
     """Return `size` of the eligible records that share as many public batches as possible.
 
-    members : for each batch, (n,) 1 for its records, else 0.
+    members : (n,) per batch, 1 for its records, else 0.
     """
     if not members:
         return eligible[:size]
@@ -181,7 +181,7 @@ def meeting(members: Sequence[Vector], eligible: Integers, size: int) -> Integer
 
 
 def _cell(job: Job, column: str, share: float) -> Any:
-    """Return the value of a column at a share of the way from the scaled 0 to its upper (or, below 0, lower) bound."""
+    """Return a column's value at a position between the scaled 0 and its upper bound (lower bound if share < 0)."""
     declared = job.schema[column]
     if isinstance(declared, Boolean):
         return share > 0
@@ -206,13 +206,13 @@ def _label(job: Job, which: int) -> Any:
 
 
 def _factor(job: Job, column: str, which: int) -> float:
-    """Return the largest weight, and the exposure that takes the record's mean farthest from its label."""
+    """Return the largest weight, or the exposure that takes the record's mean farthest from its label."""
     low, high = job.schema[column].limits
     return low if column == job.partition.exposure and which > 0 else high
 
 
 def _alternating(job: Job, canary: Canary, i: int) -> int:
-    """Return the label of record i of the rest: alternating classes, and numbers in the middle unless the rest pulls."""
+    """Return the label of record i of the rest: alternating classes; for numbers the middle unless `canary.rest` is given."""
     if canary.rest is None and not job.classification:
         return 0
     return 1 if i % 2 else -1

@@ -1,4 +1,4 @@
-"""The exact log-likelihood ratio of a run between two data sets, and how far the data sets move each release.
+"""The exact log-likelihood ratio of a run between two data sets, and the distance by which they move each release.
 
 No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). A release of a run has
 a known density given the releases before it, so the ratio of the whole run is a sum over its releases:
@@ -61,9 +61,9 @@ def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledG
 
 
 def moved(release: Release) -> float:
-    """Return how far a release moves from D0 to D1 in units of its noise: ‖s1 − s0‖/σ, or half the range of a selection's loss.
+    """Return the move of a release from D0 to D1 in units of its noise: ‖s1 − s0‖/σ, or half the range of a selection's loss.
 
-    inf : it has no noise, and it moves.
+    It is inf for a release that moves and has no noise.
     """
     s0, s1 = release.exact
     if release.selection:
@@ -76,7 +76,7 @@ def moved(release: Release) -> float:
 
 
 def allowed(event: Event) -> float:
-    """Return the most that one record may move a release with this event, in the units of `moved`: Δ/σ, or ε/2."""
+    """Return the largest move of a release that one record may cause under this event, Δ/σ or ε/2, in units of `moved`."""
     return (
         event.epsilon / 2.0
         if isinstance(event, BoundedRange)

@@ -1,4 +1,4 @@
-"""Runs of a job on simulated records, and their shadows: the exact sums that each of two data sets would have released.
+"""Runs of a job on simulated records, with shadows: the exact sums that each of two data sets would have released.
 
 A shadow works on one data set. It answers the queries of the run, with the executor and parties of a training run, and
 receives the run's releases. Its sums are therefore those of its data set *after the same history*, for any solver.
@@ -43,15 +43,15 @@ BATCH = "batch"
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One release of a run, with the exact values behind it on D0 and on D1, given the releases before it.
+    """One release of a run, with its exact values on D0 and on D1, given the releases before it.
 
-    name : its place in the run. party : its owner; '' for the coordinator and for joint releases.
-    event : the event that its noise was drawn for; None without noise.
+    name : place in the run. party : owner; '' for the coordinator and for joint releases.
+    event : event whose noise was drawn; None without noise.
     value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
-    true : (s,) the same for the data that the run used. Of a sampled release, given the drawn batch.
+    true : (s,) the same for the data that the run used; for a sampled release, given the drawn batch.
     absent : (s,) sums without the canary, for a sampled release; None otherwise.
-    grid : (s,) the public grid that sums and noise are multiples of; None where it is unknown.
+    grid : (s,) public grid; sums and noise are multiples of it. None if it is unknown.
     selection : True for a selection. paid : True if a charge of the run pays for it.
     """
 
@@ -71,7 +71,7 @@ class Release:
 class Transcript:
     """Outcome of one simulated run.
 
-    releases : in order. batches : the secret batches with their rates, in order; a batch is (n,) of 0 or 1.
+    releases : releases in order. batches : secret batches with their rates, in order; a batch is (n,) of 0 or 1.
     folds : the distinct public batches.
     """
 
@@ -82,7 +82,7 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One simulated data set, loaded. parties : prototypes, from which every run makes its own (`Party.afresh`)."""
+    """One loaded simulated data set. parties : prototypes, which every run copies with `Party.afresh`."""
 
     parties: Mapping[str, Party]
     labels: Vector
@@ -97,7 +97,7 @@ class World:
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
-    """Load one data set as a run loads its own."""
+    """Load one data set in the same way as a run."""
     sources = sources_of(job, table)
     parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
     labels = parties[job.partition.label_party].labels()
@@ -106,7 +106,7 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
 
 
 class ShadowParty(Party):
-    """A party that repeats given releases and records its exact sums. Only audits of simulated records use it."""
+    """A party that repeats given releases and records its exact sums. Only audits on simulated records use it."""
 
     seen: list[Vector]
     grids: list[float]
@@ -144,7 +144,7 @@ class ShadowTransport:
         self.grids: list[float] = []
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Ask each party for its share, and give it its own releases, in the order of the shares."""
+        """Ask each party for its share, in order, after passing it the releases that it has to repeat."""
         replies = {}
         for name, share in shares.items():
             party = self._parties[name]
@@ -159,7 +159,7 @@ class ShadowTransport:
 
 
 class Shadow:
-    """The exact sums of a run on one data set, given what was released."""
+    """Exact sums of a run on one data set, given the released values."""
 
     def __init__(self, world: World) -> None:
         self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})
@@ -176,7 +176,7 @@ class Shadow:
         return [("", u) for u in answered]
 
     def grids(self, query: Query, sizes: Sequence[int]) -> list[Vector]:
-        """Return the grid of every entry of the releases that `exact` saw last, of these sizes; [] where it is unknown."""
+        """Return the grids of all entries of the last releases in `exact`, which have these sizes; [] if they are unknown."""
         known = self._transport.grids if query.shares() else [query.statistic.grid] if isinstance(query, Tally) else []
         return [np.full(size, grid) for size, grid in zip(sizes, known, strict=False)]
 
@@ -201,7 +201,7 @@ def with_canaries(batch: Vector, canaries: Integers, value: float) -> Vector:
 
 
 def without_noise(query: Query) -> Query:
-    """Return the query with all its events left out."""
+    """Return the query without its events."""
     if isinstance(query, Descend):
         steps = {party: tuple(map(_step_without_noise, own)) for party, own in query.steps.items()}
         return replace(query, steps=steps, capped=query.capped and replace(query.capped, paid=None))
@@ -220,8 +220,8 @@ def _step_without_noise(step: Step) -> Step:
 class Rehearsal:
     """A job on two simulated data sets.
 
-    plan : of the job. worlds : D0 and D1. canaries : positions of the canaries among the records that are trained on; empty if
-        they are held out. name : description of the canary.
+    plan : plan of the job. worlds : D0 and D1. canaries : positions of the canaries among the training records; empty if they
+        are held out. name : description of the canary.
     """
 
     plan: Plan
@@ -230,14 +230,14 @@ class Rehearsal:
     name: str = ""
 
     def run(self, side: int) -> Transcript:
-        """Run the job on D0 or D1 with fresh noise, and both shadows beside it."""
+        """Run the job on D0 or D1 with fresh noise, together with both shadows."""
         execute, margins = self._executor(self.worlds[side])
         shadows = [Shadow(world) for world in self.worlds]
         truth = Shadow(self.worlds[side]) if self.sampled else shadows[side]
         releases: list[Release] = []
         batches: list[tuple[Vector, float]] = []
         folds: dict[Fold, None] = {}
-        # A schedule sees releases only, so it puts the same queries on D0 and D1. A sealed one has seen more.
+        # A schedule sees only releases, so its queries are equal on D0 and D1. A sealed schedule sees un-noised answers, too.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
         passes_charged = False
@@ -269,7 +269,7 @@ class Rehearsal:
 
     @cached_property
     def _solved(self) -> list[list[Released]]:
-        """The un-noised answers, on D0 and on D1, that a sealed solver works on before its first release; [] if not sealed."""
+        """Un-noised answers on D0 and on D1, which a sealed solver uses before its first release; [] if not sealed."""
         if not self.plan.solver.sealed:
             return []
         return [self._unreleased(world) for world in self.worlds]
@@ -285,7 +285,7 @@ class Rehearsal:
         return answers
 
     def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
-        """Return the schedule and its first query; of a sealed solver those of D0 and of D1, past its un-noised answers."""
+        """Return the schedule and its first query; for a sealed solver those of D0 and of D1, after its un-noised answers."""
         going = [self.plan.schedule() for _ in self._solved or self.worlds[:1]]
         queries = [next(schedule) for schedule in going]
         for side, answers in enumerate(self._solved):
@@ -301,10 +301,10 @@ class Rehearsal:
         truth: Shadow,
         batches: list[tuple[Vector, float]],
     ) -> None:
-        """Give the shadows what the run's coordinator drew for itself, except the canaries' membership of a batch.
+        """Pass the coordinator's own draws to the shadows, except the canaries' membership of a batch.
 
         The claim of a secret sample holds for an opponent who knows which *other* records were drawn (vfl.privacy.pld). The
-        shadows behind the likelihood take the canaries as drawn always.
+        shadows for the likelihood assume that the canaries were drawn.
         """
         vector = margins.state()[2].get(query.target)
         if vector is None:
@@ -374,7 +374,7 @@ class Rehearsal:
         return Release(kind, "", query.event, np.array([float(position)]), (on0, on1), true, selection=True)
 
     def _executor(self, world: World) -> tuple[Executor, Margins]:
-        """Return the executor of a run on that data, with its budget reserved and the job's own noise source."""
+        """Return the executor of a run on a data set, with its budget reserved and the job's own noise source."""
         job, plan = self.plan.job, self.plan
         transport = InProcessTransport({name: party.afresh() for name, party in world.parties.items()})
         margins = world.margins()

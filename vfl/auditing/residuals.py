@@ -1,11 +1,10 @@
-"""White-box checks of one job's runs: noise of the stated size, never repeated, and no release that moves too far.
+"""White-box checks of one job's runs: noise has the stated size and never repeats, and no release moves too far.
 
-The residual of a Gaussian release is (u − s)/σ: released value less the exact sum, in units of the noise that was charged.
-Noise is a normal variable rounded to the public grid g of the release. A residual is therefore drawn anew from the normal
-distribution within its rounding interval, (u − s ± g/2)/σ. In a correct run residuals are then independent standard normal
-variables, exactly, whatever the solver does and however coarse that grid is. Noise on a coarser grid than the public one stays
-on it, and fails. Every p-value here bounds the probability of a false alarm for any number of runs and releases whose grid is
-known.
+The residual of a Gaussian release is (u − s)/σ: the released value minus the exact sum, in units of the charged noise. Noise is
+a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from the normal
+distribution within its rounding interval, (u − s ± g/2)/σ. In a correct run these residuals are exactly independent standard
+normal variables, for every solver and every grid. Noise on a coarser grid than the public one stays on that grid and fails.
+Every p-value bounds the probability of a false alarm, for any number of runs and releases whose grid is known.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9
 """Relative error of doubles in a shift."""
 MOST_COLUMNS = 1500
-"""Largest number of residuals of a run that are compared with each other."""
+"""Largest number of residuals per run that are compared with each other."""
 FINE = 2.0**-40
 """Grids below this share of σ are left as they are."""
 TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
@@ -39,8 +38,8 @@ TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 class Check:
     """Outcome of one check.
 
-    p : bound on the probability that a correct job gives this outcome or a worse one; 0 for what a correct job never gives.
-    passed : set against the level of the audit. said : finding, in words.
+    p : bound on the probability that a correct job gives this outcome or a worse one; 0 if a correct job never does.
+    passed : True if p is not below the level of the check. said : finding, in words.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Check:
 
 
 def checks_of(runs: Sequence[Transcript], *, size: int, paid: float, level: float) -> tuple[Check, ...]:
-    """Return all checks of these runs. Together they give a false alarm with probability at most `level`.
+    """Return all checks of these runs, which together give a false alarm with probability at most `level`.
 
     size : k, number of canaries. paid : √Σ (Δ/σ)² of all charges to one record.
     """
@@ -71,7 +70,7 @@ def _charges(runs: Sequence[Transcript]) -> Check:
 
 
 def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
-    """No release moves by more than kΔ, and all together move by no more than all charges pay for."""
+    """Check that no release moves by more than kΔ, and that the charges pay for all moves together."""
     worst, where, farthest = 0.0, "", 0.0
     for run in runs:
         farthest = max(farthest, math.sqrt(math.fsum(moved(release) ** 2 for release in run.releases)))
@@ -102,7 +101,7 @@ def _differences(release: Release) -> Vector | None:
 
 
 def _rows(runs: Sequence[Transcript]) -> list[list[tuple[str, Vector]]]:
-    """Return the residuals of every run, [(name of the release, residuals)]; repeatable, since a fixed seed draws them."""
+    """Return the residuals of every run, [(name of the release, residuals)]. A fixed seed makes them repeatable."""
     rng = np.random.default_rng(0)
     made = []
     for run in runs:
@@ -118,7 +117,7 @@ def _unrounded(rounded: Vector, of_sums: Vector | None, sigma: float, rng: np.ra
     grid = np.zeros(rounded.size) if of_sums is None else of_sums / sigma
     if not (grid > FINE).any():
         return rounded
-    near, far = -abs(rounded) + grid / 2, -abs(rounded) - grid / 2  # of the lower tail, which is precise
+    near, far = -abs(rounded) + grid / 2, -abs(rounded) - grid / 2  # in the lower tail, where ndtr is precise
     low, high = ndtr(far), ndtr(near)
     q = low + (high - low) * rng.random(rounded.size)
     found = np.where((q > 0.0) & (grid > FINE), ndtri(np.maximum(q, 5e-324)), -abs(rounded))
@@ -126,7 +125,7 @@ def _unrounded(rounded: Vector, of_sums: Vector | None, sigma: float, rng: np.ra
 
 
 def _variance(runs: Sequence[Transcript]) -> Made | None:
-    """χ² of all residuals, and of those of each release over the runs, two-sided; and the grid of the noise."""
+    """Check by two-sided χ² tests all residuals, and each release over the runs; check the grid of the noise, too."""
     from scipy.stats import chi2
 
     rows = _rows(runs)
@@ -158,8 +157,8 @@ def _variance(runs: Sequence[Transcript]) -> Made | None:
 def _all_even(runs: Sequence[Transcript]) -> float:
     """Return a bound on the probability that all differences are even multiples of their grid, if they are; else 1.
 
-    Noise on a coarser grid than the public one hardly changes in variance, and shifts between its steps show. A normal variable
-    with σ ≥ g rounds to an even multiple of g with probability at most ½ + e^{−π²/2}.
+    A coarser grid than the public one hardly changes the variance of the noise, but reveals shifts between its steps. A normal
+    variable with σ ≥ g rounds to an even multiple of g with probability at most ½ + e^{−π²/2}.
     """
     count = 0
     for run in runs:
@@ -175,7 +174,7 @@ def _all_even(runs: Sequence[Transcript]) -> float:
 
 
 def _repeats(runs: Sequence[Transcript]) -> Made | None:
-    """No two residuals of a run, and no two runs, are correlated; and none keeps its sign over the runs.
+    """Check that no two residuals of a run and no two runs are correlated, and that no residual keeps its sign over the runs.
 
     For independent standard normal vectors of length m, r² has the distribution Beta(1/2, (m − 1)/2).
     """
@@ -207,9 +206,9 @@ def _repeats(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _choices(runs: Sequence[Transcript]) -> Made | None:
-    """Winners follow their scores: a likelihood ratio against choices with more or less noise, which is an e-value.
+    """Check winners against their scores by an e-value: a likelihood ratio against choices with more or less noise.
 
-    E[ratio] = 1 for a correct job, also of a mean of ratios, so it exceeds 1/p with probability at most p (Ville 1939).
+    For a correct job E[ratio] = 1, also for a mean of ratios. The ratio thus exceeds 1/p with probability ≤ p (Ville 1939).
     """
     from scipy.special import logsumexp
 
@@ -230,9 +229,9 @@ def _choices(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _batches(runs: Sequence[Transcript]) -> Made | None:
-    """Secret batches have the stated rate, and none repeats the one before it in its run, or the same one of the run before.
+    """Check that secret batches have the stated rate and do not repeat the previous batch or the previous run's same batch.
 
-    The second is a likelihood ratio against batches of which some repeat, an e-value as for selections.
+    The check of repeats is a likelihood ratio against batches of which some repeat, an e-value as for selections.
     """
     from scipy.stats import binom
 
@@ -263,7 +262,7 @@ def _batches(runs: Sequence[Transcript]) -> Made | None:
 def _repeated(before: Vector, batch: Vector, rate: float) -> float:
     """Return log P(batch | perhaps repeated) − log P(batch | drawn afresh).
 
-    Perhaps repeated: with probability 1/4 each record keeps its membership of the batch before with probability 0.9.
+    Perhaps repeated: with probability 1/4, each record keeps its membership in the previous batch with probability 0.9.
     """
     if rate == 1.0 or before.size != batch.size:
         return 0.0
