@@ -45,7 +45,7 @@ CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
 """Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
 HANDSHAKES = 3
-"""Number of handshakes with a refused certificate after which the party gives up."""
+"""Number of consecutive refusals in handshakes after which the party counts a certificate as refused."""
 WINDOW = 1 << 24
 """Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
 
