@@ -100,8 +100,14 @@ class FederationTransport(MessageTransport):
         return Posted(to, (answer, done), {name: _Awaited(answer, name) for name in due} if passed else NOTHING)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Wait for all replies, since a participant answers one call at a time; raise the first error in their order."""
+        """Wait for all replies, since a participant answers one call at a time; raise the first error in their order.
+
+        Where each message is to another participant, a refusal goes before a loss: the message is then not repeated.
+        """
         wait([own.answer[0] for own in posted])
+        failed = [error for own in posted if (error := own.answer[0].exception()) is not None]
+        if failed and len({own.to for own in posted}) == len(posted):
+            raise next((error for error in failed if not isinstance(error, PartyLost)), failed[0])
         return [own.answer[0].result() for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:

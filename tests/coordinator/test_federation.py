@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import vfl
+from coordinator.federation.transport import FederationTransport
 from coordinator.traffic import Traffic
 from tests.coordinator.organisations import federation
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
-from vfl.errors import ConsentRefused, SpecificationError
+from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.federation import events
 from vfl.launch.sources import sources_of
 
@@ -117,3 +119,25 @@ def test_options_of_the_parties_are_not_the_coordinators(joined) -> None:
         vfl.train(job(), table(50), at=joined.place)
     with pytest.raises(SpecificationError, match="started without a source named 'other'"):
         vfl.train(job(), {"bank": "other"}, at=joined.place)
+
+
+def test_a_refusal_goes_before_a_loss() -> None:
+    """A query that one party refuses is not repeated, and charged again, because another party was lost over it."""
+    errors = {"bank": PartyLost("'bank' was lost", "bank"), "telco": ConsentRefused("beyond the plan")}
+
+    class Gathering:
+        def connected(self) -> dict[str, Any]:
+            return {}
+
+        def link(self, party: str, _: float) -> Any:
+            def wait(_: float) -> None:
+                raise errors[party]
+
+            return SimpleNamespace(process=b"", call=lambda *_, **__: SimpleNamespace(wait=wait))
+
+    transport = FederationTransport(Gathering(), ("bank", "telco"), timeout=1.0)
+    with pytest.raises(ConsentRefused):
+        transport.greet()
+    errors["telco"] = PartyLost("'telco' was lost", "telco")
+    with pytest.raises(PartyLost, match="bank"):
+        transport.greet()

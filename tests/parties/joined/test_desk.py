@@ -506,7 +506,7 @@ class TestSealing:
         counter.call(offer(job(id="customer"), purpose="align"))
         counter.call(Introduce())
         counter.call(ReadIds())
-        assert counter.refused(SendSet("bank", "telco"))
+        assert "has not blinded" in counter.refused(SendSet("bank", "telco"))
 
     def test_a_partys_own_set_stays_until_others_have_blinded_it(self, counter) -> None:
         assert isinstance(counter.call(offer(job(id="customer"), purpose="align"))[0], Done)
