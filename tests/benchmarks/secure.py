@@ -160,7 +160,7 @@ def dealing(n: int, turns: int) -> float:
         fourier_terms=lambda: run.dealer.fourier_terms(Version(f"dealt {next(number)}", PLACE), run.fourier_terms),
         generator=lambda: Stream(bytes(32)).fill(run.fourier_terms),
     )
-    return times["Fourier terms"] / times["generator"]
+    return times["fourier_terms"] / times["generator"]
 
 
 def generator(size: int, turns: int) -> float:
@@ -206,7 +206,7 @@ def main() -> None:
     roles = Roles(("a", "b"), "a", 1)
     models = cost.Models(1, {"a": 1}, 1, COLUMNS)
     found = cost.logistic(roles, n, dict.fromkeys("ab", COLUMNS), sigmoid.SERIES[PLACE].terms, models)
-    per = {name: getattr(found, name) / n for name in ("angles", "Fourier terms", "residuals")}
+    per = {name: getattr(found, name) / n for name in ("angles", "fourier_terms", "residuals")}
     print("  bytes per record of a round:", ", ".join(f"{name} {size:g}" for name, size in per.items()))
     print(f"  growth over 1,000 rounds {growth(1000):.2f} MB")
 

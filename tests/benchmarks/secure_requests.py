@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MODEL = {
     "SetUp": "setup",
     "MaskAngles": "angles",
-    "DealTerms": "Fourier terms",
+    "DealTerms": "fourier_terms",
     "OpenRows": "checks",
     "ShareResidual": "residuals",
     "DealSum": "openings",
