@@ -1,4 +1,4 @@
-"""Solvers as schedules of queries, one module each; `SOLVERS` names those that a job may ask for."""
+"""Solvers, one module each. A solver is a schedule of queries. `SOLVERS` maps the names that a job may use to solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of records for a step, and their cost: secret Poisson samples, or disjoint public batches.
+"""Batches of records for steps, and their privacy cost: secret Poisson samples, or disjoint public batches.
 
 Guarantee under replace-one, for steps in which one record's contribution has norm at most Δ/2:
 
@@ -8,7 +8,7 @@ Guarantee under replace-one, for steps in which one record's contribution has no
   holds for readers of the model and of the releases. It does not hold for the participants: the coordinator draws the
   batch, and parties see weights that are 0 outside it.
 - 'disjoint': a pass uses disjoint public batches, in a new public order each time. A record is part of one release per
-  pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition), for everybody.
+  pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This also holds for the participants.
 
 Random batches of fixed size and shuffled batches are *not* Poisson samples. vfl claims no amplification for them and
 does not offer them.
@@ -49,12 +49,12 @@ def require_sampling(solver: str, sampling: str | None) -> None:
 
 
 def default_sampling(problem: Problem) -> str:
-    """Return 'poisson' with privacy, because amplification divides the noise, else 'disjoint'."""
+    """Return 'poisson' with privacy, because amplification lowers the noise; else 'disjoint'."""
     return "poisson" if problem.private else "disjoint"
 
 
 def default_batch_size(problem: Problem) -> int:
-    """Return n/20, at least 64: the noise depends on the number of steps, not on the rate."""
+    """Return n/20, but at least 64. The noise depends on the number of steps, not on the sampling rate."""
     return min(problem.n_records, max(64, problem.n_records // 20))
 
 
@@ -79,12 +79,12 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Return T."""
+        """Return T, the number of steps of the run."""
         return self.passes * self.steps_a_pass
 
     @property
     def rate(self) -> float:
-        """Return q, a multiple of 2⁻⁴⁰, so that random words compare with it exactly."""
+        """Return the sampling rate q, rounded to a multiple of 2⁻⁴⁰ so that comparison with random words is exact."""
         return ((1 << RATE_BITS) // self.steps_a_pass) / (1 << RATE_BITS)
 
     @property
@@ -94,7 +94,7 @@ class Batches:
 
     @property
     def cost(self) -> float:
-        """Return the μ² of all steps at σ = Δ: a pass costs 1, and a step sampled at a small rate q costs q²."""
+        """Return μ² of all steps at σ = Δ. A disjoint pass costs 1; a step sampled at a small rate q costs q²."""
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
 
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
@@ -105,7 +105,7 @@ class Batches:
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, clip.dimension), self.passes
 
     def draws(self) -> Iterator[tuple[Sample | None, Fold | None]]:
-        """Yield (query that draws the batch, None) or (None, public fold) for every step."""
+        """Yield, for every step, (query that draws the batch, None) or (None, public fold)."""
         for number in range(self.passes):
             for k in range(self.steps_a_pass):
                 if self.sampling == "poisson":

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CD(SkGD):
-    """DP-CD. A pass over all coordinates is one release, μ-GDP with μ = Δ/σ under replace-one; all passes √passes·Δ/σ.
+    """DP-CD. A pass over all coordinates is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
 
-    That holds under a record cap C, the default where every coordinate comes once per pass: Δ = `Clip(C, p).sensitivity`. With
-    clip="coordinate" or a number each coordinate update is one release, all together √(p·passes)·Δ/σ. It is
-    Σ_i clip_κ(r_i x_ij/√M_j) over the grid: Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j; this is the
-    paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is
+    This holds under a record cap C, the default where every coordinate comes once per pass: Δ = `Clip(C, p).sensitivity`. With
+    clip="coordinate" or a number κ, each coordinate update is one release, and the run is √(p·passes)·Δ/σ-GDP. A release is
+    Σ_i clip_κ(r_i x_ij/√M_j), rounded to the grid: Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j.
+    This is the paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is
     post-processing. Source: Mangold et al. 2022, Algorithm 1, its prox, and appendix F for private M_j
-    (`smoothness="private"`); accounting is exact and Δ that of replace-one, where the paper's is looser.
+    (`smoothness="private"`). Accounting here is exact and uses Δ of replace-one; the paper's accounting is looser.
 
-    It is SkGD with other defaults: whole steps γ = 1 and the last iterate, as the paper's experiments report. What is left
-    open is decided by SkGD's rules. `sampling="uniform"` is the paper's algorithm; its tables need an order without
-    replacement, so 'shuffled' stays the default. Options as in SkGD, without those of blocks.
+    CD is SkGD with other defaults: whole steps γ = 1 and the last iterate, as in the paper's experiments. SkGD's rules decide
+    options left at None. `sampling="uniform"` is the paper's algorithm. The paper's tables need an order without
+    replacement, so 'shuffled' is the default. Options as in SkGD, without those of blocks.
     """
 
     step_size: float | None = 1.0

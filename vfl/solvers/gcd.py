@@ -10,12 +10,12 @@ computed score. Public numbers bound that error: |h_j| ≤ Δ/2 (a mean of n con
 
 Strong convexity. Let ψ_j − (m/2)w² be convex: m = λ for L2, λ(1 − ρ) for the elastic net, and 0 for L1, box, no penalty and
 the unpenalised intercept. The prox with step s is then 1/(1 + sm)-Lipschitz, and this is attained wherever the prox is
-smooth. Scores as written in the papers shrink by 1/(1 + sm) with it, but noise for a 1-Lipschitz score does not. So every
-score here is multiplied by the inverse of its own Lipschitz constant, which is public. Under a ridge, GS-r is then
-|g_j + λw_j|/√M_j, free of M_j + λ. Among coordinates of equal M_j + λ the order is that of the papers.
+smooth. The papers' scores shrink by the same factor, but noise for a 1-Lipschitz score does not. So every score here is
+divided by its own Lipschitz constant, which is public. Under a ridge, GS-r is then |g_j + λw_j|/√M_j, which does not
+depend on M_j + λ. Coordinates of equal M_j + λ have the same order as in the papers.
 
-Noise outside the score keeps this true for every ψ. Noise inside the prox (the thesis) leaves plateaus for ψ ≠ 0, on
-which report-noisy-max fails.
+Noise is added to the score, so this holds for every ψ. The thesis adds noise inside the prox. For ψ ≠ 0 that leaves
+plateaus, on which report-noisy-max fails.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
 BOUNDED_UNITS = 2.0
-"""Largest κ in typical scaled gradients; BOUNDED_UNITS applies to losses with a bounded derivative. Greedy rounds are few,
-so they tolerate a larger clip than the passes of SkGD."""
+"""Largest κ, in typical scaled gradients, for losses with a bounded derivative; CLIP_UNITS is that of the others. Greedy
+rounds are few, so they tolerate a larger clip than the passes of SkGD."""
 ENOUGH = 2000.0
 """μn/ln p above which κ takes its largest value. Below it, a smaller clip loses less signal than it saves noise."""
 NOISE_SHARE = 0.4
-"""Noise limit that sets the default number of rounds: the largest of p Gumbel variables over a score worth selecting."""
+"""Largest ratio of selection noise (the maximum of p Gumbel variables) to a useful score; sets the default rounds."""
 PUBLIC_ROUNDS = 300
-"""Largest number of rounds per coordinate without privacy; a run stops earlier at a convergence."""
+"""Largest number of rounds per coordinate without privacy; a run stops earlier once it has converged."""
 NEARBY = 2.0**-16
-"""Share of the step at which GS-s evaluates its slope. The result differs from the limit only for smaller |w_j|."""
+"""Share of the step at which GS-s evaluates its slope. The result differs from the limit only where |w_j| is smaller."""
 ROUNDING = 2.0**-48
 """Relative rounding error of a score: a dozen operations of 2⁻⁵³ each, doubled for a penalty's prox."""
 
@@ -80,7 +80,7 @@ class MoveScore:
     where w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
-    sensitivity : of any one score as computed.
+    sensitivity : bound for any one score as computed, rounding included.
     """
 
     gain: Vector
@@ -113,7 +113,7 @@ class DecreaseScore:
     ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels where ψ = 0.
 
     gain : (s,) 1/(n√M_j). steps : (s,) 1/M_j, 0 where unpenalised. unit : (s,) √M_j.
-    sensitivity : of any one score as computed.
+    sensitivity : bound for any one score as computed, rounding included.
     """
 
     gain: Vector
@@ -136,7 +136,7 @@ class DecreaseScore:
         """Return 2a·max_j unit_j gain_j, and twice the rounding of a score: `GCD._sensitivity` derives both."""
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
-            return math.inf  # then what is added to the squared move is no Bregman divergence
+            return math.inf  # the term added to the squared move would not be a Bregman divergence
         slope = float(abs(self.unit * self.gain).max())
         B = abs(self.unit * w) + n_records * contribution * slope
         terms = 2.0 * _values(self.penalty, w, self.steps) + 16.0 * B**2
@@ -214,7 +214,7 @@ class GCD(Solver):
         singles = _singles(whole)
         w = np.zeros(problem.layout.n_coordinates)
         root = np.sqrt(known.smoothness)
-        # Scores bound steps: the score of the chosen coordinate is at least the step of every other one.
+        # A score is at least the length of its step, so the best score bounds the steps of all coordinates.
         reach = root * (1.0 + _bends(problem, known))
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
@@ -227,7 +227,7 @@ class GCD(Solver):
                 # The step uses the residuals of the selection, so the party needs neither margins nor labels.
                 start = {owner: w[whole[owner].coordinates].copy()}
                 (u,) = yield Descend(weighting, {owner: (step,)}, start, sweep=False)
-            except BudgetExceeded:  # charges for lost attempts used up the plan: end with the current w
+            except BudgetExceeded:  # charges for lost attempts used up the planned budget: end with the current w
                 break
             Δ = step.rule(w[S], u)
             w[S] += Δ
@@ -237,7 +237,7 @@ class GCD(Solver):
         return known.uncentred(w, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return private moments, if any, and a selection and a step for every round."""
+        """Return the charges of private moments, if any, and of a selection and a step per round."""
         if not problem.private:
             return ()
         moments, rounds = moments_event(problem), self.rounds or 0
@@ -253,7 +253,7 @@ class GCD(Solver):
         return ((self.rounds or 0) - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the vectors of a run: per round, residuals to all parties, then to the winner, which answers."""
+        """Return the vectors of a run: per round, residuals to all parties, then to the selected party, which answers."""
         rounds, parties = self.rounds or 0, len(problem.layout.whole())
         return Vectors((parties + 1) * rounds, rounds + parties * self._rebuilds(problem))
 
@@ -280,8 +280,8 @@ class GCD(Solver):
         """Return the number of rounds that keeps the selection's noise below NOISE_SHARE·κ/√rounds; at most two per coordinate.
 
         K rounds with ε² = 8ρ_s/K each have noise 2Δ ln p/ε, where Δ = 2κ/n. If K scores matter, and their squares add up to a
-        part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p): linear in n and ε, where the thesis has the
-        power 2/3.
+        part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p). This is linear in n and ε; the thesis uses
+        the power 2/3.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
@@ -291,9 +291,9 @@ class GCD(Solver):
         return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
-        """Return the ε of a selection and the z of a step; all rounds cost at most the remaining ρ, in exact arithmetic."""
+        """Return ε of a selection and z of a step, such that all rounds cost at most the remaining ρ in exact arithmetic."""
         rounds = self.rounds or 1
-        # The book rounds each charge up to its unit: one unit per release, and one for the cap.
+        # The ledger rounds each charge up to its unit: allow one unit per release, and one for the cap.
         left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
         if not left > 0:
             raise PrivacyError("GCD: too many rounds for this epsilon: lower rounds or raise epsilon")
@@ -317,7 +317,7 @@ class GCD(Solver):
         )
 
     def _score(self, problem: Problem, known: Curvature, S: slice, sensitivity: float) -> ScoreRule:
-        """Return the scores of the coordinates S. Full steps, whatever γ is: a score ranks, it does not move."""
+        """Return the score rule of the coordinates S. It uses full steps for any γ, since scores only rank coordinates."""
         M, c = known.smoothness[S], NEARBY if self.rule == "GS-s" else 1.0
         root = np.sqrt(M)
         kind = DecreaseScore if self.rule == "GS-q" else MoveScore
@@ -331,8 +331,8 @@ class GCD(Solver):
         |h_j| ≤ a = Δ/2, a mean of n contributions. With B_j = √M_j|w_j| + a, in scaled units:
         Moves: v = w − c h/√M and its prox are within ROUNDING·(|w| + c a/√M), so the score is within ROUNDING·B_j(1 + sm)/c.
         Decrease: 2D is a sum of terms whose magnitudes add up to at most 2ψ(w) + 12 B_j²: |Δ| ≤ 2B/√M, |ξ| ≤ √M B, and
-        ψ(w+Δ) ≤ B²/2 since the prox is no worse than 0. An error e of 2D is one of √e of the score at most. A rounding of
-        w+Δ moves ψ by a share of ψ(2(w+Δ)) ≤ 4ψ(w+Δ), for ψ that grow quadratically at most: all that are separable here.
+        ψ(w+Δ) ≤ B²/2 since the prox is no worse than 0. An error e in 2D changes the score by at most √e. Rounding of w+Δ
+        moves ψ by a share of ψ(2(w+Δ)) ≤ 4ψ(w+Δ) if ψ grows at most quadratically, as all separable penalties here do.
         The factor 1 + m/M of 2D multiplies e.
         """
         a, c = self._clip.sensitivity / 2.0, NEARBY if self.rule == "GS-s" else 1.0
@@ -357,9 +357,9 @@ class GCD(Solver):
 def _default_clip(problem: Problem) -> float:
     """Return κ, inf without privacy: CLIP_UNITS or BOUNDED_UNITS typical scaled gradients, or less by (μn/ENOUGH ln p)^0.26.
 
-    A typical gradient has half the largest derivative, or for squared loss the distance of a label from 0, where w starts:
-    that of the middle of the declared range, and a sixth of the range about it. Fitted to the four problems of the
-    thesis in tests/benchmarks/utility.py, whose best clips these are within a factor of 1.7.
+    A typical gradient uses half of the largest derivative. For squared loss it uses a typical distance of a label from 0,
+    where w starts: the middle of the declared range, plus a sixth of the range. Fitted to the four problems of the thesis
+    in tests/benchmarks/utility.py; the results are within a factor of 1.7 of the best clips.
     """
     if problem.mu is None:
         return math.inf
@@ -373,12 +373,12 @@ def _default_clip(problem: Problem) -> float:
 
 
 def _bends(problem: Problem, known: Curvature) -> Vector:
-    """Return (p,) m/M_j, the strong convexity of ψ_j over that of the quadratic bound; 0 where unpenalised."""
+    """Return m/M_j, (p,), the strong convexity of ψ_j relative to the quadratic bound; 0 where unpenalised."""
     return problem.penalty.convexity * problem.penalised / known.smoothness
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:
-    """Return ρ of zCDP that (ε, δ) allows, less the private moments. Selections are a mix that μ-GDP would overcharge."""
+    """Return ρ of zCDP that (ε, δ) allows, less the private moments. μ-GDP would overcharge a mix with selections."""
     if problem.epsilon is None or problem.delta is None:
         raise PrivacyError("GCD: a run without privacy has no budget to share")
     moments = moments_event(problem)
@@ -391,7 +391,7 @@ def _left_for_rounds(problem: Problem) -> Fraction:
 
 
 def _root_below(value: Fraction) -> float:
-    """Return a double whose square is at most the value, in exact arithmetic."""
+    """Return a double near √value whose exact square is at most the value."""
     root = math.sqrt(float(value))
     while Fraction(root) ** 2 > value:
         root = math.nextafter(root, 0.0)
@@ -399,7 +399,7 @@ def _root_below(value: Fraction) -> float:
 
 
 def _singles(whole: Mapping[str, Block]) -> tuple[Block, ...]:
-    """Return every coordinate of w as a block of its own, also where the partition names larger blocks."""
+    """Return one block per coordinate of w, even if the partition names larger blocks."""
     return tuple(
         Block(block.offset + j, party, j, j + 1, block.offset)
         for party, block in whole.items()

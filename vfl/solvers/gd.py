@@ -39,11 +39,11 @@ class GD(Solver):
 
     passes : number of steps; None: a public rule (vfl.solvers.joint).
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
-    step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue. None: 1, or less where noise would cost more than steps
-        gain (`joint.time_limit`).
+    step_size : γ. 1 is safe, because mean‖x‖² bounds the largest eigenvalue. None: 1, or less if noise would cost more than
+        the steps gain (`joint.time_limit`).
     iterate : 'last', or 'tail', the average of the last half.
-    label_share : share of μ², about, for the start of the intercept at the constant model (vfl.solvers.releases.start).
-        None: a public rule, and nothing where the clip is given. 0 releases nothing.
+    label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
+        None: a public rule, or 0 if the clip is given. 0 releases nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
         or no early stop if `passes` is given. Refused with privacy: the number of steps never depends on data.
     """
@@ -135,7 +135,7 @@ class GD(Solver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per pass, and those before the first pass."""
+        """Return the number of messages: two per pass, plus the messages before the first pass."""
         return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem, self.label_share)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

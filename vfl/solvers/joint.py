@@ -1,12 +1,12 @@
-"""Joint gradients over all parties: clipping by the norm of a record's whole row, and steps of the whole model.
+"""Joint gradients over all parties: records are clipped by the norm of their whole row, and steps move the whole model.
 
 Guarantee. Let |r_i| ≤ C/‖x_i‖, where ‖x_i‖² is summed over the parties. The contribution c_i = r_i x_i then has joint norm
 at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
 
     a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`,
 
-Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the sampled pair
-requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the float slack.
+Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the subsampled pair
+requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
 
 Every addressed party adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
 """
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "") -> Vector:
-    """Return r_i held within ±C/‖x_i‖, (n,); 0 for values that are not finite, and outside a batch.
+    """Return r_i clipped to ±C/‖x_i‖, (n,); 0 for values that are not finite, and outside a batch.
 
-    kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if there is one.
+    kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if the step uses a batch.
     kernel : name of the loss if r are its derivatives; logistic loss is capped without bias (vfl.kernels.geometry.capped).
     """
     if math.isfinite(cap):
@@ -55,7 +55,7 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "")
 
 @dataclass(frozen=True, slots=True)
 class ClippedDerivative:
-    """The weighting r_i = ℓ'(v_i, y_i) within ±C/‖x_i‖, 0 outside the batch; logistic loss shrinks without bias."""
+    """The weighting r_i = ℓ'(v_i, y_i) clipped to ±C/‖x_i‖, 0 outside the batch; logistic loss is capped without bias."""
 
     loss: Loss
     cap: float
@@ -127,10 +127,10 @@ def squares_bound(problem: Problem) -> float:
 
 
 def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
-    """Obtain a bound on (1/n)Σ‖x_i‖², public: Σ_j M_j/L where M is declared or exact, else Σ_j B_j².
+    """Obtain a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L where M is declared or exact, else Σ_j B_j².
 
     The bound exceeds λ_max(XᵀX/n), so 1/(L·bound) is a safe step of the whole model. `smoothness='private'` uses the declared
-    bounds: one number is not worth a share of the budget here.
+    bounds, since this one number is not worth a share of the budget.
     """
     if not isinstance(problem.smoothness, str):
         M, L = problem.smoothness[:: problem.layout.width], problem.loss.curvature
@@ -159,14 +159,14 @@ def asks_mean_square(problem: Problem) -> bool:
 
 
 def asks_first(problem: Problem, label_share: float | None) -> int:
-    """Return the number of messages before the first step: exact squares, a released start, and margins of a nonzero start."""
+    """Return the number of messages before the first step: exact squares, released start, margins of a nonzero start."""
     return asks_mean_square(problem) + bool(label_share) + begins(problem, label_share or 0.0)
 
 
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
-    """Return L for steps of 1/(L·mean‖x‖²), 1 for a loss with a kink; for counts that of their mean, at least 1.
+    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink, and for counts the curvature at their mean, at least 1.
 
-    w : (p,) the first iterate. Steps for counts of a mean below 1 are shorter than they might be, as their noise weighs more.
+    w : (p,) the first iterate. Steps for counts with a mean below 1 are deliberately short, because their noise weighs more.
     """
     if counts.has_counts(problem) and loss is not problem.loss:
         return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
@@ -174,13 +174,13 @@ def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
 
 
 MOST_STEPS = 500
-"""Largest default number of steps of the whole model; noise is averaged, so that more cost time alone."""
+"""Largest default number of steps of the whole model. More steps cost time but no accuracy, since noise is averaged."""
 
 
 def default_clip(problem: Problem) -> float:
-    """Return C = c·typical |ℓ'|·√ΣB_j², with c by the signal-to-noise ratio ρ = μn/p; inf without privacy.
+    """Return C = c·typical |ℓ'|·√ΣB_j², where c depends on the signal-to-noise ratio ρ = μn/p; inf without privacy.
 
-    Typical: half of the loss's largest derivative, or a third of the declared label range.
+    The typical |ℓ'| is half of the loss's largest derivative, or a third of the declared label range.
 
         bounded derivative   c = min(1.25, max(0.25, 0.15 ρ^0.45))
         others               c = min(0.6, max(0.06, 0.04 ρ^0.45)), because a label range is many residuals wide
@@ -203,36 +203,36 @@ def default_clip(problem: Problem) -> float:
 def default_steps(problem: Problem) -> int:
     """Return the number of private steps of the whole model: 8 ρ (bounded derivative) or 20 ρ, from 20 to MOST_STEPS.
 
-    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many; where ρ is low, stopping early keeps
-    noise out. Fitted, as `default_clip` is, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
+    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many. Where ρ is low, an early stop limits the
+    noise. Fitted, like `default_clip`, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
     """
     each = 8.0 if math.isfinite(problem.loss.slope) else 20.0
     return round(min(MOST_STEPS, max(20.0, each * signal_to_noise(problem))))
 
 
 GAIN = 0.05
-"""Gain, in units of a typical squared derivative over L, that steps are assumed to reach: a tenth of what there may be."""
+"""Gain that steps are assumed to reach, in units of a typical squared derivative over L: a tenth of the possible gain."""
 
 
 def time_limit(problem: Problem, clip: float) -> float:
-    """Return t, the sum of all γ up to which steps are expected to gain four times what their noise costs; inf without privacy.
+    """Return t, the largest sum of all γ at which the expected gain is four times the cost of noise; inf without privacy.
 
-    In units of 1/(LΣB_j²), with a cap C on records and columns that fill a share r² of the squares of their bounds:
+    In units of 1/(LΣB_j²), with a record cap C, and columns whose mean squares are a share r² of their squared bounds:
 
         noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum of t steps, each with its share of the budget
         gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
         t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
 
-    r drops out, and so does the number of steps. A run with t far below p stays near its start, the constant model. Every
-    solver of joint gradients keeps to this rule: GD, SGD and SVRG by γ, SCD by its overlap.
+    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. All solvers of joint
+    gradients follow this rule: GD, SGD and SVRG by γ, SCD by its overlap.
     """
-    rates = counts.has_counts(problem) and not has_constant(problem)  # no rule was chosen for these
+    rates = counts.has_counts(problem) and not has_constant(problem)  # the rule was not fitted to these problems
     if problem.mu is None or not math.isfinite(clip) or rates:
         return math.inf
     slope = problem.loss.slope
     typical = slope / 2.0 if math.isfinite(slope) else typical_spread(problem)
     if counts.has_counts(problem):
-        typical = 1.0  # the deviation of counts of mean 1
+        typical = 1.0  # the standard deviation of counts with mean 1
     if not math.isfinite(typical):
         return math.inf
     squares = squares_bound(problem) * (typical / clip) ** 2
@@ -240,14 +240,14 @@ def time_limit(problem: Problem, clip: float) -> float:
 
 
 def default_step_size(problem: Problem, clip: float, steps: int, full: float = 1.0) -> float:
-    """Return γ: `full`, or less where so many such steps would pass `time_limit`."""
+    """Return γ: `full`, or less if that many steps of size `full` would exceed `time_limit`."""
     return min(full, time_limit(problem, clip) / steps)
 
 
 def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
-    """Return the sentence that a run stays near the constant model, if the sum of its γ is too little to learn from.
+    """Return a warning that the run stays near the constant model, if the sum of its γ is too small to learn from.
 
-    A column that fills a third of the squares of its bound moves by time/(3p) whole steps.
+    A column whose mean square is a third of its squared bound moves by time/(3p) whole steps.
     """
     if not problem.private or time / (3.0 * problem.layout.n_columns) >= STILL:
         return ()
@@ -255,5 +255,5 @@ def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
 
 
 def default_passes(problem: Problem, batch_size: int) -> int:
-    """Return the number of private passes over batches that make `default_steps` steps, at least 2."""
+    """Return the number of private passes over batches that give `default_steps` steps, at least 2."""
     return max(2, math.ceil(default_steps(problem) * min(batch_size, problem.n_records) / problem.n_records))

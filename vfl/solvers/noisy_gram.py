@@ -35,9 +35,9 @@ COLUMN = "column"
 OFF_DIAGONAL = math.sqrt(2.0)
 LARGEST_P = 2000
 FAINT = 2.0
-"""μn/p below which the noise of the products outweighs what they can teach."""
+"""μn/p below which the noise of the products outweighs their information."""
 FAINT_MEAN = 20.0
-"""μn below which the labels' mean over their whole declared range is noisier than what shrunk rows say of it."""
+"""μn below which a released mean of the labels (unclipped, over the declared range) is noisier than that of shrunk rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GramClip(Clip):
     With these weights, a triangle's Euclidean norm is the Frobenius norm of the matrix. Replacing u by u' moves the sum by
     ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C², not 2C², because both are positive semidefinite. Each of the
     two contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1
-    terms, then a handful of operations an entry, and d ≥ p + 1) and g√d/2 by rounding:
+    terms, each entry takes a few more operations, and d ≥ p + 1) and g√d/2 by rounding:
 
         Δ = √2·C² + 2(C²·d·2⁻⁵⁰ + g√d/2).
 
@@ -56,16 +56,16 @@ class GramClip(Clip):
 
     @property
     def sensitivity(self) -> float:
-        """Δ under replace-one of all entries together."""
+        """Δ of all entries together, under replace-one."""
         d = self.dimension
         rounded = self.grid * math.sqrt(d) + 2.0 * self.cap * d * 2.0**-50
         return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of all pieces together for a piece of the triangle; PrivacyError for any other sum, which moves by 2C².
+        """Return Δ of all pieces together if the query is one of them. Raise PrivacyError for other sums, which move by 2C².
 
-        A piece multiplies one column, or the label, into itself and the columns after it, by the weighting `Row` of the
-        same C². The rows' norms are known to margins alone: that the weights follow `Row` rests on the coordinator.
+        A piece multiplies one column, or the label, by itself and the columns after it, with the weighting `Row` of the
+        same C². Only the margins know the rows' norms, so a party must trust the coordinator that the weights follow `Row`.
         """
         if not self.finite:
             return math.inf
@@ -89,7 +89,7 @@ class GramClip(Clip):
 class Row:
     """Weighting r_i = s_i² x_ij for the column j that the margins hold, or s_i² t(y_i − c) for the label.
 
-    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)): joint over all parties and the label. 0 for a row that is not finite.
+    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label. r_i = 0 for a row that is not finite.
 
     square : C². label_scale : t. label_centre : c. of_label : True for the label, False for the column.
     """
@@ -118,22 +118,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGram(Solver):
-    """Its one joint release of XᵀX and Xᵀy is μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
+    """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
     norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
     with Δ = √2·C² plus rounding (`GramClip` derives it), one column at a time. The pieces are fixed beforehand, and the
     whole release is charged before its first piece.
 
-    Eigenvalues of the noisy XᵀX below σ√(2p), the size of such a symmetric noise matrix, are then lifted to it (AdaSSP
-    adds that amount to all eigenvalues), and ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
+    Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
+    adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
     method for p in the tens and large n. Its noise grows with p.
 
     Who sees what: under trust='trusted' the margins hold each raw column, one after the other, and parties receive it as
     weights. Participants therefore see other parties' columns *before* noise. Under trust='secure' nobody sees them.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
-    label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
+    label_scale : t, weight of the label in a row; None: such that the declared label and features have equal length.
     constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where μn/p is low
         (`outweighed`), unless `clip` or `label_scale` is given. Never under trust='secure'.
     """
@@ -181,13 +181,13 @@ class NoisyGram(Solver):
                 )
             return replace(self, constant=False)
         t = self.label_scale or row / max(label, 1e-100)
-        # Bias of shrinking against noise: a third while noise is much of what is left, up to half at large n.
+        # Trade the bias of shrinking for noise: a third where noise dominates the error, up to half at large n.
         share = min(0.5, max(1.0, signal_to_noise(problem) / 500.0) ** 0.5 / 3.0)
         C = self.clip or share * math.hypot(row, t * label)
         return replace(self, clip=C, label_scale=t, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one joint event, or that of the constant model."""
+        """Return the one joint event, or the event of the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
@@ -250,7 +250,7 @@ class NoisyGram(Solver):
     def piece(self, problem: Problem, number: int) -> Backward:
         """Return piece 0 (products of the label with all columns) or piece k (of column k − 1 with itself and later ones).
 
-        It follows from public facts alone, so a party's book can compute it too.
+        It depends on public facts alone, so a party's book can compute it too.
         """
         first = max(number - 1, 0)
         weighting = Row(
@@ -270,16 +270,16 @@ class NoisyGram(Solver):
 
 
 def outweighed(problem: Problem) -> bool:
-    """Return True if the products' noise is expected to cost more than they can teach: a public fact.
+    """Return True if the products are expected to hold more noise than information: a public fact.
 
-    That is so where μn/p is below FAINT, and below FAINT·(μn/FAINT_MEAN)² where the constant model would be noisy too.
+    This holds where μn/p is below FAINT, and below FAINT·(μn/FAINT_MEAN)² where the constant model would be noisy too.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     return signal_to_noise(problem) < FAINT * min(1.0, clear / FAINT_MEAN) ** 2
 
 
 def lifted(G: Vector, floor: float) -> Vector:
-    """Return the symmetric matrix with its eigenvalues below `floor` raised to it."""
+    """Return the symmetric matrix with eigenvalues below `floor` raised to `floor`."""
     values, vectors = np.linalg.eigh(G)
     raised: Vector = (vectors * np.maximum(values, floor)) @ vectors.T
     return 0.5 * (raised + raised.T)
@@ -292,7 +292,7 @@ def _owners(problem: Problem) -> Iterator[Block]:
 
 
 def _label_centre(problem: Problem) -> float:
-    """Return the centre of the labels: the middle of their declared bounds if an intercept absorbs it, else 0."""
+    """Return c, the centre of the labels: the middle of their declared bounds if an intercept absorbs it, else 0."""
     return problem.label_centre if problem.centred else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Solvers that trust='secure' offers, and the public facts about the sums that they open."""
+"""Solvers that trust='secure' offers, and public facts about the sums that they open from shares."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
-"""Solvers that need only sums of residuals of logistic loss times columns, and products of columns with squared loss."""
+"""Solvers that need only sums of logistic residuals times columns, and those that need only products of columns."""
 FEW_CUT = 2.0
-"""Factor of the default clip. The clip is then at least two thirds of the longest row, so few rows are cut. The factor was
-chosen among 1, 2 and 3 on one data set, California housing at ε = 1."""
+"""Factor of NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
+among 1, 2 and 3 on one data set, California housing at ε = 1."""
 BLOCK = 3
-"""Default columns per block of SkGD. Every block changes the model, so that residuals are shared again: with blocks of three,
-less than half as often as with single columns. Any partition of the columns into blocks costs one release per pass, since
-whole rows are capped. The number was chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1, where errors
-with the noise of trust='trusted' are not larger than with single columns; block sizes were not compared on shares."""
+"""Default columns per block of SkGD. Every block changes the model, and residuals are then shared again; blocks of three need
+this less than half as often as single columns. Any partition into blocks costs one release per pass, since whole rows are
+capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise of trust='trusted', errors are
+not larger than with single columns. Block sizes were not compared on shares."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -62,8 +62,8 @@ def why_not(solver: Solver, loss: Loss) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
-    The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which cuts all columns of a row by one factor. The
-    default blocks of SkGD have BLOCK columns, and it releases no sums of what its cap cuts. NoisyGram always releases products.
+    The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which shrinks all columns of a row by one factor.
+    NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:
@@ -89,7 +89,7 @@ class Rows:
     """Public facts about the sums of a run on shares.
 
     squares : {party: its part of the squared cap}: its number of coordinates if they are scaled by √M_j, otherwise ΣB_j².
-    size : of a typical scaled column, divided by C. models : at which residuals are shared.
+    size : typical length of a scaled column, divided by C. models : the models at which residuals are shared.
     """
 
     squares: Mapping[str, float]
@@ -126,7 +126,7 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
 def _models(walk: Walk) -> Models:
     """Return the models of a walk that draws every block once per pass.
 
-    The draws of an incomplete last pass are not known here: its largest blocks are counted, and all blocks that they may be.
+    The draws of an incomplete last pass are not known here, so the largest blocks that it may draw are counted.
     """
     count, blocks = walk.n_draws, walk.blocks
     passes, more = divmod(count, walk.draws_a_pass)
@@ -144,7 +144,7 @@ class Products:
     """Public facts about the one release of all products of columns.
 
     clip : C. squares : {party: ΣB_j², plus the label's term at its party}. label_scale, label_centre : t and c of t(y − c).
-    event : of the release. first : the query under which the release is charged.
+    event : event of the release. first : query under which the release is charged.
     """
 
     clip: float

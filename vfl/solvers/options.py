@@ -1,4 +1,4 @@
-"""Options of solvers by name, and checks of them, each with an error message in one sentence."""
+"""Checks of solver options, each with an error message of one sentence, and access to options by name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def require_clip(solver: str, problem: Problem, clip: float | None) -> None:
 
 
 def options_of(solver: Any) -> dict[str, Any]:
-    """Return {name: value} of all options; those of a nested object are named as 'shares.early_share'."""
+    """Return {name: value} of all options; nested options are named like 'shares.early_share'."""
     found: dict[str, Any] = {}
     for f in fields(solver):
         value = getattr(solver, f.name)
@@ -55,7 +55,7 @@ def options_of(solver: Any) -> dict[str, Any]:
 
 
 def with_options(solver: Any, given: Mapping[str, Any]) -> Any:
-    """Return a solver with these options, named as in `options_of`."""
+    """Return a copy of the solver with these options, named as in `options_of`."""
     shares = {name.removeprefix("shares."): value for name, value in given.items() if name.startswith("shares.")}
     options = {name: value for name, value in given.items() if not name.startswith("shares.")}
     return replace(solver, **options, **({"shares": replace(solver.decided, **shares)} if shares else {}))

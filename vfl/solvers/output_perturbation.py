@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 PRIVATE_TOLERANCE = 1e-3
 GAINED = 0.1
-"""Share of the constant model's loss that a model is expected to gain without a penalty."""
+"""Expected decrease of the loss by an unpenalised model, as a share of the constant model's loss."""
 PUBLIC_DISTANCE = 1e-10
 """Default distance from the minimiser at which a run without privacy stops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Local):
-    """Release of w, rounded to the grid of `clip`, with the noise of `event`; the coordinator answers it."""
+    """Query for w, rounded to the grid of `clip`, with the noise of `event`; the coordinator answers it."""
 
     w: Vector
     clip: Clip
@@ -52,7 +52,7 @@ class Publish(Local):
         return (self.w.size,)
 
     def answer(self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey) -> tuple[Released, tuple[()]]:
-        """Round to the grid and add noise."""
+        """Return w, rounded to the grid, with noise."""
         if self.event is None:
             return (self.w.copy(),), ()
         on_grid = np.rint(self.w / self.clip.grid).astype(np.int64)
@@ -61,7 +61,7 @@ class Publish(Local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPerturbation(Solver):
-    """Its one release, the noisy minimiser of a strongly convex F, is μ-GDP with μ = Δ/σ under replace-one.
+    """One release, the noisy minimiser of a strongly convex F, which is μ-GDP with μ = Δ/σ under replace-one.
 
     Sealed: nothing leaves the participants before that release. They exchange un-noised gradients (trust: `trusted`).
 
@@ -73,8 +73,8 @@ class OutputPerturbation(Solver):
 
     Solving. Accelerated proximal gradient steps, with ∇f from the parties. Public facts set their number, which suffices
     *for any data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that depended on data would be visible.
-    After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ is at
-    most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
+    After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ has
+    norm at most 2L‖v − w⁺‖, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
     tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
     constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where noise would
@@ -94,11 +94,11 @@ class OutputPerturbation(Solver):
 
     @property
     def sealed(self) -> bool:
-        """True unless the constant model is all that is released."""
+        """True unless the run releases the constant model alone."""
         return not self.constant
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, naming the reason."""
+        """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, with the reason."""
         loss, penalty = problem.loss, problem.penalty
         if not penalty.convexity > 0:
             raise SpecificationError(
@@ -133,7 +133,7 @@ class OutputPerturbation(Solver):
         return replace(self, tolerance=tolerance, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one event, of the minimiser or of the constant model."""
+        """Return the one event: that of the minimiser or that of the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
@@ -178,10 +178,10 @@ class OutputPerturbation(Solver):
         return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:
-        """Return a distance that published w and minimiser exceed with at most this probability: public, and free.
+        """Return a bound on the distance of the published w from the minimiser, exceeded with probability at most `chance`.
 
-        The noise has N(0, σ²) in p coordinates, the solved w lies within τ/λ of the minimiser, and w and the noise are each
-        rounded to the grid g, by at most g√p/2.
+        The bound is public and costs no budget. The noise has N(0, σ²) in p coordinates, the solved w lies within τ/λ of the
+        minimiser, and w and the noise are each rounded to the grid g, by at most g√p/2.
         """
         from scipy.special import chdtri
 
@@ -215,7 +215,7 @@ class OutputPerturbation(Solver):
         return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
 
     def _geometry(self, problem: Problem) -> Clip:
-        """Return grid and Δ: each w lies within `cap` of a point common to all neighbours, and is then rounded."""
+        """Return grid and Δ. Each w lies within `cap` of a point common to all neighbours, and is then rounded."""
         half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
         return Clip(half, problem.layout.n_coordinates)
 
@@ -224,9 +224,9 @@ class OutputPerturbation(Solver):
 
 
 def bounding(solver: Solver) -> Solver:
-    """Return the solver of a job that bounds fairness: output perturbation then trains, unless told otherwise.
+    """Return the solver of a job that bounds fairness. Output perturbation then trains a model unless `constant` is True.
 
-    The bound follows from the noise of the minimiser (`OutputPerturbation.radius`). The constant model gives none.
+    The bound follows from the noise of the minimiser (`OutputPerturbation.radius`). The constant model has no such bound.
     """
     if isinstance(solver, OutputPerturbation) and solver.constant is None:
         return replace(solver, constant=False)
@@ -237,8 +237,8 @@ def outweighed(problem: Problem) -> bool:
     """Return True if noise is expected to raise F by more than a model can lower it: a public fact.
 
     Let v be the mean variance of a column, taken as a ninth of B_j². The noise raises F by ½(Lpv + λp)σ², and a model lowers
-    it by GAINED·ℓ, of which the penalty leaves Lv/(Lv + λ). ℓ is the loss at margin 0 of a label 1, or of a number one
-    typical spread away.
+    it by GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for the label 1,
+    or for a numeric label one typical spread away.
     """
     if problem.mu is None:
         return False

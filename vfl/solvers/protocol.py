@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 Released: TypeAlias = tuple[Vector, ...]
 Schedule: TypeAlias = Generator[Query, Released, Vector]
-"""Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only.
+"""Generator that yields queries, receives their releases, and returns w (p,) on the scaled features. It sees releases only.
 
-Failures are thrown into it: BudgetExceeded if charges for lost releases used up the plan, and PartyLost if a party is given
-up. A solver that `goes_on_without` a party rebuilds Xw next, and ends with 0 for the party's coordinates.
+The coordinator throws failures into it: BudgetExceeded if charges for lost releases used up the planned budget, and PartyLost
+if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw, and ends with 0 for the party's coordinates.
 """
 
 
 class Vectors(NamedTuple):
     """Per-record vectors that travel between coordinator and parties in a run, each counted once per party.
 
-    out : margins or residuals sent to a party. back : vectors of margins that a party answers with. swept : number of each that
-        visits of sweeps carry, as float32 where the job says so.
+    out : margins or residuals sent to a party. back : margins that a party answers with. swept : the part of each that visits
+        of sweeps carry, as float32 if the job says so.
     labels, limits : labels and limits of residuals, which a party keeps. norms : norms of records that a party answers with.
     """
 
@@ -45,8 +45,8 @@ class Solver(Protocol):
     goes_on_without : the schedule continues when a party is given up.
     multinomial : the schedule can train K margins per record.
     warm_starts : the schedule can start from a released model.
-    weighs : the schedule's only dependence on losses is by their derivatives, which weights of records multiply.
-    penalises_intercept : the intercept is penalised as other coefficients are.
+    weighs : the schedule uses losses only through derivatives, which record weights multiply.
+    penalises_intercept : the intercept is penalised like other coefficients.
     """
 
     __slots__ = ()
@@ -59,12 +59,12 @@ class Solver(Protocol):
 
     @property
     def sequential(self) -> bool:
-        """True if one party after another computes, so that each can use all cores of a machine that they share."""
+        """True if parties compute one after another, so that each can use all cores of a shared machine."""
         return False
 
     @property
     def adaptive(self) -> bool:
-        """True if the next event can depend on released values. It never depends on data in any other way."""
+        """True if the next event can depend on released values. Events never depend on data in any other way."""
         return False
 
     @property
@@ -74,7 +74,7 @@ class Solver(Protocol):
 
     @property
     def sweeps(self) -> bool:
-        """True if parties take several steps in one message, from margins instead of residuals."""
+        """True if a party takes several steps per message, and receives margins instead of residuals."""
         return False
 
     @property
@@ -105,13 +105,13 @@ class Solver(Protocol):
     def vectors(self, problem: Problem) -> Vectors:
         """Return the vectors that travel in a run; `self` is resolved.
 
-        By default, all parties receive a vector in every second message, and answer the others with one.
+        By default, messages alternate: all parties receive one vector, then all parties answer with one vector.
         """
         pairs = len(problem.layout.whole()) * (self.round_trips(problem) // 2)
         return Vectors(pairs, pairs)
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""
+        """Return the last pass of a run that never meets its stopping rule; None without such a rule."""
         del problem
         return None
 

@@ -1,4 +1,4 @@
-"""DP-SCD: dual coordinate ascent over the records (Damaskinos et al. 2021), with noise on the shared vector alone."""
+"""DP-SCD: dual coordinate ascent over the records (Damaskinos et al. 2021), with noise on the shared vector v alone."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ PRIVATE_OVERLAP = 0.3
 class DualStep:
     """The weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch; margins keep α + r as 'duals'.
 
-    Logistic steps shrink before that by a factor that leaves the intercept of an unbalanced label where it is.
+    Logistic steps are first shrunk by a factor that leaves the intercept of an unbalanced label unchanged.
 
     coupling : σ'/(λn), the factor of ‖x_i‖² in q.
-    grid : grid of the changes of α if α has its own noise ('perturbation'); then |ζ_i| ≤ C too. None: no noise on α.
+    grid : grid of the changes of α if α has its own noise ('perturbation'); then also |ζ_i| ≤ C. None: no noise on α.
     """
 
     loss: Loss
@@ -71,8 +71,8 @@ class DualStep:
         held = kept if self.grid is None else {**kept, "norms": np.maximum(kept["norms"], 1.0)}
         ζ = self.loss.dual_step(margins, labels, α, q)
         if self.loss.log_odds and math.isfinite(self.cap):
-            # The cap alone cuts the rarer label's longer steps, which moves the intercept. This factor hardly depends on the
-            # label, since α is small where caps are tight (vfl.kernels.geometry.capped).
+            # The cap alone would cut the longer steps of the rarer label, and so move the intercept. This factor hardly depends
+            # on the label, since α is small where caps are tight (vfl.kernels.geometry.capped).
             residual = abs(self.loss.derivative(margins, labels))
             longest = (np.maximum(residual, 1.0 - residual) + abs(α)) / (1.0 + q * self.loss.curvature)
             ζ = ζ * np.minimum(1.0, record_limits(held["norms"], self.cap) / longest)
@@ -84,7 +84,7 @@ class DualStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perturb(Local):
-    """Noise for the α part of a joint release of [α; v]; margins keep it, (n,), as 'perturbation'. Nothing is released.
+    """Query for the noise on α in a joint release of [α; v]. Margins keep it, (n,), as 'perturbation'; nothing is released.
 
     event : the joint event, charged with the v part.
     clip : geometry of one entry.
@@ -120,8 +120,8 @@ class SCD(Solver):
     It releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and noise of one event. A record's
     rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
 
-    Noise on v alone suffices, for the following reason. It is *not* post-processing: ζ_i depends on α_i, which holds the
-    record's own past. Let two data sets differ in record i.
+    Noise on v alone suffices, but *not* by post-processing: ζ_i depends on α_i, which holds the record's own past. Proof: Let
+    two data sets differ in record i.
 
     1. Fix the coins that draw all other records, at all steps. They are independent of the data. By joint convexity, a
        bound for every value of the coins bounds their mixture.
@@ -142,14 +142,14 @@ class SCD(Solver):
     The paper's variant, release='both', adds noise to α as well, so that [α; v] could be published (vfl never does). α on a
     batch shows which records were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
     batches a pass is Δ/σ-GDP with Δ² = Δ_α² + Δ_v², that is 2√2·C plus rounding: one entry of α moves, by 2(C + g/2) with
-    |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant costs √2 times the noise
-    and serves comparisons.
+    |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant needs √2 times the noise
+    and is meant for comparisons.
 
-    The duality gap needs every record's α and margin. No query computes it, and no charge would cover it: progress follows
-    from public facts, passes and noise, never from the gap.
+    The duality gap needs every record's α and margin. No query computes it, and no charge would cover it, so no decision
+    depends on it; the schedule follows from public facts.
 
-    Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant descends along features
-    instead of records: vfl.CD, with one release per coordinate.
+    Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant, vfl.CD, descends along
+    features instead of records.
 
     F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).
     Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is ours.
@@ -157,10 +157,10 @@ class SCD(Solver):
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖; None: a public rule. inf: none.
     overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
-        suits orthogonal records. None: the batch size, with privacy 0.3 of it, or more where noise would cost more than steps
-        gain (`joint.time_limit`).
-    label_share : share of μ², about, for w₀, the constant model, as for SGD. The penalty is then on w − w₀ in place of w,
-        which concerns the intercept alone.
+        suits orthogonal records. None: the batch size without privacy; with privacy 0.3 of it, or more if noise would cost
+        more than the steps gain (`joint.time_limit`).
+    label_share : approximate share of μ² for w₀, the constant model, as for SGD. The penalty is then on w − w₀ instead of w;
+        only the intercept differs.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail', the average of the last half.
     """
@@ -224,17 +224,17 @@ class SCD(Solver):
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the default clip of a gradient divided by 1 + qL, as the dual step of a typical record is."""
+        """Return the default gradient clip divided by 1 + qL, like the dual step of a typical record."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
         return joint.default_clip(problem) / (1.0 + self._coupling(problem) * joint.squares_bound(problem) / 3.0 * L)
 
     def _slow(self, problem: Problem) -> float:
-        """Return the overlap at which the dual steps of all passes make the time of `joint.time_limit`, 0 without privacy.
+        """Return the overlap at which all passes together reach `joint.time_limit`; 0 without privacy.
 
-        A pass with overlap σ' moves w as far as steps of γ = n/(r²σ') in all would, with r² = ‖x‖²/ΣB_j² taken as two thirds.
-        On two simulated problems, r² of a third left up to 5 % more loss at ε = 1, and r² of 4/3 up to 3 % more at ε = 0.1.
+        A pass with overlap σ' moves w as far as gradient steps whose γ sum to n/(r²σ'). r² = ‖x‖²/ΣB_j² is taken as 2/3: on
+        two simulated problems, 1/3 left up to 5 % more loss at ε = 1, and 4/3 left up to 3 % more at ε = 0.1.
         """
         if not problem.private or self.clip is not None:
             return 0.0
@@ -260,7 +260,7 @@ class SCD(Solver):
         return Clip(float(self.clip or math.inf), 1)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, and one event a step ('poisson') or a pass ('disjoint')."""
+        """Return the event of the start, if it is released, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
@@ -307,7 +307,7 @@ class SCD(Solver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two messages per step and one for the norms; the coordinator draws samples by itself."""
+        """Return the number of messages: two per step, and one for the norms. Drawing a sample takes no message."""
         asked = 2 * bool(self.label_share) + (not problem.private and joint.asks_mean_square(problem))
         return 2 * self._batches(problem).steps + asked
 
@@ -326,5 +326,5 @@ class SCD(Solver):
 
 
 def _default_passes(problem: Problem) -> int:
-    """Return ρ/100 private passes, between 2 and 10: the noise of all steps adds up in v, and averaging leaves it."""
+    """Return ρ/100 private passes, between 2 and 10. The noise of all steps adds up in v, and averaging does not remove it."""
     return min(10, max(2, round(signal_to_noise(problem) / 100.0)))

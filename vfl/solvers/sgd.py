@@ -32,25 +32,25 @@ PUBLIC_PASSES = 50
 class SGD(Solver):
     """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
-    With sampling='poisson' a step is the Poisson-subsampled pair of rate q. The T steps are fixed before the first, and
-    accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP. vfl.solvers.batches says for whom
+    With sampling='poisson' a step is the Poisson-subsampled pair of rate q. T is fixed before the first step, and the steps
+    are accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP. vfl.solvers.batches says for whom
     each guarantee holds, and why shuffled and fixed-size batches are refused.
 
     One release is Σ_{i in batch} clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly. A record's rounded
     contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint derives both). The step
-    w ← prox_{sψ}(w − s·u/(qn)), with the expected and never the realised size, is post-processing. Source: Abadi et al.
+    w ← prox_{sψ}(w − s·u/(qn)) is post-processing; it uses the expected size qn, never the realised one. Source: Abadi et al.
     2016, Alg. 1; the pair under replace-one: vfl.privacy.pld.
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used; T = passes·n/batch_size steps.
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
-    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None: 1, or less where noise would
-        cost more than steps gain (`joint.time_limit`).
+    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None: 1, or less if noise would
+        cost more than the steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.
     iterate : 'last', or 'tail', the average of the last half.
-    label_share : share of μ², about, for the start of the intercept at the constant model (vfl.solvers.releases.start).
-        None: a public rule, and nothing where the clip is given. 0 releases nothing.
-    seed : orders disjoint batches; public. Secret samples come from the noise source.
+    label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
+        None: a public rule, or 0 if the clip is given. 0 releases nothing.
+    seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 
     batch_size: int | None = None
@@ -107,7 +107,7 @@ class SGD(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, and one event a step ('poisson') or a pass ('disjoint')."""
+        """Return the event of the start, if it is released, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
@@ -142,7 +142,7 @@ class SGD(Solver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and those before the first. Drawing a sample takes no message."""
+        """Return the number of messages: two per step, plus those before the first. Drawing a sample takes no message."""
         asked = self._clip(problem).finite + joint.asks_first(problem, self.label_share)
         return 2 * self._batches(problem).steps - 1 + asked
 

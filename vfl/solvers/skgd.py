@@ -1,4 +1,4 @@
-"""DP-SkGD with block sampling (Maranjyan, Sadiev, Richtárik 2024), proximal as DP-CD (Mangold et al. 2022)."""
+"""DP-SkGD with block sampling (Maranjyan, Sadiev, Richtárik 2024), with the prox steps of DP-CD (Mangold et al. 2022)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 COUNTED = 1 << 17
-"""Draws after which a plan counts messages by proportion."""
+"""Number of draws that a plan simulates to count messages; it extrapolates for longer runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,28 @@ class SkGD(Solver):
     parallel : update the blocks of up to this many different parties at once, from the same margins. The draws of a pass
         are joined into fewer rounds; the blocks drawn, and their number, stay the same.
     passes : passes over the coordinates; or give outer_rounds and inner_rounds.
-    outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
-    clip : None: 'record' where the order is without replacement, except for squared loss without an intercept at high μn/p
+    outer_rounds, inner_rounds : T and K of the paper. K counts draws; Xw is rebuilt at the start of every outer round.
+    clip : None: 'record' if the order is without replacement, except for squared loss without an intercept at high μn/p
         (`record_defaults.serves`); else 'coordinate'.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
         and a pass over all blocks is charged as one release of sensitivity 2C; it needs an order without replacement.
-        'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a
-        block's cap is κ√|S|. 'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that
+        'coordinate', or a number κ: every block is clipped and charged separately, at κ per coordinate in units of √M_j; a
+        block's cap is κ√|S|. 'bounds': the cap implied by the loss's largest derivative and the declared bounds, so that
         nothing is clipped. inf: no clipping.
-    reserve_passes : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed,
-        charges one more pass for what may have been released before. Without reserve passes its last passes are not made.
-    shares : record cap and shares of μ², for studies (`Shares`). Public rules decide them.
+    reserve_passes : passes set aside for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
+        more pass for possible earlier releases. Without reserve passes, such a run omits its last passes.
+    shares : record cap and shares of μ², for studies (`Shares`). None: public rules decide.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
-    step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
+    step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.iterates.convergence), at the iterate that stands still. None: 1e-9, or no stop where the number of steps
-        is given. Refused with privacy: the number of steps of a private run never depends on data.
-    iterate : the model that an outer round ends with: its 'last' θ or the 'average' of its θ (the paper's); 'tail' ends
-        with the average of the last half of the whole run.
+        (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
+        steps is given. Refused with privacy: the number of steps of a private run never depends on data.
+    iterate : the result of an outer round: its 'last' θ, or the 'average' of its θ (as in the paper). 'tail': the run ends
+        with the average of its last half.
     sweep : 'party' (one message per party and pass; a pass is grouped by party), 'visit' (one message per run of blocks of
         one party in the order drawn), 'block' (one block per message; parties see residuals only).
-    seed : orders blocks; public.
+    seed : public seed for the order of blocks.
     """
 
     block_size: int | None = None
@@ -97,13 +97,13 @@ class SkGD(Solver):
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps in one message, each from the margins after the last one."""
+        """True if a party takes several steps per message, each from the margins after the step before."""
         return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     def __post_init__(self) -> None:
         require_options(self)
         as_floats(self, "clip", "step_size", "tol")
-        if self.shares == Shares():  # one form for one meaning, and so one digest
+        if self.shares == Shares():  # equal solvers must have equal digests
             object.__setattr__(self, "shares", None)
 
     def resolve(self, problem: Problem) -> Self:
@@ -123,7 +123,7 @@ class SkGD(Solver):
         trail = self._trail(problem, known)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         if problem.start is None:
-            w = θ = problem.intercept * run.start  # the intercept starts where the labels lie, or are declared to
+            w = θ = problem.intercept * run.start  # the intercept starts at the released or declared centre of the labels
         else:
             w = θ = known.centred(problem.start, problem.intercept)
         shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
@@ -154,7 +154,7 @@ class SkGD(Solver):
                             continue
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
-        except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
+        except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its current model
             w = trail.outer(θ)
         else:
             run.w = θ
@@ -163,21 +163,21 @@ class SkGD(Solver):
         return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one-time releases, and the passes; or T·K draws, where each block is charged by itself."""
+        """Return the charges of the one-time releases, and of the passes, or of T·K draws if blocks are charged separately."""
         return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: visits, rebuilds, norms, and those of one-time releases.
 
-        Importance sampling draws by the M that is yet to be released; its visits are counted for equal M. For a run
-        without privacy the number is an upper bound. Long runs are counted in part, and the rest by proportion.
+        Importance sampling depends on M, which is not known yet, so its visits are counted as if all M were equal. For a run
+        without privacy the number is an upper bound. For long runs it is extrapolated from the first COUNTED draws.
         """
         before = self.by_pass + self._begins(problem) + sum(row.messages for row in table(self, problem))
         before += MESSAGES * self._extrapolations(problem)
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the vectors of a run: two per visited party, one of each party for a rebuild, and in sweeps the constants."""
+        """Return the vectors of a run: two per visited party, one per party and rebuild, and in sweeps the kept vectors."""
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
@@ -191,7 +191,7 @@ class SkGD(Solver):
         )
 
     def visits(self, problem: Problem) -> tuple[int, int]:
-        """Return the number of visits, and the sum of the numbers of parties over them."""
+        """Return the number of visits, and the number of (visit, party) pairs."""
         walk = Walk(self, problem, Curvature.flat(problem))
         rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
@@ -208,7 +208,7 @@ class SkGD(Solver):
         return Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""
+        """Return the last pass of a run that never meets its stopping rule; None without such a rule."""
         return None if self.tol is None else Walk(self, problem, Curvature.flat(problem)).n_passes
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ class SkGD(Solver):
     def adaptive(self) -> bool:
         """True if released values decide draws or noise. Importance sampling draws by M, and two options set caps by M.
 
-        Passes under a record cap are charged by their number, whatever is released.
+        The charge for passes under a record cap depends only on their number, never on released values.
         """
         if self.by_pass:
             return False
@@ -237,7 +237,7 @@ class SkGD(Solver):
 
     @property
     def label_share(self) -> float:
-        """Share of μ² for the start of the intercept; 0 while no rule has decided it."""
+        """Share of μ² for the start of the intercept; 0 until a rule has decided it."""
         return self.decided.label_share or 0.0
 
     @property
@@ -246,7 +246,7 @@ class SkGD(Solver):
         return self.clip == RECORD
 
     def _begins(self, problem: Problem) -> bool:
-        """Return True if the run does not start at 0; a public fact, so that all runs of a plan send the same queries."""
+        """Return True if the run does not start at 0. This is a public fact, so all runs of a plan send the same queries."""
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def _trail(self, problem: Problem, known: Curvature) -> Trail:

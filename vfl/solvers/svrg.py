@@ -34,7 +34,7 @@ SNAPSHOT = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDerivative:
-    """Weighting r_i = clip_C(ℓ'(v_i)) of all records; the margins keep ℓ'(v_i) as 'snapshot'."""
+    """Weighting r_i = clip_C(ℓ'(v_i)) for all records; the margins keep ℓ'(v_i) as 'snapshot'."""
 
     loss: Loss
     cap: float
@@ -80,11 +80,10 @@ class SVRG(Solver):
     snapshot's derivatives stay in the margins. A record's derivative is a function of that record and of released values,
     so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of
     release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
-    separately would allow 2C. Source: Johnson &
-    Zhang 2013; clipping as in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
+    separately would allow 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping biases the difference).
 
     batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD; steps are constant, and half as long.
-    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of size b, so that both noises weigh alike.
+    clip : C. difference_clip : D; None: with privacy C√(b/n) for batches of size b, which balances the two noises.
     """
 
     batch_size: int | None = None
@@ -153,10 +152,10 @@ class SVRG(Solver):
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, that of the snapshots, one per pass, and that of the steps.
+        """Return the charges of the start, if it is released, of the snapshots (one per pass), and of the steps.
 
-        A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
-        1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
+        A Poisson step of rate q costs about q² of a full step, so the 1/q steps of a pass cost q. The snapshot's σ is
+        therefore 1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
         """
         if not problem.private:
             return ()

@@ -22,9 +22,9 @@ Addressed = TypeVar("Addressed")
 
 
 class Presence:
-    """Passes queries on. After the loss of a party its coordinates stay 0, and Xw is rebuilt without it.
+    """Filter between a solver and the coordinator. After the loss of a party, it sets its coordinates to 0 and rebuilds Xw.
 
-    known : centres of the columns that w refers to.
+    known : centres of the columns, to which w refers.
     mask : (p,) 1 for the coordinates of present parties, 0 for the others.
     """
 
@@ -44,10 +44,10 @@ class Presence:
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
-        """Return the query's releases; None if a party was lost during it, so that it has no result.
+        """Return the query's releases; None if a party was lost during the query.
 
-        w : (p,) the model that Xw belongs to. After a loss the lost party's coordinates are set to 0 in place, and Xw
-            is rebuilt from the others.
+        w : (p,) the current model of Xw. After a loss, the lost party's coordinates are set to 0 in place, and Xw is
+            rebuilt from the others.
         """
         try:
             return (yield query)
@@ -58,14 +58,14 @@ class Presence:
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Return each step of the query with its release; nothing if a party was lost during it. w : as in `put`."""
+        """Return each step of the query with its release; nothing if a party was lost during the query. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
     def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
-        """Have margins keep the norms of the records that a record cap rests on, if there is one; anew after each loss.
+        """Have the margins compute the record norms for the record cap, if there is one; again after each loss of a party.
 
-        A loss ends what the last charge pays for, so that smaller norms never meet a charge that larger ones were under.
+        The next release after a loss needs a new charge, so no charge covers releases under norms of different parties.
         w : as in `put`.
         """
         self._rows = None if cap is None else cap.rows
@@ -82,7 +82,7 @@ class Presence:
                 return
 
     def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
-        """Have Xw computed again from w, (p,), over the present parties; return w with 0 for the others."""
+        """Compute Xw again from w, (p,), over the present parties; return w with 0 for the others."""
         while True:
             v = self._known.uncentred(w * self.mask, self._intercept)
             present = self.of({party: (block, v[block.coordinates]) for party, block in self._whole.items()})

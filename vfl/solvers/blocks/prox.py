@@ -29,12 +29,12 @@ class ProxStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassesStep(ProxStep):
-    """The same step for K classes per column: the mean over the classes is taken off u first.
+    """The same step for K classes per column, after subtracting the mean of u over the classes.
 
-    The derivatives of a record sum to 0 over the classes, so that mean is noise alone; without it the noise of a step has
-    (K − 1)/K of its variance. It is a function of released values.
+    The derivatives of a record sum to 0 over the classes, so this mean is pure noise. Subtracting it leaves (K − 1)/K of the
+    variance of the noise. The step is a function of released values.
 
-    classes : K; u holds the K sums of one column after the other.
+    classes : K; u holds the K sums of the first column, then those of the next.
     """
 
     classes: int

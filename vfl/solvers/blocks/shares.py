@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class Shares:
     """Record cap and shares of μ², for studies. Public rules decide those left at None (vfl.solvers.rules.record_defaults).
 
-    record_clip : C/√p of clip='record', in units of √M_j.
-    early_share : of the passes' μ² under clip='record', for the first 30 % of the passes, which the average of the tail leaves
-        out. 0 spends evenly.
-    excess_share : of the μ² left by moments and labels under clip='record', for two sums of what C cuts off the gradient of
-        logistic or squared loss. If they show a bias above the noise of a wider cap, C is made 1.6 or 2.6 times as wide
-        (vfl.solvers.releases.excess). 0 releases nothing.
-    label_share : of the μ² left by the moments, for the start of the intercept (vfl.solvers.releases.start). For squared loss
-        the cap is then κ times the spread of the labels over that of typical ones. 0 releases nothing.
+    record_clip : C/√p for clip='record', in units of √M_j.
+    early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The average of the tail leaves
+        these out. 0 spends evenly.
+    excess_share : share of the μ² left by moments and labels, under clip='record', for two sums of the parts that C cuts off
+        the gradient of logistic or squared loss. If they show a bias above the noise of a wider cap, C is multiplied by 1.6
+        or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
+    label_share : share of the μ² left by the moments, for the start of the intercept (vfl.solvers.releases.start). For squared
+        loss the cap is then κ times the ratio of the labels' released spread to the typical spread. 0 releases nothing.
     """
 
     record_clip: float | None = None
@@ -64,7 +64,7 @@ class Shares:
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
-    """Return the one-time releases of a resolved SkGD. Each takes its share of the μ² that those before it leave."""
+    """Return the one-time releases of a resolved SkGD. Each takes its share of the μ² left by the releases before it."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
     if shares.label_share:
@@ -90,7 +90,7 @@ class Budget:
         return self._divided()[0]
 
     def _divided(self) -> tuple[tuple[tuple[OneTime, tuple[Gaussian, ...]], ...], float]:
-        """Return the one-time releases with their events, and the μ that they leave."""
+        """Return the one-time releases with their events, and the remaining μ."""
         left, rows = self.problem.mu or math.inf, []
         for row in table(self.solver, self.problem):
             events: tuple[Gaussian, ...] = ()
@@ -107,7 +107,7 @@ class Budget:
                 yield from row.make(run, events)
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
-        """Make the releases between the early passes and the others, before the pass of that number, which begins at w."""
+        """Make the releases between early and later passes, before the pass with this number, which begins at w."""
         if run.passed or not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
             return
         early = record_defaults.early_passes(run.walk.n_passes)
@@ -118,26 +118,26 @@ class Budget:
             run.settled[number] = w.copy()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the one-time releases and the passes; or T·K draws, where each block is charged by itself."""
+        """Return the charges of the one-time releases, and of the passes, or of T·K draws if blocks are charged separately."""
         if not self.problem.private:
             return ()
         walk = self.walk(Curvature.flat(self.problem))
         if (cap := walk.cap()) is not None:
             passes = cap.prices
         elif self.solver.adaptive:
-            # Caps follow the released M. In units of the sensitivity, and dearer than any σ = zΔ rounded once.
+            # Caps depend on the released M, so charge in units of Δ, and slightly more than any σ = zΔ that is rounded once.
             largest = max(block.size for block in walk.blocks)
             ((z, _),) = walk.multipliers
             passes = ((Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest), walk.n_releases),)
         else:
-            # σ = zΔ is rounded, so costs differ in the last bit between caps: count each draw as the dearest.
+            # σ = zΔ is rounded, so costs differ in the last bit between caps: charge each draw the largest cost.
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)
         return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the walk, with z such that its releases share evenly the μ² that the one-time releases leave."""
+        """Return the walk, with z such that its releases evenly share the μ² left by the one-time releases."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk
@@ -151,7 +151,7 @@ class Budget:
         )
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
-        """Return ((z, passes), ...) of the early passes and of the others with the reserve; together they are μ-GDP."""
+        """Return ((z, passes), ...) for early passes, then for later and reserve passes; together they are μ-GDP."""
         share = self.solver.decided.early_share or 0.0
         early = record_defaults.early_passes(passes) if share else 0
         budgets = [(mu, passes + self.solver.reserve_passes)]
@@ -160,5 +160,5 @@ class Budget:
             budgets = [(cheap, early), (rest, passes - early + self.solver.reserve_passes)]
         found = [(math.nextafter(noise_multiplier(part, count), math.inf), count) for part, count in budgets]
         require_bearable(2.0 * found[0][0])
-        # A charge may also pay for a block of an earlier pass, which must not have less noise than it.
+        # A charge may also pay for a block of an earlier pass, so an earlier pass must not have less noise.
         return tuple((max(z, found[-1][0]), count) for z, count in found)

@@ -34,7 +34,7 @@ OF_RECORD = ("record_clip", "early_share", "excess_share")
 
 
 def require_options(solver: SkGD) -> None:
-    """Raise SpecificationError for an option that is out of range, or that does not go with the others."""
+    """Raise SpecificationError for an option that is out of range or contradicts another one."""
     for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
         value = getattr(solver, option)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -74,7 +74,7 @@ def require_options(solver: SkGD) -> None:
 
 
 def _require_record_options(solver: SkGD) -> None:
-    """Raise SpecificationError for options of the record cap that are out of range, or without it."""
+    """Raise SpecificationError for options of the record cap that are out of range, or given without a record cap."""
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "

@@ -38,11 +38,10 @@ BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 
 @dataclass(eq=False)
 class Walk:
-    """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
+    """Sequence of block updates of a resolved SkGD: draws → visits → steps. Public, given the released M.
 
-    factor : of the record cap, from released values; it changes only between passes.
-    multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
-        releases without noise.
+    factor : multiplier of the record cap, from released values; it changes only between passes.
+    multipliers : ((z, number of passes), ...) of the block releases, in order; the last z holds to the end. Empty: no noise.
     """
 
     solver: SkGD
@@ -65,35 +64,35 @@ class Walk:
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps in one message, each from the margins after the last one."""
+        """True if a party takes several steps per message, each from the margins after the step before."""
         return self.solver.sweeps
 
     @property
     def draws_a_pass(self) -> int:
-        """Draws per pass, which together draw as many blocks as there are."""
+        """Number of draws per pass. A pass draws as many blocks as there are."""
         count = len(self.blocks)
         return -(-count // self.sampler.width(count))
 
     @property
     def n_draws(self) -> int:
-        """Draws of the whole run."""
+        """Number of draws of the whole run."""
         return (self.solver.outer_rounds or 1) * (self.solver.inner_rounds or 1)
 
     @property
     def n_releases(self) -> int:
-        """Block releases of the whole run; the same for every draw of blocks."""
+        """Number of block releases of the whole run, whatever blocks are drawn."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property
     def n_passes(self) -> int:
-        """Passes of the whole run, including an incomplete last one."""
+        """Number of passes of the whole run, including an incomplete last one."""
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
         """Return the factor of r_i x_{i,S}, and the cap on the norm of the product. No other code computes either.
 
         The unit of residuals multiplies a record cap, whose scale must be that of the norms. For a block that is
-        clipped by itself it divides the contribution, so that events are the same for any unit.
+        clipped separately it divides the contribution, so that events are the same for any unit.
         """
         solver, known = self.solver, self.known
         S, M = block.coordinates, known.smoothness[block.coordinates]
@@ -113,9 +112,9 @@ class Walk:
         return scale, Clip(κ * math.sqrt(size), block.size)
 
     def cap(self) -> RecordCap | None:
-        """Return the record cap that all passes share; None if blocks are clipped by themselves, or not at all.
+        """Return the record cap that all passes share; None if blocks are clipped separately, or not at all.
 
-        Passes are charged in units of the sensitivity, because the cap may follow a released unit. A charge costs more
+        Passes are charged in units of the sensitivity, because the cap may depend on a released unit. A charge costs more
         than any σ = zΔ that was rounded once.
         """
         if self.solver.clip != RECORD:
@@ -170,18 +169,18 @@ class Walk:
         return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
-        """Yield, for each outer round, its visits as (pass, draws). Use up each before the next."""
+        """Yield, for each outer round, an iterator over its visits (pass, draws). Exhaust each iterator before the next."""
         indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
             yield self._visits(self._draws(indices))
 
     def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
-        """Return the steps of a visit in the pass of that number, by party."""
+        """Return the steps of a visit in the pass with this number, by party."""
         steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
     def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
-        """Return the steps of the blocks in one draw, which move at the same time and therefore less far each."""
+        """Return the steps of the blocks in one draw. They move at the same time, so each step is shorter."""
         known = self._made.setdefault((z, self.factor), {})
         if (0, 0) not in known:
             known.update({(block, 0): step for block, step in enumerate(self.steps(z))})
@@ -228,7 +227,7 @@ class Walk:
             yield from ((number, draw) for draw in draws)
 
     def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
-        """Yield the draws of one outer round; if several parties go in parallel, join a pass's draws into rounds."""
+        """Yield the draws of one outer round; if several parties work in parallel, join a pass's draws into rounds."""
         drawn = islice(indices, self.solver.inner_rounds or 0)
         if self.solver.parallel == 1:
             yield from drawn
