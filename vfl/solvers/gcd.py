@@ -293,7 +293,7 @@ class GCD(Solver):
     def _noise(self, problem: Problem) -> tuple[float, float]:
         """Return ε of a selection and z of a step, such that all rounds cost at most the remaining ρ in exact arithmetic."""
         rounds = self.rounds or 1
-        # The ledger rounds each charge up to its unit: allow one unit per release, and one for the cap.
+        # A book rounds each charge up to its unit: allow one unit per release, and one for the cap.
         left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
         if not left > 0:
             raise PrivacyError("GCD: too many rounds for this epsilon: lower rounds or raise epsilon")

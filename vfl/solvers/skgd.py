@@ -123,7 +123,7 @@ class SkGD(Solver):
         trail = self._trail(problem, known)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         if problem.start is None:
-            w = θ = problem.intercept * run.start  # the intercept starts at the released or declared centre of the labels
+            w = θ = problem.intercept * run.start  # the intercept starts at the labels' released or declared centre
         else:
             w = θ = known.centred(problem.start, problem.intercept)
         shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WINDOW = 10
-"""Passes between two extrapolations. All of them take the same steps in the same order, so they are the same map."""
+"""Passes between two extrapolations. Each pass takes the same steps in the same order, so each applies the same map."""
 ENOUGH = 3
 """Least number of iterates from which a limit can be estimated."""
 SINGULAR = 1e-10
 """Directions below this share of the largest singular value are ignored: they are rounding errors or repetitions."""
 FAR = 1e-6
-"""A run at a convergence continues if the extrapolation moves a coordinate by more than this share of the largest one."""
+"""A run that has converged continues if the extrapolation moves a coordinate by more than this share of the largest one."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
-"""Most queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
+"""Largest number of queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
 
 
 def accelerated(solver: SkGD, problem: Problem) -> bool:
@@ -56,7 +56,7 @@ def extrapolated(iterates: Vector, unit: Vector) -> Vector:
 
 
 class Acceleration:
-    """Extrapolates the iterates after every WINDOW passes and at a convergence, unless this raises the objective.
+    """Extrapolates the iterates after every WINDOW passes and at convergence, unless this raises the objective.
 
     On columns of condition number κ, coordinate descent needs O(κ) passes, and about √κ with extrapolation.
     """
@@ -83,7 +83,7 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Return True if a run at a convergence may be far from its limit, as small moves may be with collinear columns."""
+        """Return True if a converged run may still be far from its limit: with collinear columns, moves are small anywhere."""
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show whether the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)

@@ -14,7 +14,7 @@ class Average:
     """Mean of the iterates that an option selects.
 
     iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last half of the run).
-    skip : number of first updates that the tail leaves out.
+    skip : number of updates before the tail begins.
     """
 
     def __init__(self, iterate: str, skip: int) -> None:
@@ -22,7 +22,7 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        # A step moves few of p coordinates, so each value is added when it changes, times the number of steps it lasted.
+        # A step moves few of p coordinates, so a value is added only when it changes, times the number of steps it lasted.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
@@ -55,6 +55,6 @@ class Average:
         return mean
 
     def final(self, w: Vector) -> Vector:
-        """Return the result of the run from that of its last outer round."""
+        """Return the result of the run, given the result of its last outer round."""
         mean = self._mean() if self._iterate == "tail" else None
         return np.asarray(w) if mean is None else mean

@@ -1,4 +1,4 @@
-"""Stopping rule of runs without privacy: no coordinate moves any more. It depends on data, so private runs never use it."""
+"""Stopping rule of runs without privacy: all coordinates have stopped. It depends on data, so private runs never use it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STILL = 1e-9
-"""Default tolerance if the number of steps is not given either; about a thousandth of the distance to the optimum is left."""
+"""Default tolerance if the number of steps is not given either. It leaves about 1/1000 of the distance to the optimum."""
 INTERCEPT_COUNTS = 1e-6
-"""Weight of the intercept in the size of a model, so that labels far from 0 do not loosen the tolerance elsewhere."""
+"""Weight of the intercept in the size of a model. It is small, so that labels far from 0 do not loosen the tolerance."""
 
 
 def require_tolerance(solver: str, tol: float | None) -> None:
@@ -46,7 +46,7 @@ def tolerance(solver: str, problem: Problem, tol: float | None, *, limited: bool
 
 
 def describe(tol: float | None) -> tuple[str, ...]:
-    """Return a sentence on the stopping rule, none for a run that takes all of its steps."""
+    """Return a sentence on the stopping rule; nothing for a run that takes all of its steps."""
     if tol is None:
         return ()
     return (f"stops as soon as whole steps would move no coordinate by more than {tol:.3g} of the largest one.",)
@@ -61,12 +61,12 @@ def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
 
 
 class Convergence:
-    """Detect a convergence: every coordinate moved by less than `tol` since any coordinate last moved by more.
+    """Detects convergence: every coordinate has moved by less than `tol` since any coordinate last moved by more.
 
-    Moves are measured in units of 1/√M_j as a share of the largest coordinate (`largest`), so that the units of columns do
-    not matter.
+    Moves are measured in units of 1/√M_j, as a share of the largest coordinate (`largest`), so the units of columns do not
+    matter.
 
-    tol : None never stops. unit, intercept : as in `largest`.
+    tol : tolerance; None never stops. unit, intercept : as in `largest`.
     """
 
     def __init__(self, tol: float | None, unit: Vector, intercept: Vector) -> None:
@@ -79,7 +79,7 @@ class Convergence:
         self._farthest = 0.0
 
     def after(self, w: Vector, moved: Vector, S: slice = slice(None), *, stretch: float = 1.0) -> bool:
-        """Record an update, and return True at a convergence.
+        """Record an update, and return True if the run has converged.
 
         w : (p,) after the update. moved : (s,) change of w[S].
         stretch : upper bound on the length of a full step 1/M_j over the length of this step. For s ≤ 1/M_j, a
@@ -104,9 +104,9 @@ class Convergence:
             return False
         if math.isfinite(self._least) and self._farthest <= self._least:
             return True
-        self.restart()  # the model shrank meanwhile, so earlier moves are no longer small
+        self.restart()  # the model shrank, so relative to it earlier moves are no longer small
         return False
 
     def restart(self) -> None:
-        """Wait anew for every coordinate to move little."""
+        """Forget earlier moves: wait again until every coordinate has moved little."""
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0

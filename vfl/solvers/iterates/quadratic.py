@@ -1,4 +1,4 @@
-"""Least squares with any penalty, given the Gram matrix: block coordinate descent on p numbers, no records."""
+"""Least squares with any penalty, by block coordinate descent on the Gram matrix; needs no records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ENOUGH = 1e-14
 def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,); a deterministic function of its arguments.
 
-    The start is the ridge solution with ψ's convexity, which is already the minimiser without a penalty and for L2. Sweeps
-    over coordinates follow, or over the partition's blocks if ψ couples them, with exact steps 1/λ_max(G_SS).
+    The start is the ridge solution with ψ's modulus of convexity; without a penalty and for L2 it is already the minimiser.
+    Sweeps over coordinates follow, or over the partition's blocks if ψ couples them, with exact steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
     """

@@ -1,4 +1,4 @@
-"""Soft threshold on what a short run has moved, chosen from released values: post-processing, free of charge."""
+"""Soft threshold on the moves of a short run, chosen from released values: post-processing, free of charge."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 MOST = 64
-"""Largest number of thresholds that are compared."""
+"""Largest number of thresholds to compare."""
 
 
 class Shrinkage:
     """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊, with ḡ_j its mean released gradient and s_j its noise.
 
-    A short run moves each coordinate along its mean gradient, noise included. An L1 penalty charges |d_j| for noise, where a
-    smooth objective charges d_j². So noise in many coordinates outweighs what a few of them gain. The threshold t minimises an
+    A short run moves each coordinate along its mean gradient, noise included. An L1 penalty charges |d_j| for noise, while a
+    smooth objective charges d_j². So noise in many coordinates can outweigh the gain of a few. The threshold t minimises an
     estimate of the change of F (Stein's lemma: E[g_j Δ_j] = E[ḡ_j Δ_j] − s_j² E[∂Δ_j/∂ḡ_j])
 
         Σ_j ḡ_j Δ_j + s_j² |d_j/ḡ_j| 1{Δ_j ≠ 0}  +  ψ(w₀ + Δ) − ψ(w₀)  +  ‖s ∘ Δ‖,
 
-    whose last term is one standard deviation of the first. The start is kept if no threshold makes it negative. A move against
-    its gradient is dropped for t > 0 only.
+    whose last term is one standard deviation of the first. The model stays at the start if no threshold makes the estimate
+    negative. A move against its gradient is dropped for t > 0 only.
 
-    start : (p,) w₀, where the intercept is at the constant model. on : False returns every model as it is.
+    start : (p,) w₀, where the intercept is at the constant model. on : False returns every model unchanged.
     """
 
     def __init__(self, problem: Problem, start: Vector, *, on: bool) -> None:
@@ -36,7 +36,7 @@ class Shrinkage:
         self._sum, self._variance, self._count = np.zeros(start.size), np.zeros(start.size), np.zeros(start.size)
 
     def saw(self, step: Step, u: Vector) -> None:
-        """Record a release, u (s,), of a step."""
+        """Record the release u, (s,), of a step."""
         if self._on and step.event is not None:
             S, unit = step.block.coordinates, self._n * step.scale
             self._sum[S] += u / unit

@@ -1,4 +1,4 @@
-"""Iterates of a run: their average, and the test for a convergence."""
+"""Record of a run's iterates: their average, and the test for convergence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """Records each update for the average and for the test for a convergence.
+    """Records each update for the average and for the test for convergence.
 
     step_size : γ.
-    still : True if nothing moves any more, as of the last update.
+    still : True if the run had converged at the last update.
     """
 
     def __init__(self, average: Average, convergence: Convergence, step_size: float) -> None:
@@ -26,7 +26,7 @@ class Trail:
         self.still = False
 
     def moved(self, θ: Vector, Δ: Vector, S: slice, together: int) -> None:
-        """Record that Δ was added to θ[S]. Updates that are made together are one iterate.
+        """Record that Δ was added to θ[S]. Updates made together are one iterate.
 
         together : number of coordinates that move from the same margins, including those of S.
         """
@@ -38,14 +38,14 @@ class Trail:
             self._moved, self._size = [], 0
 
     def restart(self) -> None:
-        """Forget all moves: the model has jumped, so that every coordinate must stand still anew."""
+        """Forget all moves after a jump of the model: every coordinate must converge again."""
         self._convergence.restart()
         self.still = False
 
     def outer(self, θ: Vector) -> Vector:
-        """Return the w at the end of an outer round."""
+        """Return w at the end of an outer round."""
         return self._average.outer(θ)
 
     def final(self, w: Vector) -> Vector:
-        """Return the w at the end of the run, given that of its last outer round."""
+        """Return w at the end of the run, given w at the end of its last outer round."""
         return self._average.final(w)

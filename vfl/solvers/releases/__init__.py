@@ -1,1 +1,1 @@
-"""Facts about the data that a run releases for a share of its budget, each by one charged release."""
+"""One-time releases of facts about the data. Each is charged a share of the run's budget."""

@@ -1,11 +1,11 @@
-"""Release of the constant model alone, for solvers whose noise would outweigh all that they can learn.
+"""Release of the constant model alone, for solvers whose noise would outweigh any gain from learning.
 
 Guarantee: the run is μ-GDP under replace-one, with the μ of the whole budget.
 
 Proof. The run makes one release, T(y) + N(0, σ²I). T is the statistic of the labels from which the constant model follows: the
 number of positive labels, or the sum of the labels over their declared range. Replacing a record moves T by at most its
 `sensitivity` Δ, and σ ≥ Δ/μ, so the release is a Gaussian mechanism with Δ/σ ≤ μ. The model is post-processing. The decision
-to release it rests on n, p, ε, δ, the loss, the penalty and declared bounds, never on data.
+to release it depends on n, p, ε, δ, the loss, the penalty and declared bounds, never on data.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 GEOMETRY = "change of a statistic of the labels when one record is replaced"
-"""The certificate's words for Δ."""
+"""Description of Δ in the certificate."""
 
 
 def fits(problem: Problem) -> bool:
-    """Return True if a private run can end at a constant model that one statistic of the labels gives."""
+    """Return True if the run is private and one statistic of the labels determines its constant model."""
     known = record_defaults.has_constant(problem) and not counts.has_counts(problem)
     return problem.private and problem.start is None and known
 
@@ -43,9 +43,9 @@ def require_flag(solver: str, given: bool | None) -> None:
 
 
 def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
-    """Return True if the run releases the constant model alone: as given, else where noise outweighs what it can learn.
+    """Return True if the run releases the constant model alone: the user's choice, else the public rule's.
 
-    given : the solver's option `constant`. outweighed : the solver's public rule, False where its other options are given.
+    given : the solver's option `constant`. outweighed : result of the rule; False if the user gave the solver's other options.
     """
     if given and not fits(problem):
         raise SpecificationError(
@@ -69,9 +69,9 @@ def schedule(problem: Problem) -> Schedule:
 
 
 def explain(solver: str, problem: Problem, remedy: str, *, outweighed: bool) -> tuple[str, ...]:
-    """Return the sentences that the run releases the constant model alone, and what would change that.
+    """Return sentences that say that the run releases the constant model alone, and how to change that.
 
-    remedy : words for changes beside more records and a larger ε. outweighed : the solver's public rule.
+    remedy : remedies besides more records and a larger ε, in words. outweighed : result of the solver's public rule.
     """
     if not outweighed:
         return ("the constant model alone, for the whole budget: constant=True.",)

@@ -1,21 +1,22 @@
 """Regression with a log link near the mean of its labels: start, curvature, cap and trust region, for a share of μ².
 
-The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 for the default, while counts of mean 0.3
-curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private run releases a histogram of its counts, and
+The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 by default. For counts of mean 0.3 the
+actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A private run therefore releases a histogram of its
+counts, and
 
     starts the intercept at v₀ = log(mean), the constant model;
     takes steps for the curvature there, exp(v₀);
     caps records in units of the spread of the counts;
-    continues the loss as a straight line beyond v₀ + REACH, so that a margin that noise drove far out pulls no harder.
+    makes the loss linear beyond v₀ + REACH, which bounds the gradient at margins far out because of noise.
 
-Gamma and Tweedie loss of power p do the same with amounts, counted in steps of the largest over STEPS: the curvature is
-exp((2 − p)v₀), the spread of the residuals exp((1 − p)v₀) times that of the amounts, and the loss is straight on both sides.
-Poisson loss is p = 1.
+For gamma and Tweedie loss of power p the histogram counts amounts, in steps of the largest amount divided by STEPS. The
+curvature is exp((2 − p)v₀), the spread of the residuals is exp((1 − p)v₀) times that of the amounts, and the loss is linear
+on both sides. Poisson loss is p = 1.
 
 With exposure, v₀ = log(mean count / mean exposure) is a rate, and a record's margin is v₀ + log(exposure). The histogram then
 has one more number, the sum of the exposures.
 
-All four are post-processing of the released histogram.
+All of this is post-processing of the released histogram.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
 
 BINS = 32
 SEEN = 3.5
-"""A bin stands as it is where its noisy count exceeds so many standard deviations of the noise."""
+"""A noisy count is used as it is if it exceeds this number of standard deviations of the noise."""
 EXPOSURES = 0.5
-"""Weight of the sum of the exposures, as shares of the largest, beside the counts of a bin."""
+"""Weight a of Σ e/e_max, the sum of the exposures, relative to the counts of the bins."""
 STEPS = 10_000.0
-"""Largest amount, in steps of the histogram."""
+"""Number of histogram steps up to the largest amount."""
 FITS = 200
-"""Number of means that a fit tries."""
+"""Number of means that a fit compares."""
 SHAPES = (1.0, 5.0)
-"""Shapes r of the negative binomial distributions that are fitted, of variance m + m²/r: geometric, and nearly Poisson. With
-both in place of the first alone, the loss of the constant model exceeded the best by 0.16 to 1.1 times as much on five kinds of
-counts at μn = 24 and 75."""
+"""Shapes r of the fitted negative binomial distributions, of variance m + m²/r: geometric, and nearly Poisson. On five kinds of
+counts at μn = 24 and 75, fitting both changed the constant model's excess loss by factors of 0.16 to 1.1, compared with fitting
+only the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,10 @@ class CountHistogram:
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
     With exposure, a last number sums a·e/e_max with a = EXPOSURES. A record adds between 0 and a, whatever its margin is:
-    Δ² = 2 + a². Before training margins are log(e), from which the exposures are read.
+    Δ² = 2 + a². Before training the margins are log(e), so they give the exposures.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
-    unit : of the labels, which are counted in multiples of it.
+    unit : step in which the labels are counted.
     """
 
     high: float
@@ -78,7 +79,7 @@ class CountHistogram:
 
     @property
     def dimension(self) -> int:
-        """Return BINS, and one more with exposure."""
+        """Return BINS, or BINS + 1 with exposure."""
         return BINS + (self.exposure > 0.0)
 
     @property
@@ -88,7 +89,7 @@ class CountHistogram:
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """Return the BINS + 1 whole numbers at which bins begin: by integers, so that all machines agree."""
+        """Return the BINS + 1 edges of the bins. They are computed with integers, so all machines agree."""
         growth, end = 0, math.ceil(self.high) + 1
         while True:
             edges = [0]
@@ -117,9 +118,9 @@ def has_counts(problem: Problem) -> bool:
 
 
 def share(clear: float) -> float:
-    """Return the share of μ² to spend on the histogram, given μn: √2/(√share·μn) = 0.006 keeps a bin's noise at 0.6 %.
+    """Return the share of μ² to spend on the histogram, between 1/200 and 1/5, given μn.
 
-    It lies between a two hundredth and a fifth.
+    √2/(√share·μn) = 0.006 keeps the noise of a bin at 0.6 % of the records.
     """
     return min(max((236.0 / clear) ** 2, 0.005), 0.2)
 
@@ -138,8 +139,8 @@ def near_the_mean(
 ) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
     """Release the histogram; return curvature and unit near the mean count, the start of the intercept, and the loss.
 
-    Declared smoothness constants stay as they are. The unit is the spread of the counts, or as much as lets one count pass a
-    cap of c units: a cap below one count cuts every record that has any, and drives the intercept down.
+    Declared smoothness constants do not change. The unit is the spread of the counts, but at least 1/c, so that a single
+    count passes a cap of c units. A smaller cap would cut every record with a nonzero count, and lower the intercept.
     """
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)
@@ -159,19 +160,19 @@ def near_the_mean(
     loss = problem.loss.near(start + farthest, start + nearest)
     if not isinstance(problem.smoothness, str):
         return replace(known, unit=unit), start, loss
-    # A column that is 1 for the largest exposures alone has 1/share times the curvature at the mean. Steps that are twice too
-    # long still descend.
+    # A column that is 1 only for the largest exposures has 1/share times the curvature at the mean. Steps that are too long by
+    # a factor of 2 still descend.
     flatter = problem.loss.curvature / (math.exp((2.0 - p) * min(level, problem.loss.highest)) * steeper)
     # Caps are C = c·√(p/L) with the declared L; scaled columns are longer by √(L/L₀) in units of the curvature L₀ at the start.
     return replace(known, smoothness=known.smoothness / flatter, unit=unit * math.sqrt(flatter)), start, loss
 
 
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
-    """Return mean and deviation of the counts.
+    """Return mean and standard deviation of the counts.
 
-    Bins above the noise stand as they are. The records that they leave are shared out over the other bins as a negative
-    binomial distribution does that is fitted to all of them: noise in far bins would weigh most in the mean. Its shape is one
-    of SHAPES. The deviation is at least that of a Poisson variable.
+    Counts of bins above the noise are used as they are. A negative binomial distribution is fitted to all bins, with a shape
+    from SHAPES, and distributes the remaining records over the other bins. Otherwise noise in far bins would dominate the
+    mean. The deviation is at least that of a Poisson variable.
 
     noisy : (BINS,) counts with noise of standard deviation `sigma`.
     """
@@ -199,15 +200,15 @@ def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: f
 def typical_cap(ρ: float) -> float:
     """Return c, the cap on a record in units of √(p/L) and of the spread of the counts: 0.13 √ρ, between 0.2 and 4.
 
-    Counts are skewed, so the cap is wider than that of squared loss: cutting large counts alone moves the intercept.
+    Counts are skewed, so the cap is wider than for squared loss: cutting only the large counts would move the intercept.
     """
     return min(4.0, max(0.2, 0.13 * math.sqrt(ρ)))
 
 
 def time(ρ: float) -> float:
-    """Return τ, the number of whole steps of every coordinate: 0.15 ρ, less than 40, and 0.004 ρ² below ρ = 37.
+    """Return τ, the number of whole steps of every coordinate: 0.15 ρ, at most 39, and 0.004 ρ² below ρ = 37.
 
-    Below ρ = 37 the error from noise grows as τ² and the gain of the steps as τ. As ρ falls to 0, so does τ, and
+    Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, so does τ, and
     the run stays at its start, the constant model.
     """
     return min(39.0, 0.15 * ρ, 0.004 * ρ**2)

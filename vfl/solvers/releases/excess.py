@@ -1,11 +1,11 @@
-"""Sums of what the record cap cuts off, released between two passes, and the wider cap that they may justify.
+"""Sums of the gradient parts that the record cap cuts off, released between two passes; they may justify a wider cap.
 
 Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
 the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
 
-A cap biases the fixed point where residuals that it cuts do not cancel. For logistic loss they cancel if the model is right, so
-the number of records that are cut says nothing about the bias; the sum of what is cut does. The choice of the cap from the
-released sums is post-processing.
+A cap biases the fixed point unless the cut parts cancel. For logistic loss they cancel if the model is right, so the bias is
+visible in the sum of the cut parts, not in the number of cut records. The choice of the cap from the released sums is
+post-processing.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ FACTORS = (1.0, 1.6, 2.6)
 FIRST = 0.8
 """Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
-"""A coordinate is lowered by √(2 ln p), which the largest of p reaches, plus this number of deviations of its noise."""
+"""A coordinate is lowered by √(2 ln p) + SURE deviations of its noise; √(2 ln p) is reached by the largest of p."""
 RARE = 0.005
 """Probability that the norm of pure noise exceeds the amount that is subtracted from a norm."""
 GOES_ON = 0.2
 """Least share of the squared bias that is assumed to remain at the next wider cap."""
 DEARER = 2.0
-"""Weight of the noise in comparisons with a squared bias."""
+"""Weight of the noise when it is compared with a squared bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
     """The weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
 
-    Guarantee. |r_i|·‖x_i‖ ≤ 1, for all margins, labels and records, where ‖x_i‖² are the norms that margins keep.
+    Guarantee. |r_i|·‖x_i‖ ≤ 1 for all margins, labels and records, with the norms ‖x_i‖² that the margins keep.
 
     narrow, wide : two record caps, 0 < narrow < wide.
     """
@@ -82,12 +82,12 @@ class Excess:
 
 
 def clip_of(dimension: int) -> Clip:
-    """Return the cap and the grid of a sum over that many coordinates."""
+    """Return the cap and the grid of a sum over `dimension` coordinates."""
     return Clip(Excess.cap, dimension)
 
 
 def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
-    """Return the events of the sums, one between each two of FACTORS; together they are μ-GDP."""
+    """Return the events of the sums, one per pair of neighbours in FACTORS; together they are μ-GDP."""
     clip = clip_of(dimension)
     found = []
     for share in split(mu, FIRST):
@@ -102,7 +102,7 @@ def sums_of(
 ) -> tuple[Backward, ...]:
     """Return the queries for the sums above a record cap.
 
-    rows : as those of the record cap, without lost parties.
+    rows : rows of the record cap, without lost parties.
     """
     blocks, centres, scales = zip(*rows.values(), strict=True)
     return tuple(
@@ -112,7 +112,7 @@ def sums_of(
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return the sums as a one-time release between two passes, each of which is charged for its own cap."""
+    """Return the sums as a one-time release between two passes. Each pass is charged for its own cap."""
     p, sums = problem.layout.n_coordinates, len(FACTORS) - 1
     said = f"sums of what C cuts for {share:.2g} of the μ² left: C is widened if their bias exceeds the noise."
     return OneTime(
@@ -121,7 +121,7 @@ def row(problem: Problem, share: float) -> OneTime:
 
 
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Widen the cap if sums of what it cuts show a bias above the noise of a wider cap. Keep it after the loss of a party.
+    """Widen the cap if the sums show a bias above the noise of a wider cap. Keep the cap after the loss of a party.
 
     The sums are taken at the average of the last early passes, because they would follow the noise of a single iterate.
     """
@@ -144,13 +144,13 @@ def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, 
 
 
 def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) -> float:
-    """Return the entry of FACTORS with the least expected error of the passes to come.
+    """Return the entry of FACTORS with the least expected error in the remaining passes.
 
-    In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, which counts DEARER times, and of
-    ½‖b‖² from bias. b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is subtracted
-    from each coordinate, or from the norm.
+    In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, with weight DEARER, and of
+    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is
+    subtracted from each coordinate, or from the norm.
 
-    sums : (p,) with noise of deviation `sigmas`. deviation : of the noise of the average of the passes to come, at f = 1.
+    sums : (p,) each, with noise of deviation `sigmas`. deviation : noise of the average over the remaining passes, at f = 1.
     """
     steps = np.diff(FACTORS)
     least = [0.0] * len(FACTORS)
@@ -168,7 +168,7 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
-    """Return a lower estimate of the squared norm of a vector, given with noise of that deviation on each coordinate."""
+    """Return a lower estimate of the squared norm of a vector d that has noise of this deviation on each coordinate."""
     p = d.size
     threshold = (math.sqrt(2.0 * math.log(p)) + SURE) * deviation
     single = float((np.maximum(abs(d) - threshold, 0.0) ** 2).sum())

@@ -48,8 +48,8 @@ class LabelledCounts(Solver):
     make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. The count of positives is C/2 + S, that of negatives
     C/2 − S, and their noise is independent.
 
-    S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 per record, that is,
-    each label.
+    S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 for each record, and
+    so learns every label.
 
     The schedule returns (2p,): the counts of positives, then those of negatives, in the order of the coordinates.
 

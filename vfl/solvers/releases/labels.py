@@ -1,7 +1,7 @@
 """Private mean and spread of the labels, for a small share of μ²: the start of the intercept, and the unit of the clip.
 
 A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
-about as long as the labels' spread, so a clip in units of the spread fits any declared range.
+about as large as the labels' spread, so a clip in units of the spread suits any declared range.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 APART = 0.2
-"""Distance of a mean from the middle of its declared range, in ranges, and of a share from one half, that is assumed before
-anything is known."""
+"""Prior deviation of a mean from the middle of its declared range (as a share of the range), and of a share from ½."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
 MOST = 0.95
-"""Share of the labels that a narrow range holds."""
+"""Share of the labels that a narrow range must hold."""
 SURE = 4.0
-"""Deviations of its noise by which a count is lowered before it is called large."""
+"""Number of noise deviations that are subtracted from a count before it is compared with a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class LabelCounts:
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """Number of labels of each class. A label that is no class counts in the nearest, NaN in the last.
+    """Number of labels of each class. A label that is not a class counts as the nearest class, NaN as the last.
 
     Replacing a record moves one count from one class to another: Δ = √2.
 
@@ -116,21 +115,21 @@ def noised(statistic: Statistic, z: float) -> Gaussian:
 
 
 def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
-    """Release the counts; mean and deviation are post-processing."""
+    """Release the counts; return mean and deviation, which are post-processing."""
     statistic = counts_of(problem)
     (noisy,) = yield Tally(statistic, event)
     return spread_of(noisy, statistic, problem.n_records)
 
 
 def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
-    """Return the histogram that a query asks for, and the deviation of its noise; None for other statistics."""
+    """Return the histogram that a query requests, and the deviation of its noise; None for other statistics."""
     if not isinstance(query.statistic, LabelCounts) or query.event is None:
         return None
     return query.statistic, query.event.sigma
 
 
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
-    """Return mean and deviation of the nearest possible counts, with labels spread evenly within each bin.
+    """Return mean and deviation of the labels, from the nearest possible counts, with labels spread evenly in each bin.
 
     The deviation is at least that of one bin. noisy : (BINS,) counts with noise.
     """
@@ -142,10 +141,10 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
 
 
 def narrow(noisy: Vector, statistic: LabelCounts, n_records: int, sigma: float) -> tuple[float, float] | None:
-    """Return the narrowest range of bins that holds at least MOST of the labels; None if noise may feign it.
+    """Return the narrowest range of bins that holds at least MOST of the labels; None if noise could explain every range.
 
-    A sum of m counts has noise of deviation σ√m, and SURE of it are left out of the sum: no noise of a range below that makes
-    it be returned.
+    A sum of m counts has noise of deviation σ√m. SURE deviations are subtracted from the sum, so that smaller noise cannot
+    make a range qualify.
 
     noisy : (BINS,) counts with noise of deviation sigma.
     """
@@ -160,33 +159,33 @@ def narrow(noisy: Vector, statistic: LabelCounts, n_records: int, sigma: float) 
 
 
 def mean_of(problem: Problem) -> LabelMean:
-    """Return the statistic of the labels' mean over their declared range."""
+    """Return the statistic for the mean of the labels within their declared range."""
     half = problem.label_range / 2.0
     return LabelMean(problem.label_centre - half, problem.label_centre + half)
 
 
 def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Release the labels' mean; return it, drawn to the middle of the declared range by the part that noise explains."""
+    """Release the labels' mean; return it, shrunk towards the middle of the declared range by the part due to noise."""
     ((noisy,),) = yield Tally(mean_of(problem), event)
     apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
     return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
 
 
 def shrunk(apart: float, noise: float) -> float:
-    """Return a noisy distance from the middle times the part of it that is probably no noise: APART²/(APART² + noise²)."""
+    """Return a noisy distance from the middle, times its share that is probably signal: APART²/(APART² + noise²)."""
     return apart * APART**2 / (APART**2 + noise**2)
 
 
 def balance_of(problem: Problem) -> Positives | ClassCounts:
-    """Return the statistic from which the constant model of a classification follows."""
+    """Return the statistic that determines the constant model of a classification."""
     classes = len(problem.layout.classes)
     return ClassCounts(classes) if classes else Positives()
 
 
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
-    """Spend budget on the classes' shares; return the margin of the best constant model, with which a run starts.
+    """Release the shares of the classes; return the margin of the best constant model, at which a run starts.
 
-    The share of positives is drawn to one half by the part that noise explains. With K classes the margins of the constant
+    The share of positives is shrunk towards one half by the part due to noise. With K classes the margins of the constant
     model are returned once per column, (p·K,).
     """
     if problem.layout.classes:
@@ -202,10 +201,10 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
 def class_margins(shares: Vector, noise: float) -> Vector:
     """Return log(share) of every class, (K,), less their mean: the best constant model of multinomial loss.
 
-    Shares are drawn to 1/K by the part that noise explains, where their distance from it is taken as 2·APART/K. One deviation
-    of the noise is added to each, since the logarithm of a share that noise made small is far too low.
+    Shares are shrunk towards 1/K by the part due to noise; their prior distance from 1/K is 2·APART/K. One deviation of the
+    noise is added to each, since noise can make a share small, and its logarithm far too low.
 
-    shares : (K,) with noise of this standard deviation.
+    shares : (K,) with noise of standard deviation `noise`.
     """
     K = shares.size
     apart, equal = 2.0 * APART / K, 1.0 / K

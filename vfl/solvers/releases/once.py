@@ -1,7 +1,7 @@
 """One-time releases of a run: when each is made, its share of μ², its events, and its messages.
 
-A new one is a row like these, made by its own module, and a line in `vfl.solvers.blocks.shares.table`. The division of μ², the
-charges, the plan's sentences, and its messages and vectors all follow from the rows.
+To add a release, build a `OneTime` in a module of its own, and list it in `vfl.solvers.blocks.shares.table`. The division of
+μ², the charges, and the plan's sentences, messages and vectors all follow from that table.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Run:
     """State of a run that its one-time releases read and change.
 
     known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
-    loss : loss that is descended. walk, present : of the passes, once they begin. w : (p,) the model that Xw belongs to; set it
-    in place. settled : {pass: the model before it} of the last early passes, for averages. passed : True after the releases
-    between passes.
+    loss : training loss. walk, present : walk and present parties of the passes, once they begin. w : (p,) the current model of
+    Xw; change it in place. settled : {pass: the model before it} for the last early passes, for averages. passed : True after
+    the releases between passes.
     """
 
     problem: Problem
@@ -55,12 +55,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OneTime:
-    """A release that a run makes once, beside its passes.
+    """A release that a run makes once, besides its passes.
 
-    share : of the μ² that the rows before it leave; 0 for a message that charges nothing.
+    share : share of the μ² left by the rows before it; 0 for a message that charges nothing.
     events : returns the events for a budget μ, which together are μ-GDP under replace-one.
-    make : yields the queries of these events, and changes the run by what they release.
-    said : sentence of the plan. messages : that the run waits for. out, back : vectors to and from each party.
+    make : yields the queries of these events, and updates the run with their releases.
+    said : sentence in the plan. messages : number of messages. out, back : number of vectors to and from each party.
     """
 
     phase: Phase

@@ -30,7 +30,7 @@ FAILURE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ColumnRanges(Solver):
-    """Its one release, histograms of the columns over powers of two, is μ-GDP with the whole budget (vfl.privacy.magnitudes).
+    """One release of histograms of the columns over powers of two, μ-GDP with the whole budget (vfl.privacy.magnitudes).
 
     The schedule returns (2m,): the low ends, then the high ends; NaN if no range was found.
 
@@ -52,7 +52,7 @@ class ColumnRanges(Solver):
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the histograms; bounds are post-processing."""
+        """Release the histograms; return the bounds, which are post-processing."""
         by_name = yield from self._counts(problem)
         least = self.least(problem)
         found = {name: magnitudes.bounds_of(noisy, least) or (math.nan, math.nan) for name, noisy in by_name.items()}
@@ -78,7 +78,7 @@ class ColumnRanges(Solver):
         return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence on the values that will be missed."""
+        """Return a sentence on the values that will be clamped."""
         return (
             f"values in cells of fewer than about {self.least(problem):.0f} records are missed, and will be clamped.",
         )
@@ -98,7 +98,7 @@ class ColumnRanges(Solver):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCounts(ColumnRanges):
-    """As ColumnRanges, for columns that are cells of a public grid (vfl.features.GridCell); called by `private_quantiles`.
+    """Like ColumnRanges, for columns that are cells of a public grid (vfl.features.GridCell); used by `private_quantiles`.
 
     The schedule returns (m·CELLS,): the noisy counts of each column in the order of `columns`.
     """

@@ -51,7 +51,7 @@ class Curvature:
         return cls(np.zeros(p), np.ones(p))
 
     def uncentred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the uncentred columns; the shift by the centres moves to the intercept (a (p,) mask)."""
+        """Return w for the uncentred columns; the intercept absorbs the shift by the centres. intercept : (p,) mask."""
         return w - intercept * self._shift(w, intercept)
 
     def centred(self, w: Vector, intercept: Vector) -> Vector:
@@ -59,7 +59,7 @@ class Curvature:
         return w + intercept * self._shift(w, intercept)
 
     def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
-        """Return c·w; with K classes (p·K,) that of each class, at its coordinates."""
+        """Return c·w; with K classes, (p·K,), c·w of each class, at the coordinates of the class."""
         classes = int(intercept.sum())
         if classes > 1:
             shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
@@ -117,7 +117,7 @@ def asks_moments(problem: Problem) -> bool:
 
 
 def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
-    """Return the event of the moments, μ-GDP; None if they are not released. mu : None: `smoothness_share` of the run's μ²."""
+    """Return the event of the moments, μ-GDP; None if they are not released. mu=None: `smoothness_share` of the run's μ²."""
     if problem.mu is None or not releases_moments(problem):
         return None
     columns = int(features(problem).sum()) // problem.layout.width
@@ -145,15 +145,15 @@ def row(problem: Problem) -> OneTime:
 
 
 def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Released, Curvature]:
-    """Obtain centres and M; what is released for it is the event of the moments, or flagged when it is exact.
+    """Obtain centres and M. Private moments are released under their event; exact ones are flagged in the certificate.
 
-    The private means and variances, as shares of B_j and B_j², are shrunk toward their common means by the part that noise
-    explains (`pooled`). The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce. On average this
+    The private means and variances, as shares of B_j and B_j², are shrunk towards their common means by the part due to
+    noise (`pooled`). The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce. On average this
     is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Steps for the lower value
-    are too long, and greedy selections seek such columns.
+    are too long, and greedy selection prefers such columns.
 
-    The variances are then lifted by one standard deviation and are at least that. Otherwise a coordinate that looks flat by
-    chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
+    One standard deviation is then added to the variances, and they are at least that. Otherwise a coordinate that looks flat
+    by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
     importance sampling are free post-processing.
     """
     K = problem.layout.width
@@ -180,8 +180,8 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
         share[feature], deviation[feature] = pooled(share[feature], deviation[feature])
         variance = np.minimum(np.maximum(share, 0.0) + deviation, 1.0) * square_reach
     M = np.where(feature, L * variance, L)
-    # The gradient of a constant column is 0 once centred, so any step size works. Exact variances cancel to the rounding
-    # errors of sums of n squares; the largest variance that these errors may hide bounds M, so that no step is too long.
+    # The gradient of a centred constant column is 0, so any step size works. Its exact variance cancels to rounding errors of
+    # sums of n squares. M is at least the largest variance that these errors may hide, so that no step is too long.
     hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
     M = np.where(hidden >= M, np.maximum(hidden, L), M)
     return Curvature(problem.layout.of_columns(centre), problem.layout.of_columns(M))
@@ -190,9 +190,9 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
     """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the released moments.
 
-    Post-processing. Unlike the M_j of `curvature`, a variance here is neither drawn to the others nor lifted, so that its
-    noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
-    mean square in units of B_j². It is taken about 0 where columns are not centred.
+    Post-processing. Unlike the M_j of `curvature`, a variance here is neither shrunk nor raised. Its noise is therefore
+    N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
+    mean square in units of B_j². Without centring, the variance is about 0 instead of the mean.
     """
     mean, square, noise = _read(problem, released)
     centre = np.where(problem.centred_coordinates[:: problem.layout.width], mean, 0.0)
@@ -225,11 +225,11 @@ def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
-    """Shrink noisy values to their common mean by the share of their spread that noise explains; return them and their errors.
+    """Shrink noisy values to their common mean by the share of their spread due to noise; return them and their errors.
 
-    Post-processing of released values. The spread of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
-    eq. 8); each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values. Values
-    that differ by more than their noise hardly move. If noise dominates each of many values, their mean is still accurate.
+    Post-processing of released values. The variance of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
+    eq. 8). Each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values.
+    Values that differ by more than their noise hardly move. If noise dominates many values, their mean is still accurate.
 
     found : (m,) with noise of standard deviation `deviation`, (m,) > 0.
     """

@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedStart:
-    """Release of the labels' statistic. It is μ-GDP with μ = Δ/σ under replace-one, and part of the charges of `planned`.
+    """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one; `planned` includes its charge.
 
-    share : of μ², about; 0 releases nothing, and the intercept starts at the middle of the declared labels.
+    share : approximate share of μ²; 0 releases nothing, and the intercept starts at the middle of the declared label range.
     """
 
     problem: Problem
     share: float
 
     def planned(self, *charges: Charge, cost: float) -> tuple[Charge, ...]:
-        """Return the charges with σ scaled to the problem's (ε, δ), the statistic's first if it is released.
+        """Return the charges with σ scaled to the problem's (ε, δ), preceded by the statistic's charge if it is released.
 
-        cost : Σ Δ²/σ² of the given charges as they stand, of which the statistic's share follows; a batch that is sampled
-            at rate q counts q² times.
+        cost : Σ Δ²/σ² of the given charges before scaling, which sets the statistic's share; a batch sampled at rate q
+            counts q² times.
         """
         problem = self.problem
         if problem.epsilon is None or problem.delta is None:
@@ -62,7 +62,7 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), problem.epsilon, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the loss that is descended, which for counts is straight far from their mean."""
+        """Return the first iterate, (p,), and the training loss, which for counts is linear far from their mean."""
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
@@ -74,7 +74,7 @@ class ReleasedStart:
 
 
 def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
-    """Return the statistic of the labels from which the constant model follows, and for numbers their spread if asked."""
+    """Return the label statistic that determines the constant model and, with `spread`, the spread of numeric labels."""
     if counts.has_counts(problem):
         return counts.histogram(problem)
     if problem.loss.classification:
@@ -85,9 +85,9 @@ def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
 def started(
     problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
 ) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
-    """Release the statistic; return curvature and unit there, the intercept's start, and the loss that is descended.
+    """Release the statistic; return curvature and unit there, the intercept's start, and the training loss.
 
-    cap : on a record, in units of the spread of counts. spread : as in `statistic_of`.
+    cap : record cap in units of the spread of counts. spread : as in `statistic_of`.
     """
     value: float | Vector
     if counts.has_counts(problem):
@@ -103,7 +103,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return the start of the intercept as a one-time release of SkGD, with the spread of the labels for its cap."""
+    """Return the start of the intercept as a one-time release of SkGD, including the label spread that sets the cap."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 
@@ -130,7 +130,7 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
 
 
 def require_share(solver: str, share: float | None) -> None:
-    """Raise SpecificationError for a share that is no number from 0 to 1, without 1."""
+    """Raise SpecificationError unless the share is None or a number in [0, 1)."""
     if share is None:
         return
     require_number(f"{solver}: label_share", share)
@@ -139,7 +139,7 @@ def require_share(solver: str, share: float | None) -> None:
 
 
 def share_of(solver: str, problem: Problem, given: float | None, clip: float | None) -> float:
-    """Return the share to spend on the start: as given, else by the rule, which releases nothing where the clip is given."""
+    """Return the budget share for the starting intercept: the user's, else the rule's; 0 if a clip is given."""
     fits = problem.private and problem.start is None and record_defaults.has_constant(problem)
     if given and not fits:
         raise SpecificationError(

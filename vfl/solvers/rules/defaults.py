@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 REBUILD_EVERY = 10
-"""Passes after which Xw is rebuilt at the most: a resumed run repeats less than that."""
+"""Largest number of passes between rebuilds of Xw. A resumed run repeats fewer passes than that."""
 
 PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
 COLLINEAR_PASSES = 200
 PUBLIC_PASSES = 1000
-"""At the most: a run without privacy stops where nothing moves (vfl.solvers.iterates.convergence), mostly after 10 to 200."""
+"""Largest number of passes without privacy. Most runs converge after 10 to 200 (vfl.solvers.iterates.convergence)."""
 
 
 SPREAD_FROM = 100.0
-"""μn from which the spread of the labels is released: below, its noise is a share of 6 % of the records and more."""
+"""μn from which the spread of the labels is released. Below it, the noise of a bin is at least 6 % of the records."""
 
 
 def signal_to_noise(problem: Problem) -> float:
@@ -40,7 +40,7 @@ def signal_to_noise(problem: Problem) -> float:
 
 
 def off_centre(problem: Problem) -> bool:
-    """Return True if residuals keep a mean: squared loss without an intercept to absorb it."""
+    """Return True if residuals may have a nonzero mean: squared loss without an intercept."""
     return not problem.loss.classification and not problem.centred
 
 
@@ -50,14 +50,14 @@ def nearly_parallel(problem: Problem) -> bool:
 
 
 def has_spread(problem: Problem) -> bool:
-    """Return True if residuals are as wide as the labels' spread: squared loss with an intercept for their mean."""
+    """Return True if residuals are about as large as the labels' spread: squared loss with an intercept."""
     return problem.loss.quadratic and problem.centred and math.isfinite(problem.label_range)
 
 
 def typical_spread(problem: Problem) -> float:
-    """Return the standard deviation of labels that fill a declared range as most do: a seventh of it.
+    """Return a typical standard deviation of labels, a seventh of their declared range.
 
-    2.4 times it is the third of the range that the clip counts in (`clip`).
+    2.4 times this is a third of the range, the unit of `clip`.
     """
     return problem.label_range / 7.2
 
@@ -65,9 +65,9 @@ def typical_spread(problem: Problem) -> float:
 def label_share(problem: Problem) -> float:
     """Return the share of the μ² left by the moments for the spread of the labels (vfl.solvers.releases.labels); 0: none.
 
-    For squared loss with an intercept, which then starts at their mean. A declared range is anything from 3 to 20 spreads
-    wide, and κ and the start with it. The share keeps the noise of a bin at 1.5 % of the records, √2/(√share μ) = 0.015 n,
-    between a five hundredth and a twentieth; below μn = SPREAD_FROM its noise would dominate the histogram.
+    For squared loss with an intercept, which then starts at the released mean. Without it, κ and the start would depend on the
+    declared range, which is 3 to 20 spreads wide. The share is between 1/500 and 1/20, and keeps the noise of a bin at 1.5 %
+    of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would dominate the histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
     if not has_spread(problem) or clear < SPREAD_FROM:
@@ -76,22 +76,25 @@ def label_share(problem: Problem) -> float:
 
 
 def spread_share(clear: float) -> float:
-    """Return the share of μ² for mean and spread of the labels, given μn. The noise of a bin is then as in `label_share`."""
+    """Return the share of μ² for mean and spread of the labels, given μn; see `label_share` for the noise of a bin."""
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
 
 def clip(problem: Problem) -> float:
     """Return κ, or inf without privacy.
 
-    The unit is a typical scaled gradient |r x_j|/√M_j: the residual ½ for logistic loss, a third of the declared label range
-    for squared loss, over √L. Logistic: 0.45 ρ^0.3 of them, between 0.4 and 8: with little noise the bias of clipping
-    is what remains, with much noise a cap below the typical gradient loses a third of the signal and most of the noise.
-    Squared: the range stands for 7.2 spreads of the labels, and for those that are found where they are released
-    (`label_share`). It is many residuals wide, so 0.06 ρ^0.35 of them, rising faster beyond ρ = 1000, between
-    0.13 and 3. Squared without an intercept: 2.5, because residuals as long as the labels must pass unclipped, unless the
-    noise of so large a cap exceeds them: ρ/20 of them below ρ = 50. Where columns are nearly parallel noise adds up along
-    them, so all of this times 0.7 for squared loss; for logistic loss it stays where it was at ρ = 300 until that is 0.7
-    of it.
+    κ is a factor times a typical scaled gradient |r x_j|/√M_j, which is r/√L with r = ½ for logistic loss, and a third of the
+    declared label range for squared loss (where the labels' spread is released, 7.2 spreads replace the range). Factors:
+
+        logistic                       0.45 ρ^0.3, between 0.4 and 8
+        squared                        0.06 ρ^0.35, rising faster beyond ρ = 1000, between 0.13 and 3
+        squared without an intercept   2.5; ρ/20 below ρ = 50
+
+    Logistic: with little noise, the bias of clipping dominates. With much noise, a cap below the typical gradient loses a
+    third of the signal but most of the noise. Squared: the range is many residuals wide. Without an intercept, residuals as
+    large as the labels must pass unclipped, unless the noise of so large a cap exceeds them. Noise adds up along nearly
+    parallel columns. They multiply the factor by 0.7 for squared loss; for logistic loss it stays at its value for ρ = 300
+    until that is 0.7 of the factor.
     """
     if not problem.private:
         return math.inf
@@ -111,10 +114,10 @@ def clip(problem: Problem) -> float:
 def block_size(problem: Problem) -> int:
     """Return |S|: 1 for logistic loss, 8 for squared loss.
 
-    The noise of a coordinate's gradient does not depend on |S|, and steps of 1/M_j need no bound on β at |S| = 1 alone. A
-    joint clip keeps a gradient's direction, so that the long residuals and long columns of squared loss are weighted down
-    instead of biased: on 22 problems the largest error over an oracle's fell from 16 with pairs to 4.5. Its steps are
-    shorter by |S|, which passes make good.
+    The noise of a coordinate's gradient does not depend on |S|, and only at |S| = 1 do steps of 1/M_j need no bound on β. A
+    joint clip keeps a gradient's direction, so large residuals and columns of squared loss are weighted down instead of
+    biased. On 22 problems the largest ratio of the error to an oracle's fell from 16 with pairs to 4.5. Steps are shorter by
+    |S|; more passes compensate.
     """
     return 1 if not problem.private or problem.loss.classification else 8
 
@@ -122,8 +125,8 @@ def block_size(problem: Problem) -> int:
 def step_size(problem: Problem) -> float:
     """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept), less where noise outweighs progress.
 
-    Below ρ₁ it is less by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared loss without an
-    intercept. Small steps of many passes are early stopping that averages the noise. γ < 2 converges for any block, as
+    Below ρ₁ it is multiplied by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared loss without
+    an intercept. Many passes of small steps act like early stopping and average the noise. γ < 2 converges for any block, as
     β = |S| bounds λ_max.
     """
     if not problem.private:
@@ -136,18 +139,20 @@ def step_size(problem: Problem) -> float:
 
 
 def iterate(problem: Problem) -> str:
-    """Return 'tail' with privacy: averaging the last half divides the noise, and costs no budget. Else 'last'."""
+    """Return 'tail' with privacy, because averaging the last half lowers the noise and costs no budget; else 'last'."""
     return "tail" if problem.private else "last"
 
 
 def passes(problem: Problem) -> int:
     """Return the number of passes: 50, 100 or 200.
 
-    With a tail average the noise that is left hardly depends on their number (squared loss, 30,000 × 8, 20 seeds: 3.3e-4
-    after 50, 3.5e-4 after 200), while the bias along nearly collinear columns falls with it. So 100 where ρ ≥ 300 for
-    logistic loss; below, with small steps, fewer passes are early stopping. For squared loss 200 where ρ ≥ 30, since its
-    blocks take short steps, else 100. For columns that are nearly parallel twice what logistic loss makes, by the same limits.
-    50 for other squared losses without an intercept, whose residuals' mean moves with the noise of every column.
+    With a tail average, the remaining noise hardly depends on the number of passes (squared loss, 30,000 × 8, 20 seeds: 3.3e-4
+    after 50, 3.5e-4 after 200), while more passes lower the bias along nearly collinear columns.
+
+        logistic                       100 where ρ ≥ 300, else 50, which with small steps acts like early stopping
+        squared                        200 where ρ ≥ 30, since its blocks take short steps, else 100
+        nearly parallel columns        200 from the same ρ, 300 or 30; else 100
+        squared without an intercept   50 otherwise, since the residuals' mean moves with the noise of every column
     """
     if not problem.private:
         return PUBLIC_PASSES
@@ -160,7 +165,7 @@ def passes(problem: Problem) -> int:
 
 
 def outer_rounds(n_passes: int) -> int:
-    """Return T: the passes in equal parts of at most REBUILD_EVERY."""
+    """Return T, the number of equal parts of at most REBUILD_EVERY passes."""
     part = next(d for d in range(min(REBUILD_EVERY, n_passes), 0, -1) if n_passes % d == 0)
     return n_passes // part
 

@@ -1,6 +1,6 @@
 """Expected error of each solver, from public facts, with a range and with the papers' quantities as reasons.
 
-`left` is the share (F(w) − F*)/(F(0) − F*) of the loss that a run leaves: 0 is the optimum, 1 the model that learnt nothing.
+`left` is the share (F(w) − F*)/(F(0) − F*) of the loss that remains after a run: 0 at the optimum, 1 if nothing was learnt.
 Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `high` are factors of min(1, left):
 
 | solver | left | fitted to | low … high |
@@ -13,23 +13,24 @@ Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `hi
 | SGD, GD, SVRG | 3 times SkGD's, at least 0.02 | the DP-CD paper; simulations with steps of 1/(LΣB_j²) | 0.01 … 15 |
 | OutputPerturbation | ½(LB²/3 + λp)σ², σ = 2Λ/(λnμ), or SkGD's if that is more | not fitted | 0.1 … 10 |
 
-The factors of SkGD hold nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000 and
-ε from 0.3 to 10. For logistic loss they hold 91 % of 78 runs, and 98 % of 85 on further problems. For squared loss they hold
-95 % of 41, and 90 % of 50. The coverage on further problems was seen for some candidates before the choice, and the 20 was set
-after four of the 50 were seen above 7. The curves, and earlier factors for eight of ten, came from simulations. The earlier
-factors held 74, 79, 27 and 34 %, and most runs outside of them left less. Factors of other solvers were not measured this way.
+The factors of SkGD cover nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000 and
+ε from 0.3 to 10. For logistic loss they cover 91 % of 78 runs, and 98 % of 85 runs on further problems. For squared loss they
+cover 95 % of 41, and 90 % of 50. For some candidates, the coverage on further problems was seen before the choice, and the 20
+was set after four of the 50 were seen above 7. The curves, and earlier factors meant for eight of ten runs, came from
+simulations. The earlier factors covered 74, 79, 27 and 34 %; most runs outside of them left less. Factors of other solvers were
+not measured this way.
 
-Noise of descent follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in F, u the
-unit of residuals and hL the mean curvature; the factors 90 and 12 put in h = 0.7, and signals of 0.15 and of ¼ of the labels'
-variance. The rest, from steps that were too few or too short and from the bias of the cap, depends on correlations that no
-public fact tells.
+The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in
+F, u the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15 and of ¼ of the
+labels' variance. The other term, from too few or too short steps and from the bias of the cap, depends on correlations, which
+are not public.
 
-The winner. Where ρ is at least 7, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
-is named there. Below, passes over all coordinates cost more than they bring, and GCD is named if the penalty declares a sparse
-signal, L1 or an elastic net. The rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to 300 columns
-(mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28 cases,
-and 0.66 to 0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on how
-many coefficients matter, which no public fact tells.
+The recommendation. Where ρ ≥ 7, no solver beats untuned SkGD in any measured row by more than the runs' deviation, so SkGD is
+recommended. Below, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares a
+sparse signal (L1 or an elastic net). This rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to 300
+columns (mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28
+cases, and 0.66 to 0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on
+how many coefficients matter, which is not public.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ GRAM = (20.0, 1.35)
 """(a, b) of a·ρ^−b."""
 GREEDY = (70.0, 1.7)
 ENOUGH = 7.0
-"""ρ from which no measured row has another solver ahead of SkGD."""
+"""ρ from which no solver beats SkGD in any measured row."""
 RANGES = {
     "bounded": (0.06, 3.0),
     "centred": (0.003, 20.0),
@@ -70,7 +71,7 @@ UNFITTED = (0.1, 10.0)
 UNBALANCED = 3.0
 """Smallest ratio of the error of joint clipping to that of coordinate descent in the tables of the DP-CD paper."""
 SHORT = 0.02
-"""Typical share that steps of 1/(LΣB_j²) leave when noise is low: simulations left 0.0002 to 0.25."""
+"""Typical share of the loss left by steps of 1/(LΣB_j²) when noise is low; 0.0002 to 0.25 in simulations."""
 UNWEIGHED = ("NoisyGram", "SCD")
 """Solvers that train without weights of records (`Solver.weighs`)."""
 PRODUCTS = 500
@@ -81,7 +82,7 @@ PRODUCTS = 500
 class Candidate:
     """Expected share of the loss that one solver leaves (1: it learns nothing), and the reason.
 
-    low, high : a range that held nine of ten runs of SkGD; a guess for other solvers (see the module's table).
+    low, high : range that covers nine of ten runs of SkGD; a guess for other solvers (see the module's table).
     """
 
     solver: str
@@ -98,7 +99,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recommendation:
-    """Solvers that the job can run, the one that is expected to win first."""
+    """Solvers that the job can run, the best expected one first."""
 
     candidates: tuple[Candidate, ...]
 
@@ -126,14 +127,14 @@ class Recommendation:
 
 
 def recommendation(problem: Problem) -> Recommendation:
-    """Rank the solvers that can run this problem; public facts only, no data, nothing spent."""
+    """Rank the solvers that can run this problem, from public facts only. Reads no data and spends no budget."""
     able = (each for each in _candidates(problem) if not (problem.weighted and each.solver in UNWEIGHED))
     ranked = sorted(able, key=lambda candidate: candidate.left)  # stable: SkGD is ahead of equals
     return Recommendation(tuple(ranked))
 
 
 def _candidate(solver: str, left: float, reason: str, spread: tuple[float, float] = UNFITTED) -> Candidate:
-    left = min(1.0, left)  # before the factors, since a run that is expected to learn nothing may still learn something
+    left = min(1.0, left)  # before the factors: a run that is expected to learn nothing may still learn something
     return Candidate(solver, left, reason, spread[0] * left, min(1.0, spread[1] * left))
 
 
@@ -180,19 +181,19 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
 
 
 def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the expected shares that noise leaves, and steps and bias, of untuned coordinate descent, and the range."""
+    """Return the shares of the loss left by noise, and by steps and bias, of untuned coordinate descent, and the range."""
     if off_centre(problem):
         a, b = OFF_CENTRE
         return 0.0, a * ρ**-b, RANGES["off centre"]
     bounded = math.isfinite(problem.loss.slope)
     factor, a, b = BOUNDED if bounded else CENTRED
     c = cap_of("bounded" if bounded else "centred", ρ)
-    # A run stops early where noise would outweigh what is learnt, so that noise alone leaves no more than everything.
+    # A run stops early where noise would outweigh the gain, so noise leaves at most the whole loss.
     return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
 
 
 def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
-    """Yield the solvers whose noise follows the length Λ of a record's whole gradient."""
+    """Yield the solvers whose noise is proportional to Λ, the norm of a record's whole gradient."""
     p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
     B = float(np.linalg.norm(problem.reach))
     yield _candidate(
@@ -211,7 +212,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
-    """Yield SGD before SCD: on adult (ε = 1, ridge and SVM) it left less of the loss (tests/benchmarks/dual.py)."""
+    """Yield SGD, then SCD. On adult (ε = 1, ridge and SVM), SGD left less of the loss (tests/benchmarks/dual.py)."""
     yield _candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
     if problem.penalty.convexity > 0:
         why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"
