@@ -36,14 +36,14 @@ FORMAT, SHARED = 1, 2
 """Formats of the file: SHARED for training on shares, whose certificates name the threat model; FORMAT for all others."""
 FORMATS = (FORMAT, SHARED)
 LARGEST = 1 << 53
-"""Bound on integers in the file: the JSON parsers of all languages read smaller ones exactly."""
+"""Bound on integers in the file: JSON parsers of all languages read smaller integers exactly."""
 SCHEMAS = {number: Path(__file__).with_name(f"certificate-{number}.schema.json") for number in FORMATS}
 SCHEMA = SCHEMAS[FORMAT]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Signature of a certificate. It covers the signer's key and the time too.
+    """Signature of a certificate. It also covers the signer's key and the time.
 
     public_key : key of the signer, 64 hexadecimal digits. signed : time in UTC. value : 128 hexadecimal digits.
     """
@@ -61,9 +61,9 @@ class Certificate:
     private : False if there is no guarantee; `flags` say why.
     epsilon, delta : the guarantee; inf and 0 if there is none.
     adjacency : relation between the two data sets that the guarantee compares.
-    basis : releases from which ε is computed. 'charged' for those made. 'reserved' for all that were planned, if
-        released values could decide how many were made: a budget spent adaptively is a privacy filter, whose guarantee
-        is its cap and not the sum at some moment. 'none' without privacy.
+    basis : releases from which ε is computed. 'charged' for the releases made. 'reserved' for all planned releases, if
+        released values could decide how many were made: an adaptively spent budget is a privacy filter, and its guarantee
+        is its cap, not the sum at some moment. 'none' without privacy.
     accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand), 'selection' (a private
         choice among candidates) or 'none'.
     scope : other uses of the same data that the guarantee covers or leaves out.

@@ -51,7 +51,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 SIMULATED = "opened sums, and words that it can unmask if it knows the seed: NOT protected, see the flags"
-"""Seen by the participants of a run on shares whose noise is seeded, and its masks with it."""
+"""Addition for runs on shares with seeded noise, in which the masks are seeded, too."""
 
 AMPLIFIED = (
     "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
@@ -76,10 +76,10 @@ NORMS = {
     "parties' columns of every record",
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
-"""Seen beside residuals and margins where the norms of whole records cap them."""
+"""Seen in addition to residuals and margins if the norms of whole records cap them."""
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
-"""Seen by the coordinator beside margins where fairness is checked, and where its bound counts records near the boundary."""
+"""Seen by the coordinator in addition to margins if fairness is checked, and if its bound counts records near the boundary."""
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
@@ -124,7 +124,7 @@ def who_sees_what(
 def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of a certificate that follow from the job and n alone, before any data are touched.
 
-    others : flags of the candidates that a private choice compared this job with.
+    others : flags of the candidates in the private choice that this job won.
     """
     job, problem, solver = plan.job, plan.problem, plan.solver
     flags = tuple(dict.fromkeys((*flags_of(job), *others)))
@@ -178,8 +178,8 @@ def certify(
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
-    For a run of Gaussian releases alone, ε is computed exactly at the job's δ, whatever accounting and δ its ledger uses.
-    The plan decides that before any release. For other runs, ε is the one that their book counts.
+    For a run with only Gaussian releases, ε is computed exactly at the job's δ, whatever accounting and δ its ledger uses.
+    The plan fixes this choice before any release. For other runs, ε is that of their book.
 
     statement : None without privacy.
     model, findings : contents of model.json and findings.json.

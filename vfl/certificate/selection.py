@@ -1,4 +1,4 @@
-"""The certificate of a private choice among candidates: its issue, and the check of its statements on the choice."""
+"""Certificate of a private choice among candidates: its issue, and the check of its statements on the choice."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def seen(who: Mapping[str, str]) -> dict[str, str]:
 def fault_of(certificate: Certificate, plan: Plan | None) -> str:
     """Return a contradiction between the events, the candidates and the winner of a certificate; '' if there is none.
 
-    plan : of the winner's trial. Its releases have to fit the μ that the events state.
+    plan : plan of the winner's trial. Its releases have to fit the μ that the events state.
     """
     stated = certificate.selection
     if not stated:

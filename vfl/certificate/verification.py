@@ -1,4 +1,4 @@
-"""Verification of a certificate: recompute all values that follow from its inputs, and name the checks without input.
+"""Verification of a certificate: recompute all values that follow from the given inputs, and list checks that lack theirs.
 
 Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
@@ -67,7 +67,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that failed."""
+        """Failed checks."""
         return tuple(check for check in self.checks if check.holds is False)
 
     @property
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def guarantee(self) -> tuple[str, str]:
-        """The guarantee and its limits, in two sentences without mathematics; raises like `require`."""
+        """Guarantee and limits in two sentences without mathematics; raises like `require`."""
         self.require()
         return sentences(self.certificate)
 
@@ -123,7 +123,7 @@ def verify(
     model, findings : contents of model.json and of findings.json; {} for a run that measured nothing.
     plan : plan of the job for n records, which fixes the releases that the run must have reserved.
     filed : SHA-256 of the job as its file spells it. It can differ from that of the plan's job if this version has defaults for
-        options that the file lacks. None is that of the plan's job.
+        options that the file lacks. None for that of the plan's job.
     released, n_logged : values that the first queries released, and the number of records, from the run's log.
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.

@@ -24,7 +24,7 @@ _SHOWN = 16
 
 
 def described(certificate: Certificate) -> str:
-    """Return the guarantee in one sentence with symbols, its scope, its flags and its signer, a line each."""
+    """Return the guarantee in one sentence with symbols, its scope, its flags and its signer, one per line."""
     lines = ["NOT PRIVATE: trained without noise"]
     if math.isfinite(certificate.epsilon):
         guarantee = (
