@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.shares import Watched, job, outcome, table
 from tests.secure.session import Session, model, session
 from vfl.errors import PrivacyError
-from vfl.secure.check_rows import CHECK_ROWS, Kept, reserve_passes
+from vfl.secure.check_rows import CHECK_ROWS, Kept, chosen_rows
 from vfl.secure.dealer import Dealer
 from vfl.secure.requests import Commitment, Contribution
 from vfl.secure.version import Version
@@ -26,7 +26,7 @@ def versions(count: int) -> list[Version]:
 @pytest.mark.parametrize("n", [1, 5, 128, 5000])
 def test_opened_rows_mask_no_record(n: int) -> None:
     for version in versions(5):
-        chosen = reserve_passes(COIN, version, n)
+        chosen = chosen_rows(COIN, version, n)
         assert len(np.unique(chosen.opened)) == CHECK_ROWS
         assert 0 <= chosen.opened.min() <= chosen.opened.max() < n + CHECK_ROWS
         masking = chosen.masking(np.arange(n + CHECK_ROWS, dtype=np.uint16))
@@ -36,17 +36,17 @@ def test_opened_rows_mask_no_record(n: int) -> None:
 
 def test_the_choice_follows_the_coin_and_the_version() -> None:
     one, two = versions(2)
-    known = reserve_passes(COIN, one, 5000).opened
-    assert (known == reserve_passes(COIN, one, 5000).opened).all()
-    for other in (reserve_passes(COIN, two, 5000), reserve_passes(b"d" * 32, one, 5000)):
+    known = chosen_rows(COIN, one, 5000).opened
+    assert (known == chosen_rows(COIN, one, 5000).opened).all()
+    for other in (chosen_rows(COIN, two, 5000), chosen_rows(b"d" * 32, one, 5000)):
         assert len(np.intersect1d(known, other.opened)) < 20
-    assert (reserve_passes(None, one, 5000).opened == np.arange(5000, 5000 + CHECK_ROWS)).all()
+    assert (chosen_rows(None, one, 5000).opened == np.arange(5000, 5000 + CHECK_ROWS)).all()
 
 
 @pytest.mark.parametrize("step", [1, 100, 4096, 10_000])
 def test_kept_rows_are_those_of_the_whole(step: int) -> None:
     rows = np.arange(2 * (5000 + CHECK_ROWS), dtype=np.uint64).reshape(-1, 2)
-    chosen = reserve_passes(COIN, versions(1)[0], 5000)
+    chosen = chosen_rows(COIN, versions(1)[0], 5000)
     kept = Kept(chosen, 2)
     for start in range(0, len(rows), step):
         kept.take(start, rows[start : start + step])
@@ -61,9 +61,7 @@ def test_the_chance_to_escape_is_that_of_a_sample_without_replacement(wrong: int
     exact = comb(total - wrong, CHECK_ROWS) / comb(total, CHECK_ROWS)
     assert exact <= (1 - wrong / total) ** CHECK_ROWS
     bad = np.random.default_rng(0).choice(total, wrong, replace=False)
-    escaped = (
-        sum(not np.isin(reserve_passes(COIN, version, n).opened, bad).any() for version in versions(tries)) / tries
-    )
+    escaped = sum(not np.isin(chosen_rows(COIN, version, n).opened, bad).any() for version in versions(tries)) / tries
     assert escaped == pytest.approx(exact, abs=4 * (exact * (1 - exact) / tries) ** 0.5 + 1e-3)
 
 

@@ -26,7 +26,7 @@ CHECK_ROWS = 128
 """S, the number of rows that are opened per version."""
 
 
-class CheckRowCount:
+class Chosen:
     """Choice of the opened rows of a version.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
@@ -48,9 +48,9 @@ class CheckRowCount:
 class Kept:
     """Collector of the rows that an opening or a moved record needs. width : words per row, 2K."""
 
-    def __init__(self, reserve_passes: CheckRowCount, width: int) -> None:
-        n = reserve_passes.n_records
-        self._wanted = np.union1d(reserve_passes.moved, np.arange(n, n + CHECK_ROWS))
+    def __init__(self, chosen: Chosen, width: int) -> None:
+        n = chosen.n_records
+        self._wanted = np.union1d(chosen.moved, np.arange(n, n + CHECK_ROWS))
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
     def take(self, start: int, rows: Words) -> None:
@@ -64,13 +64,13 @@ class Kept:
         return found
 
 
-def reserve_passes(coin: bytes | None, version: Version, n_records: int) -> CheckRowCount:
+def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
     """Return the choice for a version. coin : 32 bytes; None opens the rows after the first n, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
-        return CheckRowCount(np.arange(n_records, total), n_records)
+        return Chosen(np.arange(n_records, total), n_records)
     stream = Streams("coin", {"coin": coin}).again("coin", *version.name)
     found: dict[int, None] = {}
     while len(found) < CHECK_ROWS:
         found.update(dict.fromkeys(int(word) % total for word in stream.words(CHECK_ROWS)))
-    return CheckRowCount(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)
+    return Chosen(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)

@@ -24,7 +24,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
-from vfl.secure.check_rows import CHECK_ROWS, Kept, reserve_passes
+from vfl.secure.check_rows import CHECK_ROWS, Kept, chosen_rows
 from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
@@ -145,7 +145,7 @@ class Member:
         rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + CHECK_ROWS)
         if self._angles is None:
             raise FederationError(EARLY)
-        chosen = reserve_passes(self.coin, version, self._n)
+        chosen = chosen_rows(self.coin, version, self._n)
         state.masks_opened = rows[chosen.opened]
         masked: Angles = self._angles.at(w, series.period, clamp) + chosen.masking(rows)
         if self.holds:
@@ -287,7 +287,7 @@ class Member:
             raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
-        chosen, done, total = reserve_passes(self.coin, version, self._n), 0, self._n + CHECK_ROWS
+        chosen, done, total = chosen_rows(self.coin, version, self._n), 0, self._n + CHECK_ROWS
         kept = Kept(chosen, table.shape[1])
         for words in self._fourier_terms(version, state, table.shape[1]):
             self._fits(words, min(len(words), total - done), table.shape[1])
