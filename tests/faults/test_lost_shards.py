@@ -109,7 +109,7 @@ def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_p
 
 def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
     with pytest.raises(PlacementError, match=r"9 shards of 2 CPU .*shards or party_cpus"):
-        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, ready_seconds=0.5))
+        vfl.train(job(passes=2), table(), at=vfl.Ray(shards=9, party_cpus=1, ready_seconds=0.5))
 
 
 def test_the_margins_are_beside_the_data_of_their_owner() -> None:
