@@ -707,7 +707,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         (
             "unknown key 'epsilom' in [privacy] (did you mean 'epsilon'?); "
-            "known: epsilon, delta, noise, smoothness, smoothness_share, class_balance"
+            "known: epsilon, delta, noise, smoothness, smoothness_share, class_balance, inference"
         ),
     ),
     "an unknown key of the solver": (

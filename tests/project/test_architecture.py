@@ -63,6 +63,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.job.file",
         "vfl.planning",
         "vfl.certificate",
+        "vfl.inference",
     ),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples", "vfl.tuning"),

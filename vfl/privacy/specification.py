@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
 
 SMOOTHNESS = ("private", "bounds", "data")
+INFERENCE_SHARE = 0.1
+"""Share of μ² for standard errors unless a job names one. Coverage hardly depends on it; widths do where records are few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class Privacy:
         computes them exactly from the data, uncharged, and the certificate flags it.
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from it. None releases no count.
+    inference : share of the μ² left by the releases before the passes, at most 0.5, for standard errors of the coefficients
+        (`Result.inference`). True takes INFERENCE_SHARE. None or False releases nothing for them.
     """
 
     epsilon: float
@@ -36,6 +40,7 @@ class Privacy:
     smoothness: str | Mapping[str, float] = "private"
     smoothness_share: float = 0.1
     class_balance: float | None = None
+    inference: bool | float | None = None
 
     def __post_init__(self) -> None:
         for option in ("epsilon", "delta", "smoothness_share", "class_balance"):
@@ -49,6 +54,12 @@ class Privacy:
             raise PrivacyError(f"smoothness_share must lie strictly between 0 and 1, not {self.smoothness_share!r}")
         if self.class_balance is not None and not 0 < self.class_balance < 1:
             raise PrivacyError(f"class_balance must lie strictly between 0 and 1, not {self.class_balance!r}")
+        if isinstance(self.inference, bool):
+            object.__setattr__(self, "inference", INFERENCE_SHARE if self.inference else None)
+        if self.inference is not None:
+            require_number("inference", self.inference)
+            if not 0 < self.inference <= 0.5:
+                raise PrivacyError(f"inference must be true or a share of at most 0.5, not {self.inference!r}")
         if self.noise is not None and not callable(getattr(self.noise, "stream", None)):
             raise PrivacyError(
                 f"noise must be left out, or vfl.SeededNoise(seed) ([privacy.noise] with a seed in a job file), "

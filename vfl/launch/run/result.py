@@ -21,6 +21,7 @@ from vfl.certificate.issue import model_digest
 from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
+from vfl.inference import Inference
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
 from vfl.launch.sources import named_for, owned, sources_of
@@ -150,6 +151,7 @@ class Result:
     moments : released sums of the columns, by party, which determine their spread; () if the run released none.
     labels : released histogram of the labels over their declared range, on which the certificate states nothing; None if the
         run released none.
+    inference : covariance of the coefficients, on which the certificate states nothing; None unless the job asked for it.
     """
 
     job: Job
@@ -159,6 +161,7 @@ class Result:
     findings: Mapping[str, Findings] = field(default_factory=dict)
     moments: tuple[Vector, ...] = ()
     labels: Vector | None = None
+    inference: Inference | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -406,6 +409,7 @@ class Result:
             **self.in_original_units(),
             **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
             **({} if self.labels is None else {"labels": list(map(float, self.labels))}),
+            **({} if self.inference is None else {"inference": self.inference.to_dict()}),
         }
 
     def in_original_units(self) -> dict[str, Any]:
@@ -429,7 +433,8 @@ class Result:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
             moments = tuple(np.array(u, dtype=np.float64) for u in model.get("moments", ()))
             labels = np.array(model["labels"], dtype=np.float64) if "labels" in model else None
+            inference = Inference.from_dict(model["inference"]) if "inference" in model else None
             _check_shapes(job, w, coordinates, *moments, *(() if labels is None else (labels,)))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, certificate, w, coordinates, findings, moments, labels)
+        return cls(job, certificate, w, coordinates, findings, moments, labels, inference)

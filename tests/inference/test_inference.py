@@ -1,0 +1,37 @@
+"""Inference: its shapes, and its way through a run's folder."""
+
+import numpy as np
+import pytest
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.inference import Inference
+from vfl.privacy.specification import INFERENCE_SHARE, Privacy
+
+
+def _inference(k=2, **changes):
+    parts = {"estimates": np.ones(k), "covariance": 2.0 * np.eye(k), "noise_covariance": np.eye(k)} | changes
+    return Inference(tuple("abc"[:k]), **parts, conservative=True, notes=("few records",))
+
+
+def test_plain_values_hold_the_whole_inference():
+    one = _inference()
+    again = Inference.from_dict(one.to_dict())
+    assert again.to_dict() == one.to_dict()
+    assert again.conservative
+
+
+@pytest.mark.parametrize("changes", [{"covariance": np.eye(3)}, {"estimates": np.array([1.0, np.nan])}])
+def test_wrong_shapes_and_values_are_refused(changes):
+    with pytest.raises(ValueError, match="an inference needs"):
+        _inference(**changes)
+
+
+def test_true_is_the_share_of_the_rule():
+    assert Privacy(epsilon=1.0, inference=True) == Privacy(epsilon=1.0, inference=INFERENCE_SHARE)
+    assert Privacy(epsilon=1.0, inference=False) == Privacy(epsilon=1.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, "much", float("nan")])
+def test_shares_out_of_range_are_refused(share):
+    with pytest.raises((PrivacyError, SpecificationError), match="inference"):
+        Privacy(epsilon=1.0, inference=share)
