@@ -37,6 +37,7 @@ from vfl.federation.file import write_federation as write_federation
 from vfl.federation.identity import new_identity as new_identity
 from vfl.features import (
     Binned as Binned,
+    Curve as Curve,
     Cyclic as Cyclic,
     DateParts as DateParts,
     Hashed as Hashed,

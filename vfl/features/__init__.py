@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TypeAlias, get_args
 
 from vfl.features.base import Feature, OfCells
+from vfl.features.curve import Curve
 from vfl.features.curves import Binned, Cyclic, Spline
 from vfl.features.dates import PARTS, PERIODIC, DateParts
 from vfl.features.grid import GRID, GridCell
@@ -21,7 +22,7 @@ from vfl.features.scalings import Log, Power, Scaled
 from vfl.features.text import FEWEST_BUCKETS, MOST_BUCKETS, Hashed, Ordinal, murmur
 
 FeatureKind: TypeAlias = (
-    Binned | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction | GridCell
+    Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction | GridCell
 )
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
 
@@ -34,6 +35,7 @@ __all__ = [
     "PERIODIC",
     "Binned",
     "Crossed",
+    "Curve",
     "Cyclic",
     "DateParts",
     "Feature",
