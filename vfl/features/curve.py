@@ -29,7 +29,7 @@ class Curve(OfNumbers):
     this knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing cell has 0 in every
     coordinate, or the number within the bounds that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32, which is also the number of coordinates; None is 8, or follows from the knots.
+    pieces : largest number of pieces, from 1 to 32, and the number of coordinates; None is 8, or one more than the knots.
     smooth, shape : penalty of bends, and 'increasing' or 'decreasing'.
     knots : public points inside the bounds, ascending; fewer than `pieces` leave coordinates that are always 0. None: a private
         run releases a noisy histogram of the column and places the knots by it (vfl.solvers.releases.knots).
@@ -61,8 +61,7 @@ class Curve(OfNumbers):
         object.__setattr__(self, "knots", ascending("knots", self.knots, 0))
         if len(self.knots) >= (self.pieces or MOST_PIECES + 1):
             raise SpecificationError(
-                f"{len(self.knots)} knots make {len(self.knots) + 1} pieces, more than {self.pieces or MOST_PIECES}: give fewer "
-                "knots, or raise pieces"
+                f"{len(self.knots)} knots make more pieces than {self.pieces or MOST_PIECES}: give fewer knots, or raise pieces"
             )
         if self.knots and not low < self.knots[0] <= self.knots[-1] < high:
             raise SpecificationError(
