@@ -38,19 +38,22 @@ class Predicted:
     """Outcome of a prediction, in the order of the adding party's rows.
 
     ids : ids of the records; None if they have none. margins : (n,) float64, or (n, K).
+    threshold : margin above which the model predicts the positive class.
     """
 
     job: Job
     ids: list[Any] | None
     margins: Vector
+    threshold: float
 
 
 def predict(
-    transport: MessageTransport, job: Job, *, aligns: bool, ids: bool
+    transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float
 ) -> Generator[Aligning | Aligned, None, Predicted]:
     """Have the parties apply their parts of the model of a job; yield the alignment, return the added margins.
 
     aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
+    threshold : that of the model.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     size = 8 * n * job.n_margins
@@ -61,7 +64,7 @@ def predict(
     if margins.nbytes != size:
         raise FederationError(f"party {receiver!r} sent margins of an unexpected size")
     shaped: Vector = margins.view(np.float64).reshape(job.shape_of_margins(n))
-    return Predicted(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped)
+    return Predicted(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped, threshold)
 
 
 def evaluate(

@@ -481,7 +481,7 @@ class PartyActor(Serving, ServiceActor):
             handed=source,
             read=read,
         )
-        return PartGreeting(__version__, own.model, own.job, self._service.ids)
+        return PartGreeting(__version__, own.model, own.job, self._service.ids, own.threshold)
 
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are loaded. Errors in the data are raised here, at the owner of the data.

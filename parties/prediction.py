@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,6 +45,7 @@ class ModelPart:
     model : digest of the whole model, as in its certificate; all parts of one model share it.
     coordinates, w : (p_k,) names and values on the scaled features; (p_k·K,) with multinomial loss.
     intercept : intercept of the whole model, (K,) with multinomial loss. Every part holds it.
+    threshold : margin above which the model predicts the positive class, with two classes. Every part holds it.
     """
 
     job: Job
@@ -52,6 +54,7 @@ class ModelPart:
     coordinates: tuple[str, ...]
     w: Vector
     intercept: Any
+    threshold: float = 0.0
 
     @property
     def digest(self) -> str:
@@ -97,6 +100,7 @@ class ModelPart:
             "model": self.model,
             "w": dict(zip(self.coordinates, map(float, self.w), strict=True)),
             "intercept": np.asarray(self.intercept).tolist(),
+            "threshold": self.threshold,
             "job": encode(self.job),
         }
         return json.dumps(plain, indent=2, ensure_ascii=False)
@@ -127,9 +131,11 @@ class ModelPart:
             job.partition.columns(plain["party"])
             own = plain["intercept"]
             intercept = np.array(own, dtype=np.float64) if job.multinomial else float(own)
-            part = cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, intercept)
+            part = cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, intercept, float(plain["threshold"]))
         except (VflError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(f"{where} is damaged: {error}") from error
+        if not math.isfinite(part.threshold):
+            raise OutputError(f"{where} is damaged: its threshold is not a finite number")
         if np.size(part.intercept) != job.n_margins:
             raise OutputError(f"{where} is damaged: it holds another number of intercepts than of classes")
         return part
@@ -148,16 +154,18 @@ class PartGreeting:
     """Greeting of a party before a prediction.
 
     version : of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
+    threshold : margin above which the model predicts the positive class.
     """
 
     version: str
     model: str
     job: Job
     ids: bool
+    threshold: float = 0.0
 
 
-def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
-    """Return the job whose model all parties apply.
+def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
+    """Return the greeting whose job, model and threshold all parties share.
 
     Raises VersionMismatch, OutputError for parts of several models, and SpecificationError for a missing part.
     """
@@ -167,7 +175,7 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
             raise VersionMismatch(
                 f"party {party!r} runs vfl {greeting.version}, this is {__version__}: install one version everywhere"
             )
-        if (greeting.model, greeting.job) != (first[1].model, first[1].job):
+        if any(getattr(greeting, name) != getattr(first[1], name) for name in ("model", "job", "threshold")):
             raise OutputError(
                 f"the parts of parties {first[0]!r} and {party!r} belong to different models: export both again"
             )
@@ -175,7 +183,7 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
     for party in job.partition.parties:
         if party not in greetings and job.partition.columns(party):
             raise SpecificationError(f"party {party!r} has columns in the model, and no part of it is given")
-    return job
+    return first[1]
 
 
 class NewRows:

@@ -164,9 +164,11 @@ class CoordinatorActor:
         """Align the parties' records by the ids that the parties have read; yield progress, then the outcome."""
         yield (yield from align(self._transport, required=required))
 
-    def predict(self, job: Job, *, aligns: bool, ids: bool) -> Iterator[Aligning | Aligned | Predicted]:
+    def predict(
+        self, job: Job, *, aligns: bool, ids: bool, threshold: float
+    ) -> Iterator[Aligning | Aligned | Predicted]:
         """Have the parties apply their parts of a model; yield the alignment, then the predictions."""
-        yield (yield from predict(self._transport, job, aligns=aligns, ids=ids))
+        yield (yield from predict(self._transport, job, aligns=aligns, ids=ids, threshold=threshold))
 
     def evaluate(self, job: Job, w: Vector, *, aligns: bool) -> Iterator[Aligning | Aligned | Findings]:
         """Have the parties apply their parts of a model; yield the alignment, then the measures."""

@@ -26,8 +26,10 @@ from parties.services.predicting import PredictionService
 from vfl.alignment import Keeping
 from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import ConsentRefused, DataError, FederationError, OutputError, SpecificationError, VflError
+from vfl.evaluation import Findings
 from vfl.evaluation.statistics import Outcomes
-from vfl.losses import Logistic
+from vfl.evaluation.thresholds import ALL, margin_of
+from vfl.losses import Logistic, loss_of
 from vfl.messages.joining import AddUp, Applied, Apply, Measure, TakeMargins
 from vfl.shards import Here
 
@@ -428,3 +430,41 @@ def test_a_plain_pipeline_takes_the_frames_that_the_result_takes(form: str, spel
     expected = result.predict_proba(given)
     assert np.ptp(expected[:, 1]) > 0.0
     np.testing.assert_allclose(result.to_sklearn().predict_proba(given), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("loss", "threshold"), [("logistic", 0.3), ("smoothed_hinge", -0.2)])
+def test_a_threshold_decides_the_class_and_travels_with_every_part(loss: str, threshold: float, tmp_path: Path) -> None:
+    own = trained(loss)
+    found = Findings({}, 9, "", thresholds={ALL: margin_of(threshold, loss_of(loss))})
+    chosen = replace(own, findings={"held out": found})
+    assert (own.threshold, chosen.threshold) == (0.5 if loss == "logistic" else 0.0, pytest.approx(threshold))
+    v = own.decision_function(table())
+    above = v > margin_of(threshold, loss_of(loss))
+    assert set(above) == {True, False}
+    assert (above != (v > 0)).any()
+    parts = chosen.save_parts(tmp_path / "parts")
+    data = split(table(), shuffled=False)
+    for labels in (
+        chosen.predict(table()),
+        own.predict(table(), threshold=threshold),
+        vfl.predict(chosen, table()).labels,
+        vfl.predict(chosen, data).labels,
+        vfl.predict(parts, data).labels,
+        vfl.predict(own, data, threshold=threshold).labels,
+    ):
+        assert labels.tolist() == above.astype(int).tolist()
+    assert vfl.predict(parts, data, threshold=own.threshold).labels.tolist() == (v > 0).astype(int).tolist()
+    (tmp_path / "parts" / "bank.part.json").write_text(own.part("bank").to_json())
+    with pytest.raises(OutputError, match="different models"):
+        vfl.predict(parts, data)
+
+
+@pytest.mark.parametrize(
+    ("loss", "threshold", "why"),
+    [("logistic", 1.0, "between 0 and 1"), ("smoothed_hinge", float("nan"), "finite"), ("squared", 0.5, "two classes")],
+)
+def test_a_threshold_outside_its_scale_is_refused_before_data_are_read(loss: str, threshold: float, why: str) -> None:
+    own = trained(loss)
+    for refused in (own.predict, lambda data, **given: vfl.predict(own, data, **given)):
+        with pytest.raises(SpecificationError, match=why):
+            refused("no-such-file.csv", threshold=threshold)

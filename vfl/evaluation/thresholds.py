@@ -1,21 +1,57 @@
-"""Thresholds per group: chosen by post-processing histograms of one half of the held-out records, measured on the other."""
+"""Thresholds of decisions: their scale, and thresholds per group.
+
+Those per group are chosen by post-processing histograms of one half of the held-out records, and measured on the other.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.evaluation.gaps import Notion
+    from vfl.losses import Loss
     from vfl.types import Integers, Vector
 
 ALLOWED = 0.02
 """Largest gap between groups without a penalty; each unit beyond it costs as much as a unit of accuracy."""
 OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
 """Edges on both sides of 0, in units of the margins' spread for columns that are uniform within their bounds: 16 bins."""
+
+
+ALL = "all records"
+"""Name under which findings hold the threshold of a model without groups."""
+
+
+def margin_of(threshold: float, loss: Loss) -> float:
+    """Return the margin above which a record is predicted positive.
+
+    threshold : a probability with logistic loss, a margin with other losses of two classes.
+
+    Raises SpecificationError for a threshold outside its scale, and for a loss without two classes.
+    """
+    if not loss.classification or loss.multinomial:
+        raise SpecificationError(f"a threshold separates two classes, and {loss.name} loss has none: leave it out")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
+        raise SpecificationError(f"a threshold is a finite number, not {threshold!r}")
+    if not loss.log_odds:
+        return float(threshold)
+    if not 0.0 < threshold < 1.0:
+        raise SpecificationError(
+            f"under {loss.name} loss a threshold is a probability strictly between 0 and 1, not {threshold!r}"
+        )
+    return math.log(threshold / (1.0 - threshold))
+
+
+def threshold_of(margin: float, loss: Loss) -> float:
+    """Return the threshold of a margin, on the scale of `margin_of`."""
+    return float(0.5 * (1.0 + math.tanh(0.5 * margin))) if loss.log_odds else float(margin)
 
 
 def edges_of(spread: float) -> Vector:

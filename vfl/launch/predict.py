@@ -11,6 +11,7 @@ from parties.alignment.reading import holds_ids, raw_ids
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError
+from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of
@@ -39,6 +40,7 @@ class Predictions:
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
     rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn
         these sizes: do not publish them.
+    threshold : that of the labels, on the scale of `Result.threshold`; None without two classes.
     """
 
     margins: Vector
@@ -48,6 +50,7 @@ class Predictions:
     probabilities: Vector | None = None
     rows: Mapping[str, int] | None = None
     classes: tuple[str, ...] = ()
+    threshold: float | None = None
 
     @property
     def unmatched(self) -> dict[str, int]:
@@ -90,6 +93,7 @@ def predict(
     data: Any = None,
     *,
     at: At = None,
+    threshold: float | None = None,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Predictions:
     """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
@@ -106,6 +110,8 @@ def predict(
         read in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is a
         result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
         process receives the sums, and the ids where there are any.
+    threshold : of the predicted class: a probability with logistic loss, a margin with other losses of two classes. None is
+        that of the model (Result.threshold).
     watch : callback for the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
@@ -115,24 +121,31 @@ def predict(
     if isinstance(model, Result) and (why := model.altered()):
         warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
+    if isinstance(model, Result):
+        model.margin_at(threshold)  # refused before any data are read
     place, data, policies, _ = located(parties, data, at, InProcess())
     if isinstance(place, Organisations):
-        return _across(model, data, place, watch)
+        return _across(model, data, place, threshold, watch)
     if isinstance(model, Result) and not is_by_party(model.job.partition, data):
-        return _of_table(model, data, policies, place.shards)
+        return _of_table(model, data, policies, place.shards, threshold)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
     if isinstance(place, InProcess):
         from vfl.launch.engines import inprocess
 
         found = inprocess.predict(parts, sources, policies=policies, shards=place.shards)
-        return _followed(found, tuple(sources), watch)
+        return _followed(found, tuple(sources), threshold, watch)
     from vfl.launch.engines import ray as ray_engine
 
-    return _followed(ray_engine.predict(parts, sources, place=place, policies=policies), tuple(sources), watch)
+    found = ray_engine.predict(parts, sources, place=place, policies=policies)
+    return _followed(found, tuple(sources), threshold, watch)
 
 
 def _across(
-    model: Result | Mapping[str, str | Path], data: Any, place: Organisations, watch: Callable[[Aligning], None] | None
+    model: Result | Mapping[str, str | Path],
+    data: Any,
+    place: Organisations,
+    threshold: float | None,
+    watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
     from vfl.launch.engines import federation as engine
 
@@ -142,12 +155,14 @@ def _across(
         )
     job = model.job
     parts = {party: model.part(party) for party in job.partition.parties if job.partition.columns(party)}
-    return _followed(engine.predict(parts, named_by_owners(job.partition, data), place=place), tuple(parts), watch)
+    found = engine.predict(parts, named_by_owners(job.partition, data), place=place)
+    return _followed(found, tuple(parts), threshold, watch)
 
 
 def _followed(
     events: Iterable[Aligning | Aligned | Predicted],
     parties: tuple[str, ...],
+    threshold: float | None,
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
     """Return the predictions, which come last of the events; pass the progress of an alignment to `watch`."""
@@ -159,15 +174,18 @@ def _followed(
             found = event
         elif watch is not None:
             watch(event)
-    return _labelled(found.job, parties, found.margins, found.ids, rows)
+    cut = found.threshold if threshold is None else margin_of(threshold, loss_of(found.job.loss))
+    return _labelled(found.job, parties, found.margins, found.ids, cut, rows)
 
 
-def _of_table(result: Result, table: Any, policies: Mapping[str, str], shards: int) -> Predictions:
+def _of_table(
+    result: Result, table: Any, policies: Mapping[str, str], shards: int, threshold: float | None
+) -> Predictions:
     job = result.job
     margins, owner = margins_of(result, table, policies, shards), job.partition.label_party
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
-    return _labelled(job, (owner,), margins, ids)
+    return _labelled(job, (owner,), margins, ids, result.margin_at(threshold))
 
 
 def _of_result(result: Result, data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
@@ -186,9 +204,16 @@ def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, Mod
 
 
 def _labelled(
-    job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None, rows: Mapping[str, int] | None = None
+    job: Job,
+    parties: tuple[str, ...],
+    margins: Vector,
+    ids: list[Any] | None,
+    cut: float,
+    rows: Mapping[str, int] | None = None,
 ) -> Predictions:
     loss, column = loss_of(job.loss), None if ids is None else job.ids[job.partition.receiver(parties)]
     probabilities = probabilities_of(job, margins) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
-    return Predictions(margins, labels_of(job, margins), listed, column, probabilities, rows, job.class_names)
+    threshold = threshold_of(cut, loss) if job.classification and not job.multinomial else None
+    labels = labels_of(job, margins, cut)
+    return Predictions(margins, labels, listed, column, probabilities, rows, job.class_names, threshold)

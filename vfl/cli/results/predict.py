@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     metavar="PARTY=FILE",
     help="Instead of RUN: a party's own part of the model (vfl export), once per party.",
 )
+@click.option(
+    "--threshold",
+    type=float,
+    metavar="T",
+    help="Predict the positive class above T: a probability with logistic loss, else a margin (default: the model's own).",
+)
 @site_options("inprocess")
 @POLICIES
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
@@ -49,6 +55,7 @@ def command(
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     parts: tuple[str, ...],
+    threshold: float | None,
     where: Where,
     policies: tuple[str, ...],
     output: Path | None,
@@ -79,7 +86,8 @@ def command(
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always", PrivacyWarning)
-        found = predict(model, Source(data, party_files("--policy", policies)), at=site, watch=progress)
+        owned = Source(data, party_files("--policy", policies))
+        found = predict(model, owned, at=site, threshold=threshold, watch=progress)
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
     if found.rows is not None and not as_json:
@@ -145,6 +153,7 @@ def _table(found: Predictions) -> str:
 
 def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
     said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column, "unmatched": found.unmatched}
+    said |= {} if found.threshold is None else {"threshold": found.threshold}
     if output is not None:
         return said | {"output": str(output)}
     keys = ([] if found.ids is None else ["id"]) + _names(found)

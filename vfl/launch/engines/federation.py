@@ -128,7 +128,8 @@ def predict(
 
     with _working(place, tuple(parts)) as (transport, complete):
         job, ids = _agreed(transport, parts, PREDICT, sources)
-        found = yield from predict(transport, job, aligns=ids, ids=ids)
+        threshold = next(iter(parts.values())).threshold
+        found = yield from predict(transport, job, aligns=ids, ids=ids, threshold=threshold)
         complete()
         yield found
 

@@ -179,10 +179,13 @@ def predict(
     """Apply every party's part of a model in this process; yield the sizes of joined sources, then the predictions."""
     from coordinator.prediction import predict
 
-    transport, job, joined = _applying(parts, sources, lambda: sources, policies, shards, measured=False)
+    transport, agreement, joined = _applying(parts, sources, lambda: sources, policies, shards, measured=False)
     if joined is not None:
         yield joined
-    yield (yield from predict(transport, job, aligns=False, ids=joined is not None))
+    found = yield from predict(
+        transport, agreement.job, aligns=False, ids=joined is not None, threshold=agreement.threshold
+    )
+    yield found
 
 
 def evaluate(
@@ -200,10 +203,10 @@ def evaluate(
     """
     from coordinator.prediction import evaluate
 
-    transport, job, joined = _applying(parts, named, sources, policies, shards, measured=True)
+    transport, agreement, joined = _applying(parts, named, sources, policies, shards, measured=True)
     if joined is not None:
         yield joined
-    yield (yield from evaluate(transport, job, w, aligns=False))
+    yield (yield from evaluate(transport, agreement.job, w, aligns=False))
 
 
 def _applying(
@@ -214,13 +217,18 @@ def _applying(
     shards: int,
     *,
     measured: bool,
-) -> tuple[InProcessTransport, Job, Aligned | None]:
+) -> tuple[InProcessTransport, PartGreeting, Aligned | None]:
     """Check all owners' policies, then join the sources by their ids, if any, which this process compares in the clear.
 
-    Returns a transport to the parties, the job, and the sizes of sources that were joined.
+    Returns a transport to the parties, what their parts agree on, and the sizes of sources that were joined.
     """
     read = {party: part_of(part, party) for party, part in parts.items()}
-    job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
+    greetings = {
+        p: PartGreeting(__version__, part.model, part.job, ids=False, threshold=part.threshold)
+        for p, part in read.items()
+    }
+    agreement = agreed(greetings)
+    job = agreement.job
     parties = tuple(party for party in job.partition.parties if party in parts)
     first = job.partition.receiver(parties)
     permissions = all_permitted(read, named, policies, receiver=first, measured=measured)
@@ -240,4 +248,4 @@ def _applying(
         for party in parties
     }
     joined = Aligned("", len(rows[first]), counts) if rows else None
-    return InProcessTransport(services), job, joined
+    return InProcessTransport(services), agreement, joined

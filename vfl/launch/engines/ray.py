@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Outcome
     from coordinator.prediction import Predicted
     from coordinator.rounds import Log, Lost, Made, Round
-    from parties.prediction import ModelPart
+    from parties.prediction import ModelPart, PartGreeting
     from parties.sources.blocks import Blocks
     from vfl.alignment import Aligned, Aligning
     from vfl.evaluation import Findings
@@ -267,8 +267,9 @@ def predict(
     The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
     it theirs through the object store.
     """
-    with _applying(parts, sources, place, policies) as (coordinator, job, ids):
-        yield from _events(coordinator.predict, place, job, aligns=ids and len(sources) > 1, ids=ids)
+    with _applying(parts, sources, place, policies) as (coordinator, agreement, ids):
+        aligns, threshold = ids and len(sources) > 1, agreement.threshold
+        yield from _events(coordinator.predict, place, agreement.job, aligns=aligns, ids=ids, threshold=threshold)
 
 
 def evaluate(
@@ -284,8 +285,8 @@ def evaluate(
     The label party adds the parts of the margins and reads its labels. Both stay in its shards; the coordinator receives only
     exact sums.
     """
-    with _applying(parts, sources, place, policies, measured=True) as (coordinator, job, ids):
-        yield from _events(coordinator.evaluate, place, job, w, aligns=ids and len(sources) > 1)
+    with _applying(parts, sources, place, policies, measured=True) as (coordinator, agreement, ids):
+        yield from _events(coordinator.evaluate, place, agreement.job, w, aligns=ids and len(sources) > 1)
 
 
 @contextlib.contextmanager
@@ -296,8 +297,8 @@ def _applying(
     policies: Mapping[str, str] | None,
     *,
     measured: bool = False,
-) -> Iterator[tuple[Any, Job, bool]]:
-    """Have each party read its part and consent; yield the coordinator's actor, the job, and True if the records have ids."""
+) -> Iterator[tuple[Any, PartGreeting, bool]]:
+    """Have each party read its part and consent; yield the coordinator's actor, their agreement, and True if there are ids."""
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
 
@@ -312,9 +313,10 @@ def _applying(
             for name, actor in actors.items()
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
-        job = agreed(greetings)
+        agreement = agreed(greetings)
+        names = agreement.job.ids
         holding = {name: said.ids for name, said in greetings.items()}
-        yield coordinator, job, bool(job.ids) and all_hold_ids(job.ids, holding)
+        yield coordinator, agreement, bool(names) and all_hold_ids(names, holding)
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ from vfl.certificate.issue import model_digest
 from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
+from vfl.evaluation.thresholds import ALL, margin_of, threshold_of
 from vfl.inference import Inference
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
@@ -65,16 +66,19 @@ def require_result(value: Any) -> None:
     require("result", value, wanted, fits=isinstance(value, Result))
 
 
-def labels_of(job: Job, margins: Vector) -> Any:
-    """Return the predicted labels (n,) for margins (n,) of a job's model, or (n, K) with multinomial loss."""
+def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
+    """Return the predicted labels (n,) for margins (n,) of a job's model, or (n, K) with multinomial loss.
+
+    threshold : margin above which the class is positive, with two classes.
+    """
     if job.multinomial:
         return np.array(job.classes)[margins.argmax(axis=1)]
     if not job.classification:
         return loss_of(job.loss).response(margins)
     negative, positive = job.classes or (0, 1)
     if isinstance(negative, tuple):  # one class against the rest, which has no single name
-        return margins > 0
-    return np.where(margins > 0, positive, negative)
+        return margins > threshold
+    return np.where(margins > threshold, positive, negative)
 
 
 def probabilities_of(job: Job, margins: Vector) -> Vector:
@@ -199,6 +203,30 @@ class Result:
         own = {name: q for q, names in held.items() for f in names for name in coordinates_of(f, job.class_names)}
         return {name: own.get(name, job.partition.label_party) for name in self.coordinates}
 
+    @property
+    def threshold(self) -> float | None:
+        """Threshold of the predicted class: a probability with logistic loss, else a margin; None without two classes.
+
+        The run chose or measured it on held-out records (vfl.Evaluation); without one it is 0.5, or the margin 0. Findings
+        hold it, so the certificate's digest of the findings covers it.
+        """
+        return None if self.margin_threshold is None else threshold_of(self.margin_threshold, loss_of(self.job.loss))
+
+    @property
+    def margin_threshold(self) -> float | None:
+        """The margin above which the positive class is predicted; None without two classes."""
+        if not self.job.classification or self.job.multinomial:
+            return None
+        found = self.findings.get("held out")
+        return 0.0 if found is None or found.thresholds is None else found.thresholds.get(ALL, 0.0)
+
+    def margin_at(self, threshold: float | None) -> float:
+        """Return the margin above which the positive class is predicted at a threshold; None is the model's own.
+
+        Raises SpecificationError for a threshold outside its scale, and for a model without two classes.
+        """
+        return (self.margin_threshold or 0.0) if threshold is None else margin_of(threshold, loss_of(self.job.loss))
+
     def _unscaled(self) -> list[tuple[Vector, float]]:
         """Return (coefficients, intercept) in original units, for each class or for the one margin."""
         scaling = self.job.scaling_of(self.job.partition.features)
@@ -273,7 +301,8 @@ class Result:
         names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in names], dtype=np.float64)
-        return ModelPart(self.job, party, model_digest(self.document()), names, w, self.intercept_on_scaled)
+        model, intercept = model_digest(self.document()), self.intercept_on_scaled
+        return ModelPart(self.job, party, model, names, w, intercept, self.margin_threshold or 0.0)
 
     def save_parts(self, folder: str | Path) -> dict[str, Path]:
         """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
@@ -334,12 +363,13 @@ class Result:
             woe=woe,
         )
 
-    def predict(self, data: Any) -> Any:
+    def predict(self, data: Any, *, threshold: float | None = None) -> Any:
         """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins.
 
-        data : as for `decision_function`.
+        data : as for `decision_function`. threshold : as `Result.threshold`, which is the default.
         """
-        return self.labels_of(self.decision_function(data))
+        margin = self.margin_at(threshold)  # refused before any data are read
+        return labels_of(self.job, self.decision_function(data), margin)
 
     def predict_proba(self, data: Any) -> Vector:
         """Return the probabilities (n, 2) of the negative and the positive class of new records.
@@ -354,7 +384,7 @@ class Result:
 
     def labels_of(self, margins: Vector) -> Any:
         """Return the predicted labels (n,) for margins (n,)."""
-        return labels_of(self.job, margins)
+        return labels_of(self.job, margins, self.margin_at(None))
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
         """Check the certificate against model, job and ledger, and return the findings; see `vfl.certificate.verify`.
@@ -407,6 +437,7 @@ class Result:
             "format": FORMAT,
             **numbers(self.w, self.coordinates),
             **self.in_original_units(),
+            **({} if self.threshold is None else {"threshold": self.threshold}),
             **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
             **({} if self.labels is None else {"labels": list(map(float, self.labels))}),
             **({} if self.inference is None else {"inference": self.inference.to_dict()}),
