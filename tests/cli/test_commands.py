@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
+from sklearn.metrics import roc_auc_score
 
 import vfl
-from vfl import cli
+from vfl import cli, examples
 from vfl.errors import OutputError, PartyLost
 from vfl.job import file as jobfile
 from vfl.launch.run.result import Result
@@ -96,10 +97,20 @@ class TestRun:
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-05)-differentially private for every record" in said.out
         assert f"held out: {Result.load(folder / 'out').findings['held out']}" in said.out
         assert "(with noise, charged" in said.out
-        assert said.out.rstrip().endswith("model and certificate: out")
+        assert "model and certificate: out" in said.out
         assert "plan of job 'credit'" in said.err  # progress is written to standard error
         assert "ε 2.000 of 2" in said.err
         assert {"model.json", "certificate.json", "job.toml"} <= {path.name for path in (folder / "out").iterdir()}
+
+    def test_the_first_command_ends_with_the_quality_of_its_model(
+        self, folder: Path, call: Callable[..., Said]
+    ) -> None:
+        said = call("run", "adult", "--output", "out")
+        assert said.code == 0, said.err
+        result, table = Result.load(folder / "out"), examples.table("adult")
+        assert roc_auc_score(table["over_50k"].to_numpy(), result.decision_function(table)) > 0.905
+        measure = result.findings["held out"].measures["auc"]
+        assert said.out.rstrip().splitlines()[-1].startswith(f"AUC {measure.value:.3f} ± {2 * measure.error:.3f} on ")
 
     def test_on_ray(self, folder: Path, call: Callable[..., Said], local_ray: Any) -> None:
         seeded = ("--set", "privacy.noise.seed=1", "--json")
@@ -581,7 +592,7 @@ class TestHelp:
 
     def test_it_names_every_command(self) -> None:
         said = self.run("--help").stdout
-        assert "vfl run breast_cancer" in said
+        assert "vfl run adult" in said
         for name, what in cli.COMMANDS.items():
             if group := next((names for names in cli.TOLD_TOGETHER if name in names), None):
                 assert f"  {', '.join(group)} " in said

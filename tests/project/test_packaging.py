@@ -196,7 +196,7 @@ def test_the_wheel_holds_all_files(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "vfl" / "examples").glob("*.toml")}
+    examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "vfl" / "examples").glob("*") if path.is_file()}
     assert examples
     assert ours | examples | {"vfl/__init__.pyi"} | {f"{package}/py.typed" for package in PACKAGES} <= held
     assert {name.split("/")[0] for name in held} == {*PACKAGES, f"vfl-{__version__}.dist-info"}

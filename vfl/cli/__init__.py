@@ -115,7 +115,7 @@ class LazyGroup(click.Group):
 def vfl() -> None:
     """Train one model on several parties' columns, with differential privacy.
 
-    Start with: vfl run breast_cancer
+    Start with: vfl run adult
     """
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ def command(
     read.
     """
     from vfl.cli.terminal.progress import Progress
+    from vfl.job.file import EXAMPLE
     from vfl.launch import train
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.run.tracking import check_tracker
@@ -90,6 +92,10 @@ def command(
         check_tracker(track)  # before a folder is made
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     spec = starting_from(spec, warm_start)  # before a folder is made
+    if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
+        where = replace(
+            where, otherwise="inprocess"
+        )  # a small table needs no actors, whose start takes longer than the run
     site = where.site(spec, environment.site, only={"data": sources, "metrics": metrics, "log": log})
     asked, across = asked_sources(sources, spec.partition.parties), where.federation is not None
     if not across and getattr(site, "address", None) is None:
@@ -183,6 +189,24 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
         click.echo(f"{name}: {findings}")
     click.echo(str(result.certificate))
     click.echo(f"model and certificate: {folder}")
+    if said := headline(result):
+        click.echo(said)
+
+
+HEADLINES = {"auc": "AUC", "d2": "D²", "r2": "R²"}
+"""Measures of the last line of a run, by name; the first that the run has is printed."""
+
+
+def headline(result: Result) -> str | None:
+    """Return the main measure on held-out records with the half-width of its 95 % interval; None if none was released."""
+    findings = result.findings.get("held out")
+    for name, shown in HEADLINES.items():
+        if findings is not None and (measure := findings.measures.get(name)) is not None:
+            half = max(abs(end - measure.value) for end in measure.interval)
+            doubt = "too noisy to tell: " * measure.too_noisy
+            records = f"{findings.n_records:,} held-out records"
+            return f"{shown} {doubt}{measure.value:.3f} ± {half:.3f} on {records} (95 %)"
+    return None
 
 
 def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, Any]:
