@@ -77,7 +77,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         return BlockSource(spec, contents, Origin(party, "the Ray dataset"))
     if is_dataset(spec):
         raise Origin(party, "the Ray dataset").error(
-            "is read by the engine 'ray' alone, as the source of one party, {party: dataset}: choose that engine, or give a "
+            "is read on Ray alone, as the source of one party, {party: dataset}: train with at=vfl.Ray(), or give a "
             "table, dataset.to_pandas()"
         )
     origin = Origin(party, "the table")

@@ -1,6 +1,6 @@
 """Party processes on Ray that all tests of a session share: a run over them takes a fraction of a second.
 
-A run of the engine 'ray' starts and ends its actors, which takes seconds. Tests of solvers, sources and measures need Ray's
+A run on Ray starts and ends its actors, which takes seconds. Tests of solvers, sources and measures need Ray's
 transport alone; tests/coordinator/test_transports.py tests the engine from end to end.
 """
 

@@ -344,8 +344,8 @@ def test_blocks_of_ray_datasets_agree_with_tables_to_the_bit(local_ray: Any, sha
     late = datasets | {"bank": datasets["bank"].map_batches(dict)}
     for given, at, problem in (
         (late, on_ray, r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
-        (datasets, vfl.InProcess(shards=shards), "party 'bank', the Ray dataset: is read by the engine 'ray' alone"),
-        (datasets["bank"], on_ray, "the Ray dataset: is read by the engine 'ray' alone"),
+        (datasets, vfl.InProcess(shards=shards), "party 'bank', the Ray dataset: is read on Ray alone"),
+        (datasets["bank"], on_ray, "the Ray dataset: is read on Ray alone"),
     ):
         with pytest.raises(DataError, match=problem):
             vfl.train(job(), given, at=at)
