@@ -22,7 +22,7 @@ from vfl.problem import coordinates_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from parties.alignment.reading import Chosen
@@ -73,10 +73,25 @@ class ModelPart:
         Raises ConsentRefused before the source is opened, or if the records exceed the rest of the daily limit, and
         DataError.
         """
+        return self._read(self.applied, source, permission, shards)
+
+    def products(self, source: Any, weights: Mapping[str, Vector], *, permission: Permission | None = None) -> Vector:
+        """Return X_k W, (n, r), of new records for several weights (r,) of each coordinate. Else as `margins`."""
+
+        def product(columns: Storage) -> Vector:
+            W, whole = np.array([weights[name] for name in columns.names]), columns.block(0, len(columns.names))
+            zeros = np.zeros(columns.n_records)
+            return np.column_stack([columns.kernels.forward(whole, np.ascontiguousarray(w), zeros.copy()) for w in W.T])
+
+        return self._read(product, source, permission, 1)
+
+    def _read(
+        self, apply: Callable[[Storage], Vector], source: Any, permission: Permission | None, shards: int
+    ) -> Vector:
         task, permission = task_of(self, labelled=False), permission or permitted(self, source)
         # `map` drops the columns of a shard before it reads the next shard.
         read = new_records(task, source, shards=shards)
-        margins = list(map(lambda own: self.applied(own[0]), read))  # noqa: C417
+        margins = list(map(lambda own: apply(own[0]), read))  # noqa: C417
         permission.count(sum(map(len, margins)))
         return margins[0] if shards == 1 else np.concatenate(margins)
 
@@ -263,7 +278,7 @@ def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
     return task.measured if labelled else task.features
 
 
-def added(parts: Mapping[Any, Vector], intercept: float) -> Vector:
+def added(parts: Mapping[Any, Vector], intercept: Vector | float) -> Vector:
     """Return the margins (n,) from every party's part, in the partition's order, which fixes how sums are rounded."""
     margins: Vector | None = None
     for party, part in parts.items():

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.certificate import Report
+    from vfl.inference.hypothesis import Hypothesis, WaldTest
+    from vfl.inference.summary import Summary
     from vfl.job import Job
     from vfl.launch.paid_releases.woe import WeightOfEvidence
     from vfl.launch.run.importance import Importance
@@ -385,6 +387,54 @@ class Result:
     def labels_of(self, margins: Vector) -> Any:
         """Return the predicted labels (n,) for margins (n,)."""
         return labels_of(self.job, margins, self.margin_at(None))
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Return the table of coefficients: standard errors, z, p-values, intervals, and the noise's share of the variances.
+
+        Errors cover sampling and the noise of privacy. The table is post-processing of released values: it costs no privacy.
+        Levels of a categorical column are compared with its first level. `print` shows it; `to_frame` returns a pandas frame.
+
+        Raises SpecificationError, which names the option, for a run that holds no standard errors.
+        """
+        from vfl.launch.run.intervals import summary_of
+
+        return summary_of(self, level)
+
+    def confint(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return {coefficient: (low, high)} in original units, for the rows of `summary`."""
+        return {row.name: (row.low, row.high) for row in self.summary(level).rows}
+
+    def cov_params(self) -> Vector:
+        """Return the covariance (m, m) of the coefficients in original units, in the order of `confint`."""
+        from vfl.launch.run.intervals import estimates_of
+
+        return estimates_of(self).covariance
+
+    def test(self, hypothesis: Hypothesis) -> WaldTest:
+        """Return the Wald test of a linear hypothesis on the coefficients in original units.
+
+        hypothesis : 'age = 0', 'age = income', 'age = 0, income = 0' for both at once, or weights {'age': 1, 'income': -1} of a
+            sum that is 0, or a list of these. Weights also serve for names that hold signs such as '=' or '-', of which text
+            takes the longest that fits.
+
+        Raises SpecificationError, also for single levels of a full set of levels, of which only differences are determined.
+        """
+        from vfl.inference.hypothesis import wald
+        from vfl.launch.run.intervals import estimates_of
+
+        return wald(estimates_of(self), hypothesis)
+
+    def mean_confint(self, data: Any, level: float = 0.95) -> Vector:
+        """Return (n, 2) ends of the interval of each new record's mean response: probability, mean, or rate.
+
+        Each interval is for the mean of all records with these columns, not for a single record's label. The intervals hold
+        one by one, not all at once.
+
+        data : as for `decision_function`.
+        """
+        from vfl.launch.run.intervals import mean_confint_of
+
+        return mean_confint_of(self, data, level)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
         """Check the certificate against model, job and ledger, and return the findings; see `vfl.certificate.verify`.

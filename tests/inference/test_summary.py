@@ -1,0 +1,211 @@
+"""The statistician's surface: estimable rows, hypotheses, tables, and intervals of means, on a given covariance."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2, norm
+
+import vfl
+from vfl.errors import SpecificationError
+from vfl.inference import Inference
+
+N = 300
+RNG = np.random.default_rng(0)
+FRAME = pd.DataFrame(
+    {
+        "age": RNG.uniform(18, 90, N),
+        "age2": RNG.uniform(0, 1, N),
+        "region=x": RNG.uniform(-3, 1, N),
+        "region": RNG.choice(["n", "s", "w"], N),
+        "bins": RNG.uniform(0, 10, N),
+        "y": RNG.integers(0, 2, N),
+    }
+)
+COLUMNS = {"region": vfl.Categorical(("n", "s", "w")), "bins": vfl.Binned((5,))}
+BOUNDS = {"age": (18, 90), "age2": (0, 1), "region=x": (-3, 1)}
+
+
+def trained(**options: Any) -> vfl.Result:
+    """Return a result with a made-up covariance, half of it noise of privacy."""
+    given: dict[str, Any] = {
+        "partition": vfl.FeaturePartition(
+            {"bank": ("age", "age2"), "telco": ("region=x", "region", "bins")}, label=("telco", "y")
+        ),
+        "columns": COLUMNS,
+        "bounds": BOUNDS,
+        "privacy": None,
+        "solver": vfl.SkGD(passes=5),
+    }
+    result = vfl.train(vfl.Job(**given | options), FRAME, at=vfl.InProcess(cores=1))
+    names, values = zip(*result.original.items(), strict=True)
+    root = np.random.default_rng(1).normal(size=(len(names), 2 * len(names))) / 10
+    V = root @ root.T
+    inference = Inference(names, np.array(values), V, V / 2, conservative=True, notes=("a note",))
+    return dataclasses.replace(result, inference=inference)
+
+
+@pytest.fixture(scope="module")
+def result() -> vfl.Result:
+    return trained()
+
+
+def weights(result: vfl.Result, **terms: float) -> Any:
+    return np.array([terms.get(name, 0.0) for name in result.inference.names])
+
+
+def test_rows_are_what_the_records_determine(result: vfl.Result) -> None:
+    assert [row.name for row in result.summary().rows] == [
+        "(intercept) + region=n + bins=(-inf, 5)",
+        "age",
+        "age2",
+        "region=x",
+        "region=s - region=n",
+        "region=w - region=n",
+        "bins=[5, inf) - bins=(-inf, 5)",
+    ]
+
+
+def test_a_row_is_estimate_error_z_p_and_interval(result: vfl.Result) -> None:
+    row = next(row for row in result.summary(level=0.9).rows if row.name == "region=s - region=n")
+    found, r = result.inference, weights(result, **{"region=s": 1.0, "region=n": -1.0})
+    b, se = r @ found.estimates, np.sqrt(r @ found.covariance @ r)
+    assert row.coefficient == pytest.approx(b)
+    assert row.standard_error == pytest.approx(se)
+    assert row.z == pytest.approx(b / se)
+    assert row.p_value == pytest.approx(2 * norm.sf(abs(b / se)))
+    assert (row.low, row.high) == pytest.approx(norm.interval(0.9, b, se))
+    assert row.privacy == pytest.approx(0.5)
+
+
+def test_covariance_and_intervals_follow_the_rows(result: vfl.Result) -> None:
+    summary = result.summary()
+    assert list(result.confint()) == [row.name for row in summary.rows]
+    assert np.sqrt(np.diag(result.cov_params())) == pytest.approx([row.standard_error for row in summary.rows])
+
+
+@pytest.mark.parametrize(
+    ("columns", "intercept"), [({"missing": "indicator"}, True), ({"unknown": "zero"}, True), ({}, False)]
+)
+def test_a_full_set_needs_no_contrast_where_its_levels_are_determined(columns: dict[str, Any], intercept: bool) -> None:
+    declared = vfl.Categorical(("n", "s", "w"), **columns)
+    partition = vfl.FeaturePartition({"bank": ("age", "region")}, label=("bank", "y"))
+    result = trained(partition=partition, columns={"region": declared}, bounds={"age": (18, 90)}, intercept=intercept)
+    names = [row.name for row in result.summary().rows]
+    if columns.get("missing"):  # a missing cell is one more level
+        assert "region=(missing) - region=n" in names
+    else:
+        assert "region=n" in names
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "terms"),
+    [
+        ("age = 0", [({"age": 1}, 0)]),
+        ("age = 0.02", [({"age": 1}, 0.02)]),
+        ("2*age - 1e-1 * age2 = region=x + 1.5", [({"age": 2, "age2": -0.1, "region=x": -1}, 1.5)]),
+        ("age = 0, age2 = 0", [({"age": 1}, 0), ({"age2": 1}, 0)]),
+        ("age=age2=0", [({"age": 1, "age2": -1}, 0), ({"age2": 1}, 0)]),
+        ("region=s = region=n", [({"region=s": 1, "region=n": -1}, 0)]),
+        ("bins=[5, inf) - bins=(-inf, 5) = 0", [({"bins=[5, inf)": 1, "bins=(-inf, 5)": -1}, 0)]),
+        ({"age": 1, "age2": -3}, [({"age": 1, "age2": -3}, 0)]),
+        (["age = 0", {"age2": 1}], [({"age": 1}, 0), ({"age2": 1}, 0)]),
+    ],
+)
+def test_hypotheses_are_read(result: vfl.Result, hypothesis: Any, terms: Any) -> None:
+    R = np.array([weights(result, **own) for own, _ in terms])
+    away = R @ result.inference.estimates - [value for _, value in terms]
+    statistic = away @ np.linalg.inv(R @ result.inference.covariance @ R.T) @ away
+    found = result.test(hypothesis)
+    assert found.df == len(terms)
+    assert found.statistic == pytest.approx(statistic)
+    assert found.p_value == pytest.approx(chi2.sf(statistic, len(terms)))
+
+
+def test_every_row_of_the_summary_can_be_tested(result: vfl.Result) -> None:
+    for row in result.summary().rows:
+        assert result.test(f"{row.name} = 0").p_value == pytest.approx(row.p_value)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "said"),
+    [
+        ("region=n = 0", "region=s = region=n"),
+        ("(intercept) = 0", "difference"),
+        ("Age = 0", "did you mean 'age'"),
+        ("ages = 0", "did you mean 'age'"),
+        ("age", "'=' is missing"),
+        ("age = 0, age = 1", "repeat or contradict"),
+        ("age = age", "cancels"),
+        ("age = 0 0", "sign"),
+        ("", "missing"),
+        ({"nobody": 1}, "no coefficient 'nobody'"),
+        ({"age": float("nan")}, "finite"),
+        ([], "hypothesis is text"),
+        (7, "hypothesis is text"),
+    ],
+)
+def test_hypotheses_without_an_answer_are_refused(result: vfl.Result, hypothesis: Any, said: str) -> None:
+    with pytest.raises(SpecificationError, match=said.replace("(", r"\(")):
+        result.test(hypothesis)
+
+
+@pytest.mark.parametrize("level", [0, 1, 95, float("nan"), "high"])
+def test_levels_out_of_range_are_refused(result: vfl.Result, level: Any) -> None:
+    with pytest.raises(SpecificationError, match="level"):
+        result.confint(level)
+
+
+def test_intervals_of_the_mean_are_those_of_the_margin(result: vfl.Result) -> None:
+    new = FRAME.head(20)
+    found, by_name = result.inference, {"(intercept)": np.ones(len(new))}
+    by_name |= {c: new[c].to_numpy() for c in BOUNDS}
+    by_name |= {f"region={c}": (new["region"] == c).to_numpy(float) for c in "nsw"}
+    by_name |= {
+        "bins=(-inf, 5)": (new["bins"] < 5).to_numpy(float),
+        "bins=[5, inf)": (new["bins"] >= 5).to_numpy(float),
+    }
+    X = np.column_stack([by_name[name] for name in found.names])
+    margins, errors = X @ found.estimates, np.sqrt(np.einsum("ij,jk,ik->i", X, found.covariance, X))
+    for k, side in enumerate((-1, 1)):
+        ends = 1 / (1 + np.exp(-(margins + side * norm.ppf(0.95) * errors)))
+        assert result.mean_confint(new, level=0.9)[:, k] == pytest.approx(ends, abs=1e-9)
+
+
+def test_the_table_shows_all_rows_and_what_is_assumed(result: vfl.Result) -> None:
+    summary = result.summary()
+    said = str(summary)
+    assert all(row.name in said for row in summary.rows)
+    assert "a note" in said
+    assert "conservative" in said
+    assert "0.025" in said
+    frame = summary.to_frame()
+    assert frame.loc["age", "standard_error"] == pytest.approx(summary.rows[1].standard_error)
+    assert "age2" in summary._repr_html_()
+
+
+def test_odd_names_neither_break_the_table_nor_stay_untested(result: vfl.Result) -> None:
+    names = ("a\x1b[31m", "3", " x = 0 ", "(intercept)")
+    odd = Inference(names, np.arange(4.0), np.eye(4), np.zeros((4, 4)))
+    partition = vfl.FeaturePartition({"bank": names[:3]}, label=("bank", "y"))
+    frame = pd.DataFrame(dict.fromkeys(names[:3], FRAME["age2"]) | {"y": FRAME["y"]})
+    trained = vfl.train(vfl.Job(partition=partition, privacy=None, scaling="none"), frame)
+    result = dataclasses.replace(trained, inference=odd)
+    assert "\x1b" not in str(result.summary())
+    assert result.test({"3": 1}).statistic == pytest.approx(1.0)
+    assert result.test("(intercept) = 3").statistic == pytest.approx(0.0)
+
+
+def test_a_run_without_errors_names_the_option(result: vfl.Result) -> None:
+    without = dataclasses.replace(result, inference=None)
+    for call in (without.summary, without.confint, without.cov_params, lambda: without.test("age = 0")):
+        with pytest.raises(SpecificationError, match="inference=True"):
+            call()
+
+
+def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Any) -> None:
+    assert str(vfl.Result.load(result.save(tmp_path / "run")).summary()) == str(result.summary())

@@ -1,0 +1,162 @@
+"""Table of coefficients with standard errors, as statisticians read it."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl import markup
+from vfl.arguments import require_number
+from vfl.errors import SpecificationError
+from vfl.inference.hypothesis import shown_p
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.inference.estimates import Estimates
+
+CAPPED = (
+    "target: the capped regression. Contributions of records beyond the run's cap are cut, so the coefficients are those of "
+    "the usual regression if the logistic model is right, or if errors are symmetric given the columns; else they may differ"
+)
+SELECTED = (
+    "selection is not accounted for: intervals and p-values are too optimistic if tuning, or a look at several fits of these "
+    "records, chose this model"
+)
+CONSERVATIVE = "conservative: few records for this ε, so the intervals are expected to be wider than their level needs"
+ROBUST = (
+    "without privacy: standard errors are robust against a wrong model (the sandwich HC0); the noise of privacy is 0"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One coefficient in original units.
+
+    name : its name, or an expression in several, which `Result.test` reads. privacy : share of the variance that is due to the
+    noise of privacy; the rest is sampling.
+    """
+
+    name: str
+    coefficient: float
+    standard_error: float
+    z: float
+    p_value: float
+    low: float
+    high: float
+    privacy: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary:
+    """Coefficients with standard errors, tests and intervals, the intercept first. It costs no privacy.
+
+    title : model and job. facts : {name: value} of the heading. level : level of the intervals. notes : what is assumed.
+    """
+
+    title: str
+    facts: Mapping[str, str]
+    level: float
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def _head(self) -> tuple[str, ...]:
+        tail = (1.0 - self.level) / 2.0
+        return "", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1.0 - tail:.3g}]", "privacy"
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [(_printable(row.name), *cells_of(row)) for row in self.rows]
+
+    def __str__(self) -> str:
+        cells = [self._head, *self._cells]
+        widths = [max(len(row[j]) for row in cells) for j in range(len(self._head))]
+        lines = [
+            "  ".join((row[0].ljust(widths[0]), *(own.rjust(w) for own, w in zip(row[1:], widths[1:], strict=True))))
+            for row in cells
+        ]
+        rule = "=" * len(lines[0])
+        width = max(map(len, self.facts), default=0)
+        facts = (f"{name:<{width}}  {_printable(value)}" for name, value in self.facts.items())
+        numbered = (f"[{k}] {_printable(note)}" for k, note in enumerate(self.notes, 1))
+        notes = (textwrap.fill(note, max(79, len(rule)), subsequent_indent="    ") for note in numbered)
+        return "\n".join(
+            (_printable(self.title), rule, *facts, rule, lines[0], rule.replace("=", "-"), *lines[1:], rule, *notes)
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        numbers: list[list[str | markup.Cell]] = [
+            [row[0], *(markup.Cell(text, number=True) for text in row[1:])] for row in self._cells
+        ]
+        return markup.whole(
+            markup.line(self.title, strong=True),
+            markup.table((), list(self.facts.items())),
+            markup.table([markup.Cell(text, number=bool(text)) for text in self._head], numbers),
+            *map(markup.line, self.notes),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "title": self.title,
+            "facts": dict(self.facts),
+            "level": self.level,
+            "rows": [asdict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row per coefficient. Raises SpecificationError without pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise SpecificationError("to_frame needs pandas: pip install 'vfl[frames]'") from None
+        frame = pd.DataFrame([asdict(row) for row in self.rows]).set_index("name")
+        return frame.rename_axis(None)
+
+
+def cells_of(row: Row) -> tuple[str, ...]:
+    """Return the numbers of a row for readers."""
+    ends = f"{row.low:.4g}", f"{row.high:.4g}"
+    return (
+        f"{row.coefficient:.4g}",
+        f"{row.standard_error:.3g}",
+        f"{row.z:.2f}",
+        shown_p(row.p_value),
+        *ends,
+        f"{row.privacy:.0%}",
+    )
+
+
+def quantile(level: float) -> float:
+    """Return z with which estimate ± z·error is an interval at the level. Raises SpecificationError."""
+    from scipy.special import ndtri
+
+    require_number("level", level)
+    if not 0.0 < level < 1.0:
+        raise SpecificationError(f"level lies between 0 and 1, such as 0.95, not {level!r}")
+    return float(ndtri((1.0 + level) / 2.0))
+
+
+def rows_of(estimates: Estimates, level: float) -> tuple[Row, ...]:
+    """Return the rows of all combinations that the records determine."""
+    from scipy.special import ndtr
+
+    reach = quantile(level)
+    values, errors = estimates.values, estimates.errors
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = values / errors
+    return tuple(
+        Row(name, *map(float, (b, se, t, 2.0 * ndtr(-abs(t)), b - reach * se, b + reach * se, share)))
+        for name, b, se, t, share in zip(estimates.names, values, errors, z, estimates.privacy_shares, strict=True)
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)

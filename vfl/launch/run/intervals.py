@@ -1,0 +1,109 @@
+"""Summary, intervals and tests of a result's coefficients, and intervals of the mean response of new records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.alignment.reading import joined_rows
+from parties.permission import all_permitted
+from parties.prediction import added
+from vfl.errors import SpecificationError
+from vfl.inference.estimates import Estimates, full_sets
+from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, Summary, quantile, rows_of
+from vfl.launch.sources import named_for, owned, sources_of
+from vfl.losses import loss_of
+from vfl.planning.words import model_of
+from vfl.problem import INTERCEPT
+
+if TYPE_CHECKING:
+    from vfl.inference import Inference
+    from vfl.launch.run.result import Result
+    from vfl.types import Vector
+
+
+def inference_of(result: Result) -> Inference:
+    """Return the result's inference; SpecificationError, which names the option, if its run has none."""
+    if result.inference is None:
+        raise SpecificationError(
+            "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB --intervals. "
+            "A run without privacy has them for smooth losses without a penalty that biases"
+        )
+    return result.inference
+
+
+def estimates_of(result: Result) -> Estimates:
+    """Return the coefficients that the records determine. Raises SpecificationError."""
+    found, job = inference_of(result), result.job
+    return Estimates.of(found, full_sets(job.schema, job.partition.features))
+
+
+def summary_of(result: Result, level: float) -> Summary:
+    """Return the summary of a result. Raises SpecificationError."""
+    estimates, job, certificate = estimates_of(result), result.job, result.certificate
+    rows = rows_of(estimates, level)
+    n = certificate.n_records if job.split is None else job.split.sizes(certificate.n_records)[0]
+    facts = {
+        "records": f"{n:,}",
+        "loss": job.loss if isinstance(job.loss, str) else loss_of(job.loss).name,
+        "privacy": f"ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g}, for every record (replace one)",
+        "units": "original",
+    }
+    if job.privacy is None:
+        facts["privacy"] = "none"
+    noisy = job.privacy is not None
+    notes = [CAPPED if noisy else ROBUST, *estimates.inference.notes]
+    notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED]
+    return Summary(
+        f"{model_of(loss_of(job.loss))} of {job.partition.label[1]!r}, job {job.name!r}",
+        facts,
+        float(level),
+        rows,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
+    """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
+    found, reach = inference_of(result), quantile(level)
+    partition = result.job.partition
+    data, policies, _ = owned(partition.parties, data)
+    directions = _directions(result, found)
+    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
+    permissions = all_permitted(parts, given, policies, receiver=partition.label_party)
+    sources = sources_of(result.job, data, label=False)
+    joined, _ = joined_rows(result.job, sources)
+    products = {}
+    for party, source in sources.items():
+        if partition.columns(party):
+            own = parts[party].products(source, directions, permission=permissions[party])
+            products[party] = own[joined[party]] if joined else own
+    total = added(products, directions.get(INTERCEPT, np.zeros(1)))
+    margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
+    ends = np.column_stack([margins - reach * errors, margins + reach * errors])
+    return np.asarray(_response(result, ends), dtype=np.float64)
+
+
+def _directions(result: Result, found: Inference) -> dict[str, Vector]:
+    """Return {coordinate: (1 + k,)} on the scaled features: its coefficient, then its row of a root of the covariance."""
+    scaling = result.job.scaling_of(result.job.partition.features)
+    at = {name: j for j, name in enumerate(found.names)}
+    unit = np.eye(len(at))
+    own = unit[[at[name] for name in scaling.features]]
+    to_scaled = [*(own * scaling.width[:, None])]
+    names = [*scaling.features]
+    if INTERCEPT in at:
+        names.append(INTERCEPT)
+        to_scaled.append(unit[at[INTERCEPT]] + scaling.shift @ own)
+    A = np.array(to_scaled)
+    values, vectors = np.linalg.eigh(A @ found.covariance @ A.T)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return dict(zip(names, np.column_stack([A @ found.estimates, root]), strict=True))
+
+
+def _response(result: Result, margins: Vector) -> Any:
+    from scipy.special import expit
+
+    loss = loss_of(result.job.loss)
+    return expit(margins) if loss.log_odds else loss.response(margins)
