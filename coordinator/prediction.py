@@ -68,16 +68,17 @@ def predict(
 
 
 def evaluate(
-    transport: MessageTransport, job: Job, w: Vector, *, aligns: bool
+    transport: MessageTransport, job: Job, w: Vector, *, aligns: bool, threshold: float
 ) -> Generator[Aligning | Aligned, None, Findings]:
     """Have the parties apply their parts of the model w; yield the alignment, return exact measures.
 
-    Nothing protects these records. The label party returns exact sums; nobody else sees a label or a margin.
+    Decisions are measured at `threshold`, a margin. Nothing protects these records. The label party returns exact sums; nobody
+    else sees a label or a margin.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     spec = replace(job.evaluation or Evaluation(), epsilon=None)
     kind = HeldOutClasses if job.multinomial else HeldOut
-    schedule = kind(problem_of(job.on_all_records(), n), spec, n, None).schedule(w)
+    schedule = kind(problem_of(job.on_all_records(), n), spec, n, None, threshold).schedule(w)
     query = next(schedule)
     while True:
         sums: Released = ()

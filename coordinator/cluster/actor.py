@@ -170,9 +170,11 @@ class CoordinatorActor:
         """Have the parties apply their parts of a model; yield the alignment, then the predictions."""
         yield (yield from predict(self._transport, job, aligns=aligns, ids=ids, threshold=threshold))
 
-    def evaluate(self, job: Job, w: Vector, *, aligns: bool) -> Iterator[Aligning | Aligned | Findings]:
+    def evaluate(
+        self, job: Job, w: Vector, *, aligns: bool, threshold: float
+    ) -> Iterator[Aligning | Aligned | Findings]:
         """Have the parties apply their parts of a model; yield the alignment, then the measures."""
-        yield (yield from evaluate(self._transport, job, w, aligns=aligns))
+        yield (yield from evaluate(self._transport, job, w, aligns=aligns, threshold=threshold))
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
         """Reserve the plan; return the plan and the reservation."""

@@ -9,24 +9,26 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import vfl
 from vfl.evaluation.classes import HeldOutClasses
+from vfl.evaluation.curves import points
 from vfl.evaluation.inquiries import HeldOut
 from vfl.evaluation.score import Score
+from vfl.evaluation.thresholds import ALL
 from vfl.losses import loss_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
 from vfl.privacy.gaussian_dp import mu_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
-    from vfl.evaluation import Findings
+    from vfl.evaluation import Estimate, Findings
 
 W = np.array([2.0, -1.0, 1.5, 0.5])
 """The model. Its margins have the standard deviation 1.55 for columns that are uniform within ±1."""
@@ -48,6 +50,7 @@ class Population:
     label: tuple[float, float] | None = None
     classes: int = 0
     scores: tuple[str, ...] = ()
+    decisions: Mapping[str, Any] | None = None
 
     def problem(self, n: int):
         bounds = {"a": (-1.0, 1.0), "b": (-1.0, 1.0), "c": (-1.0, 1.0)}
@@ -59,7 +62,7 @@ class Population:
 
     def inquiries(self, n: int, mu: float | None):
         kind = HeldOutClasses if self.classes else HeldOut
-        yield kind(self.problem(n), vfl.Evaluation(), n, mu)
+        yield kind(self.problem(n), vfl.Evaluation(**(self.decisions or {})), n, mu)
         if mu is not None:
             yield from (Score(self.problem(n), vfl.Evaluation(score=name), n, mu) for name in self.scores)
 
@@ -105,10 +108,15 @@ def amounts(rng, n):
 
 
 NUMBERS = ("mae", "mse")
+COST = {"cost": {"missed": 5.0, "false_alarm": 1.0}}
 POPULATIONS = {
     "balanced": Population("logistic", binary(), scores=("loss", "accuracy")),
     "one in twenty": Population("logistic", binary(-4.0)),
     "nearly separated": Population("logistic", binary(slope=8.0)),
+    "threshold of least cost": Population("logistic", binary(-1.0), decisions=COST),
+    "threshold of least cost, one in twenty": Population("logistic", binary(-4.0), decisions=COST),
+    "thresholds": Population("logistic", binary(-2.0), decisions={"thresholds": (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)}),
+    "one threshold": Population("logistic", binary(-2.0), decisions={"thresholds": (0.3,)} | COST),
     "three classes": Population("multinomial", three, classes=3, scores=("loss",)),
     "numbers": Population("squared", numbers(lambda rng, n: 0.5 * rng.normal(size=n)), (-6.0, 6.0), scores=NUMBERS),
     "small errors in wide bounds": Population(
@@ -167,6 +175,40 @@ def clamped(population: Population, v: np.ndarray, y: np.ndarray) -> dict[str, f
     return found
 
 
+def decided(v: np.ndarray, y: np.ndarray, margin: float) -> dict[str, float]:
+    """Return the measures of decisions at a threshold, by their definitions."""
+    above, positive = v > margin, y > 0
+    hits, n = float((above & positive).sum()), len(v)
+    rates = {"tpr": hits / positive.sum(), "fpr": above[~positive].mean(), "precision": hits / max(above.sum(), 1)}
+    lost = 5.0 * (positive & ~above) + 1.0 * (above & ~positive)
+    rates |= {"accuracy": (above == positive).mean(), "flagged": above.sum() / n, "cost": lost.mean()}
+    return rates | {"lift": rates["precision"] / positive.mean()}
+
+
+@functools.lru_cache(maxsize=4096)
+def truth_at(name: str, margin: float) -> dict[str, float]:
+    return decided(*sample(name), margin)
+
+
+@functools.cache
+def sample(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return many records of the population."""
+    return POPULATIONS[name].draw(np.random.default_rng(7), 200_000)
+
+
+def of_decisions(name: str, findings: Findings, n: int) -> Iterator[tuple[str, Estimate, float]]:
+    """Yield (measure, estimate, truth) at the threshold of the findings, and at every point of their curves."""
+    (margin,) = (findings.thresholds or {ALL: 0.0}).values()
+    for measure, true in truth_at(name, margin).items():
+        if measure in findings.measures:
+            yield measure, findings.measures[measure], true
+    for p in points(findings.histogram, n, range(0, len(findings.histogram.edges), 4)):
+        true = truth_at(name, float(np.log(p.threshold / (1.0 - p.threshold))))
+        for measure in ("flagged", "tpr", "fpr", "precision", "lift"):
+            if (found := getattr(p, measure)) is not None:
+                yield f"{measure} of a curve", found, true[measure]
+
+
 @functools.cache
 def truth(name: str) -> dict[str, float]:
     """Return the population's measures."""
@@ -183,10 +225,14 @@ def coverage(name: str, n: int, epsilon: float, runs: int = RUNS) -> dict[str, t
     for _ in range(runs):
         v, y = population.draw(rng, n)
         for inquiry in inquiries:
-            for measure, e in measured(inquiry, v, y, rng).measures.items():
-                low, high = getattr(e, "interval", (e.value - 2.0 * e.error, e.value + 2.0 * e.error))
+            findings = measured(inquiry, v, y, rng)
+            rows = [(measure, e, true[measure]) for measure, e in findings.measures.items() if measure in true]
+            if population.decisions is not None:
+                rows = [row for row in rows if row[0] in ("loss", "auc")] + list(of_decisions(name, findings, n))
+            for measure, e, value in rows:
+                low, high = e.interval
                 key = f"score {measure}" if isinstance(inquiry, Score) else measure
-                held.setdefault(key, []).append((low <= true[measure] <= high, high - low))
+                held.setdefault(key, []).append((low <= value <= high, high - low))
     return {
         key: (float(np.mean([h for h, _ in found])), len(found) / runs, float(np.median([w for _, w in found])))
         for key, found in held.items()
@@ -205,6 +251,8 @@ def low(name: str, n: int, epsilon: float) -> dict[str, tuple[float, float, floa
 FAST = (
     ("one in twenty", 200, 1.0),
     ("balanced", 2_000, 1.0),
+    ("threshold of least cost", 2_000, 1.0),
+    ("one threshold", 200, 8.0),
     ("three classes", 200, 1.0),
     ("small errors in wide bounds", 2_000, 0.3),
     ("outliers", 200, 8.0),

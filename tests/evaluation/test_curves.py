@@ -7,10 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, logit
+from sklearn.metrics import confusion_matrix, precision_score
 
-from vfl.evaluation.curves import Histogram, calibration, gains
+from vfl.evaluation.curves import calibration, points
 from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import GRID, Scores
 
 
@@ -33,73 +35,52 @@ EDGES = np.linspace(-3.0, 3.0, 11)
 
 def test_a_calibrated_model_agrees_and_another_does_not() -> None:
     margins, y = scored()
-    assert all(b.agrees for b in calibration(histogram(margins, y, EDGES)))
-    off = calibration(histogram(margins + 1.0, y, EDGES))
-    assert sum(not b.agrees for b in off) >= len(off) - 2
+    assert all(b.agrees for b in calibration(histogram(margins, y, EDGES), len(y)))
+    off = calibration(histogram(margins + 1.0, y, EDGES), len(y))
+    assert sum(not b.agrees for b in off) >= len(off) - 3
 
 
 def test_bins_are_the_exact_shares_without_noise() -> None:
     margins, y = scored(2000)
-    for b in calibration(histogram(margins, y, EDGES)):
-        inside = (expit(margins) >= b.low) & (expit(margins) < b.high)
-        assert b.records == inside.sum()
-        assert b.share == pytest.approx((y[inside] > 0).mean(), abs=1e-12)
+    for b in calibration(histogram(margins, y, EDGES), len(y)):
+        inside = (expit(margins) > b.low) & (expit(margins) <= b.high)
+        assert b.records == pytest.approx(inside.sum())
+        assert b.share.value == pytest.approx((y[inside] > 0).mean(), abs=1e-12)
 
 
-def test_bins_below_their_noise_are_left_out() -> None:
+def test_measures_below_their_noise_are_left_out() -> None:
     margins, y = scored(200)
-    assert calibration(histogram(margins, y, EDGES, sigma=1e4)) == ()
-    assert gains(histogram(margins, y, EDGES, sigma=1e4)) == ()
-    assert calibration(histogram(margins, y, EDGES, logistic=False)) == ()  # margins are no log-odds
-    assert gains(histogram(margins, y, EDGES, logistic=False))
+    drowned = histogram(margins, y, EDGES, sigma=1e4)
+    assert calibration(drowned, 200) == ()
+    assert {p.tpr or p.precision or p.lift for p in points(drowned, 200)} == {None}
+    assert calibration(histogram(margins, y, EDGES, logistic=False), 200) == ()  # margins are no log-odds
+    assert points(histogram(margins, y, EDGES, logistic=False), 200)[-1].threshold == EDGES[0]
 
 
-@pytest.mark.parametrize("what", ["share", "captured"])
-def test_errors_have_the_stated_size(what: str) -> None:
-    """Fresh noise on the same records: errors over the stated noise have a standard deviation of about one."""
-    margins, y = scored(6000, share=-1.0)
-    sigma = 15.0
-
-    def values(h: Histogram) -> dict[float, tuple[float, float]]:
-        found = calibration(h) if what == "share" else gains(h)
-        return {getattr(f, "low", 0.0) + getattr(f, "top", 0.0): (getattr(f, what), f.error) for f in found}
-
-    exact = values(histogram(margins, y, EDGES))
-    ratios: dict[float, list[float]] = {}
-    for seed in range(300):
-        for key, (value, error) in values(histogram(margins, y, EDGES, sigma, seed)).items():
-            noise = math.sqrt(max(error**2 - exact[key][1] ** 2, 1e-12))
-            if exact[key][0] not in (0.0, 1.0):
-                ratios.setdefault(key, []).append((value - exact[key][0]) / noise)
-    whole = {key: found for key, found in ratios.items() if len(found) == 300 and 0.02 < exact[key][0] < 0.98}
-    assert len(whole) >= 5
-    assert 0.5 < np.median([np.std(found) for found in whole.values()]) < 1.5
-
-
-def test_gains_rise_to_the_whole_and_match_a_sorted_list() -> None:
-    margins, y = scored()
-    fine = gains(histogram(margins, y, np.linspace(-5, 5, 201)))
-    assert [g.top for g in fine] == [k / 10 for k in range(1, 11)]
-    assert fine[-1].captured == 1.0
-    order = np.argsort(-margins)
-    for g in fine:
-        top = order[: int(g.top * len(y))]
-        assert g.captured == pytest.approx((y[top] > 0).sum() / (y > 0).sum(), abs=5e-3)
-        assert g.lift == pytest.approx(g.captured / g.top)
+def test_points_are_scikit_learns_without_noise() -> None:
+    """A record whose margin is the threshold is predicted negative, as by `Result.predict`."""
+    margins, y = scored(3000)
+    margins[:5] = EDGES[4]
+    for p in points(histogram(margins, y, EDGES), len(y)):
+        flagged = margins > logit(p.threshold) + 1e-12
+        (tn, fp), (fn, tp) = confusion_matrix(y > 0, flagged)
+        assert p.flagged.value == pytest.approx(flagged.mean())
+        assert (p.tpr.value, p.fpr.value) == (pytest.approx(tp / (tp + fn)), pytest.approx(fp / (fp + tn)))
+        assert p.precision.value == pytest.approx(precision_score(y > 0, flagged))
+        assert p.lift.value == pytest.approx(p.precision.value / (y > 0).mean())
 
 
 def test_no_noise_makes_them_fail() -> None:
     rng = np.random.default_rng(1)
-    for _ in range(500):
-        m = int(rng.integers(1, 8))
+    for _ in range(300):
+        m, n = int(rng.integers(1, 8)), int(rng.integers(1, 1000))
         counts = rng.normal(scale=10 ** rng.uniform(-2, 4), size=(2, m + 1))
         h = Histogram.of(np.sort(rng.normal(size=m)), counts.ravel(), float(10 ** rng.uniform(-3, 3)), logistic=True)
-        for b in calibration(h):
-            assert 0.0 <= b.share <= 1.0
-            assert b.error >= 0.0
-        for g in gains(h):
-            assert 0.0 <= g.captured <= 1.0
-            assert math.isfinite(g.error)
+        found = [b.share for b in calibration(h, n)]
+        for p in points(h, n):
+            found += [e for e in (p.flagged, p.tpr, p.fpr, p.precision) if e is not None]
+            assert p.lift is None or math.isfinite(p.lift.interval[1])
+        assert all(0.0 <= e.interval[0] <= e.value <= e.interval[1] <= 1.0 for e in found)
 
 
 def test_findings_keep_the_histogram() -> None:

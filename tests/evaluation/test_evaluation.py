@@ -30,6 +30,7 @@ from coordinator.states.margins import Margins
 from parties.loading import load
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
 from vfl.evaluation import estimates
+from vfl.evaluation.confusion import loss_of_outcomes, of_outcomes
 from vfl.evaluation.inquiries import EDGES, HeldOut
 from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores
 from vfl.holdout import Side
@@ -162,6 +163,11 @@ def test_a_tally_refuses_noise_for_a_smaller_sensitivity() -> None:
         Tally(Losses(loss_of("logistic")), Gaussian(Adjacency.REPLACE_ONE, 1e6, 1.0, 1))
 
 
+def outcomes(released: np.ndarray, statistic: Outcomes, n: int, sigma: float) -> dict[str, estimates.Estimate]:
+    found = of_outcomes(released, statistic, n, sigma).measures()
+    return found | {"loss": loss_of_outcomes(released, statistic, n, sigma)}
+
+
 class TestEstimates:
     """Post-processing: exact without noise, and with standard errors that cover the noise."""
 
@@ -173,7 +179,7 @@ class TestEstimates:
     def test_without_noise_they_are_exact(self) -> None:
         v, y = self.records()
         first = Outcomes(loss_of("logistic"), 50.0, (1 << 20, 1 << 20))
-        found = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        found = outcomes(first(v, y) * GRID, first, len(v), 0.0)
         assert found["accuracy"].value == pytest.approx(((v > 0) == (y > 0)).mean())
         assert found["tpr"].value == pytest.approx((v > 0)[y > 0].mean())
         assert found["fpr"].value == pytest.approx((v > 0)[y < 0].mean())
@@ -189,7 +195,7 @@ class TestEstimates:
     def test_baselines_are_those_of_the_best_constant_prediction(self) -> None:
         v, y = self.records()
         first = Outcomes(loss_of("logistic"), 50.0, (1 << 20, 1 << 20))
-        found = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        found = outcomes(first(v, y) * GRID, first, len(v), 0.0)
         share = (y > 0).mean()
         entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
         assert found["accuracy"].baseline == pytest.approx(max(share, 1 - share))
@@ -286,13 +292,13 @@ class TestEstimates:
         rng = np.random.default_rng(4)
         first, second = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)), Scores(np.array([-1.0, 0, 0.5, 1.0]))
         sigma, runs = 6.0, 400
-        exact = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        exact = outcomes(first(v, y) * GRID, first, len(v), 0.0)
         positives = float((y > 0).sum())
         exact |= estimates.scores(second(v, y) * GRID, len(v), 0.0, positives, 0.0)
         errors: dict[str, list[float]] = {name: [] for name in exact}
         for _ in range(runs):
             noisy = [s(v, y) * GRID + sigma * rng.normal(size=s.dimension) for s in (first, second)]
-            found = estimates.outcomes(noisy[0], first, len(v), sigma)
+            found = outcomes(noisy[0], first, len(v), sigma)
             about = estimates.positives_of(noisy[0], first, len(v))
             found |= estimates.scores(noisy[1], len(v), sigma, about, sigma)
             for name, estimate in found.items():
@@ -334,7 +340,7 @@ class TestEstimates:
 
     def test_measures_below_their_noise_are_left_out(self) -> None:
         first = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20))
-        assert set(estimates.outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "loss"}
+        assert set(outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "flagged", "loss"}
         assert estimates.scores(np.zeros(24), 10, 100.0, 5.0, 100.0) == {}
 
     def test_no_noise_makes_measures_fail(self) -> None:
@@ -349,7 +355,7 @@ class TestEstimates:
             cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
             noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 6)]
             noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
-            found = estimates.outcomes(noisy[0], first, n, sigma)
+            found = outcomes(noisy[0], first, n, sigma)
             found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)
             assert all(0 <= found[name].value <= 1 for name in set(found) - {"loss"})
             found |= estimates.residuals(noisy[2], second, n, sigma)

@@ -453,6 +453,9 @@ def test_a_threshold_decides_the_class_and_travels_with_every_part(loss: str, th
         vfl.predict(own, data, threshold=threshold).labels,
     ):
         assert labels.tolist() == above.astype(int).tolist()
+    plain = pickle.loads(pickle.dumps(chosen.to_sklearn()))  # noqa: S301 - our own bytes
+    assert plain.predict(table()).tolist() == above.astype(int).tolist()
+    assert np.allclose(plain.decision_function(table()), v, atol=1e-9)
     assert vfl.predict(parts, data, threshold=own.threshold).labels.tolist() == (v > 0).astype(int).tolist()
     (tmp_path / "parts" / "bank.part.json").write_text(own.part("bank").to_json())
     with pytest.raises(OutputError, match="different models"):

@@ -28,6 +28,8 @@ SKGD = vfl.SkGD(passes=2, block_size=1)
 ASKED: dict[str, dict[str, Any]] = {
     "a hold-out": {"holdout": 0.4},
     "a hold-out, public": {"holdout": 0.4, "evaluation": vfl.Evaluation(public=True)},
+    "thresholds": {"holdout": 0.4, "evaluation": vfl.Evaluation(thresholds=[0.2, 0.5])},
+    "a threshold of least cost": {"holdout": 0.4, "evaluation": vfl.Evaluation(cost={"missed": 5, "false_alarm": 1})},
     "diagnostics": {"diagnostics": True},
     "no intercept, unscaled": {"intercept": False, "scaling": "none"},
     "float32": {"storage": "float32"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from vfl.holdout import Side
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from vfl.evaluation.curves import Histogram
     from vfl.losses import Loss
     from vfl.messages import Query
     from vfl.privacy.events import Gaussian
@@ -85,8 +84,10 @@ class HeldOutClasses(HeldOut):
     def _measures(self) -> tuple[str, ...]:
         return ("accuracy", "loss", *(f"recall[{name}]" for name in self.problem.layout.classes))
 
-    def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
-        del w
+    def _measure(
+        self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]
+    ) -> Generator[Query, Released, None]:
+        del w, further
         outcomes, (event,) = self._outcomes, self._events
         (released,) = yield tally(outcomes, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
@@ -94,7 +95,6 @@ class HeldOutClasses(HeldOut):
         if event is None:
             exact, (loss,) = replace(outcomes, cap=math.inf), (yield from self._exact(None)).values()
             found["loss"] = replace(loss, baseline=constant_loss(exact, released, self.n_records))
-        return None
 
     def explain(self) -> str:
         """Return a sentence on the measures, the number of records, and the expected noise."""

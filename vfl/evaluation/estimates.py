@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 
 from vfl import markup
-from vfl.evaluation.curves import Histogram
+from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
 from vfl.losses.deviance import unit_deviance
 
@@ -95,8 +95,11 @@ class Findings:
 
     measures : {name: estimate}, without measures that the noise hides. n_records : number of measured records.
     note : protection under which they were released, in words.
-    thresholds : {group: threshold on the margin}, if they were chosen (vfl.Fairness).
+    thresholds : {group: threshold on the margin}, if the job asks for them (vfl.Evaluation, vfl.Fairness). The group is
+        vfl.evaluation.thresholds.ALL where the model has one threshold.
     histogram : released counts of scores, from which the area under the curve was computed; None without classes.
+    confusion : numbers of true and false negatives and positives at the threshold; None without two classes.
+    selected : number of thresholds among which one was chosen on the same records; 0 if none was chosen.
     """
 
     measures: Mapping[str, Estimate]
@@ -104,17 +107,25 @@ class Findings:
     note: str
     thresholds: Mapping[str, float] | None = None
     histogram: Histogram | None = None
+    confusion: Mapping[str, Estimate] | None = None
+    selected: int = 0
 
     def __str__(self) -> str:
         each = [f"{name} {estimate}" for name, estimate in self.measures.items()]
         if self.thresholds is not None:
-            each.append("thresholds " + ", ".join(f"{group} {value:.3g}" for group, value in self.thresholds.items()))
+            each.append("thresholds " + ", ".join(f"{group} {at:.3g}" for group, at in self.shown_thresholds.items()))
         if len(each) > IN_A_LINE:
             return "\n  ".join((f"of {self.n_records} records ({self.note})", *each))
         return f"{', '.join(each) or 'nothing was measured'}, of {self.n_records} records ({self.note})"
 
     def __repr__(self) -> str:
         return str(self)
+
+    @property
+    def shown_thresholds(self) -> dict[str, float]:
+        """Thresholds by group: probabilities if the histogram says that margins are log-odds, else margins."""
+        found = dict(self.thresholds or {})
+        return found if self.histogram is None else {name: self.histogram.shown(at) for name, at in found.items()}
 
     def _repr_html_(self) -> str:
         intervals = any(e.noiseless is not None for e in self.measures.values())
@@ -146,16 +157,11 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; `from_dict` gives the findings back."""
-        measures = {
-            name: {"value": e.value, "error": e.error}
-            | ({} if e.baseline is None else {"baseline": e.baseline})
-            | ({} if e.baseline is None and e.best == 1.0 else {"best": e.best})
-            | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
-            | ({} if e.shift is None else {"shift": list(e.shift)})
-            | ({} if e.within is None else {"interval": list(e.within)})
-            for name, e in self.measures.items()
-        }
-        plain = {"measures": measures, "n_records": self.n_records, "note": self.note}
+        plain = {"measures": _plain(self.measures), "n_records": self.n_records, "note": self.note}
+        if self.confusion is not None:
+            plain["confusion"] = _plain(self.confusion)
+        if self.selected:
+            plain["selected"] = self.selected
         if self.histogram is not None:
             plain["histogram"] = self.histogram.to_dict()
         return plain if self.thresholds is None else {**plain, "thresholds": dict(self.thresholds)}
@@ -163,23 +169,41 @@ class Findings:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return the findings that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
-        measures = {
-            name: Estimate(
-                float(e["value"]),
-                float(e["error"]),
-                float(e["baseline"]) if "baseline" in e else None,
-                float(e.get("best", 1.0)),
-                _interval(e.get("noiseless")),
-                _interval(e.get("shift")),
-                _interval(e.get("interval")),
-            )
-            for name, e in plain["measures"].items()
-        }
+        measures = _estimates(plain["measures"])
+        confusion = _estimates(plain["confusion"]) if "confusion" in plain else None
         thresholds = plain.get("thresholds")
         if thresholds is not None:
             thresholds = {str(group): float(value) for group, value in thresholds.items()}
         histogram = Histogram.from_dict(plain["histogram"]) if "histogram" in plain else None
-        return cls(measures, int(plain["n_records"]), str(plain["note"]), thresholds, histogram)
+        n_records, note, selected = int(plain["n_records"]), str(plain["note"]), int(plain.get("selected", 0))
+        return cls(measures, n_records, note, thresholds, histogram, confusion, selected)
+
+
+def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {
+        name: {"value": e.value, "error": e.error}
+        | ({} if e.baseline is None else {"baseline": e.baseline})
+        | ({} if e.baseline is None and e.best == 1.0 else {"best": e.best})
+        | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
+        | ({} if e.shift is None else {"shift": list(e.shift)})
+        | ({} if e.within is None else {"interval": list(e.within)})
+        for name, e in measures.items()
+    }
+
+
+def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
+    return {
+        name: Estimate(
+            float(e["value"]),
+            float(e["error"]),
+            float(e["baseline"]) if "baseline" in e else None,
+            float(e.get("best", 1.0)),
+            _interval(e.get("noiseless")),
+            _interval(e.get("shift")),
+            _interval(e.get("interval")),
+        )
+        for name, e in plain.items()
+    }
 
 
 def _interval(plain: Any) -> Interval | None:
@@ -200,15 +224,15 @@ def on_simplex(noisy: Vector, total: float) -> Vector:
     return np.asarray(np.maximum(noisy - excess[kept], 0.0))
 
 
-def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1.0) -> Interval:
-    """Return all m in [0, 1] with |mean − m| ≤ WIDTH·√(noise² + v(m)/n): Wilson's interval, widened by noise.
+def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1.0, width: float = WIDTH) -> Interval:
+    """Return all m in [0, 1] with |mean − m| ≤ width·√(noise² + v(m)/n): Wilson's interval, widened by noise.
 
     v(m) = min(m(1 − m), variance − m²) is at least the variance of a variable in [0, 1] with mean m.
 
     mean : noisy mean of n records. variance : upper bound on the mean square.
     """
     mean = min(max(mean, 0.0), 1.0)  # moves it towards every m in [0, 1]
-    z = WIDTH * WIDTH
+    z = width * width
     sides = [
         _solutions(1.0 + z / n_records, -2.0 * mean - z / n_records, mean * mean - z * noise * noise),
         _solutions(1.0 + z / n_records, -2.0 * mean, mean * mean - z * (noise * noise + variance / n_records)),
@@ -217,19 +241,24 @@ def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1
     return min(max(low, 0.0), mean), max(min(high, 1.0), mean)
 
 
-def share_interval(hits: float, misses: float, sigma: float, cells: int) -> Interval:
+def share_interval(
+    hits: float, misses: float, sigma: float, cells: int, bins: tuple[int, int] = (1, 1), width: float = WIDTH
+) -> Interval:
     """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1].
 
-    Under the rate r, (1 − r)·hits − r·misses has mean 0, and variance σ²((1 − r)² + r² − (1 − 2r)²/cells) + count·r(1 − r).
+    Let hits be the sum of k released counts, and hits and misses together that of K. Under the rate r,
+    (1 − r)·hits − r·misses has mean 0, and variance
+    σ²((1 − r)²k + r²(K − k) − (k − rK)²/cells) + count·r(1 − r).
 
     sigma : standard deviation of the noise of each of `cells` counts, which were shifted to have their public sum.
+    bins : k and K − k.
     """
-    count, z = hits + misses, WIDTH * WIDTH
-    square = z * sigma * sigma
+    count, z = hits + misses, width * width
+    square, k, K = z * sigma * sigma, float(bins[0]), float(sum(bins))
     sampled = z * max(count, 0.0)
-    a = count * count + sampled - square * (2.0 - 4.0 / cells)
-    b = -2.0 * count * hits - sampled + square * (2.0 - 4.0 / cells)
-    low, high = _solutions(a, b, hits * hits - square * (1.0 - 1.0 / cells))
+    a = count * count + sampled - square * (K - K * K / cells)
+    b = -2.0 * count * hits - sampled + 2.0 * square * (k - k * K / cells)
+    low, high = _solutions(a, b, hits * hits - square * (k - k * k / cells))
     return min(max(low, 0.0), 1.0), max(min(high, 1.0), 0.0)
 
 
@@ -241,12 +270,13 @@ def _solutions(a: float, b: float, c: float) -> Interval:
     return (-b - root) / (2.0 * a), (-b + root) / (2.0 * a)
 
 
-def _around(value: float, within: Interval) -> Interval:
+def around(value: float, within: Interval) -> Interval:
     """Return the interval, extended to include the value, which projections may have moved a little."""
     return min(within[0], value), max(within[1], value)
 
 
-def _scaled(estimate: Estimate, unit: float) -> Estimate:
+def scaled(estimate: Estimate, unit: float) -> Estimate:
+    """Return the estimate in another unit."""
     low, high = estimate.interval
     return replace(estimate, value=estimate.value * unit, error=estimate.error * unit, within=(low * unit, high * unit))
 
@@ -261,35 +291,7 @@ def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -
     inside = min(max(mean, 0.0), 1.0)
     # A variable in [0, 1] with this mean has at most this variance.
     error = math.hypot(noise, math.sqrt(inside * (1.0 - inside) / n_records))
-    return _scaled(Estimate(inside, error, within=mean_interval(mean, noise, n_records)), unit)
-
-
-def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> dict[str, Estimate]:
-    """Return accuracy, true and false positive rate, and the mean clamped loss.
-
-    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
-    """
-    a, b = (step * GRID for step in statistic.steps)
-    noise, found = sigma / a, {}
-    raw = centred(released[:CELLS] / a, n_records).reshape(2, 2)
-    negative, positive = on_simplex(released[:CELLS] / a, n_records).reshape(2, 2)
-    accuracy = float(negative[0] + positive[1]) / n_records
-    share = float(positive.sum()) / n_records
-    # Half of the variance of the noise of two of four cells is left, since their sum is public.
-    measured = _share(accuracy, n_records, noise / n_records)
-    within = mean_interval(float(raw[0, 0] + raw[1, 1]) / n_records, noise / n_records, n_records)
-    found["accuracy"] = replace(measured, baseline=max(share, 1.0 - share), within=_around(measured.value, within))
-    predicted = min(max(float(negative[1] + positive[1]) / n_records, 0.0), 1.0)
-    for name, (misses, hits), own, best in (("tpr", positive, raw[1], 1.0), ("fpr", negative, raw[0], 0.0)):
-        count = float(misses + hits)
-        if count > SEEN * noise:
-            rate = float(hits) / count
-            measured = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
-            within = _around(measured.value, share_interval(float(own[1]), float(own[0]), noise, CELLS))
-            found[name] = replace(measured, baseline=predicted, best=best, within=within)
-    loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
-    found["loss"] = replace(loss, baseline=constant_loss(statistic, share), best=0.0)
-    return found
+    return scaled(Estimate(inside, error, within=mean_interval(mean, noise, n_records)), unit)
 
 
 def constant_loss(statistic: Outcomes, share: float) -> float:
@@ -416,7 +418,7 @@ def _explained(
     value = 1.0 - A / B
     if math.isinf(high):
         return None
-    within = _around(value, (1.0 - high, min(1.0 - low, 1.0)))
+    within = around(value, (1.0 - high, min(1.0 - low, 1.0)))
     return Estimate(value, (within[1] - within[0]) / (2.0 * WIDTH), baseline=0.0, within=within)
 
 
@@ -427,10 +429,10 @@ def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int)
     most = square.interval[1]
     error = math.hypot(float(noise[0]), math.sqrt(max(min(square.value, absolute) - absolute**2, 0.0) / n_records))
     within = mean_interval(float(shares[0]), float(noise[0]), n_records, most)
-    found = {"mae": _scaled(Estimate(absolute, error, within=within), statistic.cap)}
+    found = {"mae": scaled(Estimate(absolute, error, within=within), statistic.cap)}
     low, high = (math.sqrt(end) for end in square.interval)
     root = Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
-    found["rmse"] = _scaled(root, statistic.cap)
+    found["rmse"] = scaled(root, statistic.cap)
     if statistic.deviance_cap is not None:
         found["deviance"] = bounded_mean(float(shares[2]), float(noise[2]), n_records, statistic.deviance_cap)
     return found
@@ -451,16 +453,3 @@ def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
 def area_noise(bins: int, P: float, N: float, sigma: float) -> float:
     """Return the part of `area_error` that is due to noise, for P positive and N negative records."""
     return sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))
-
-
-def _share(rate: float, count: float, noise: float) -> Estimate:
-    rate = min(max(rate, 0.0), 1.0)  # rounding may move sums of counts out of [0, 1]
-    return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1.0 - rate) / count)))
-
-
-def _length(gradient: Vector) -> float:
-    """Return the length of a gradient's part orthogonal to (1, ..., 1), since the total of the cells is public.
-
-    gradient : gradient of a measure by the cells on which it depends.
-    """
-    return math.sqrt(max(float(gradient @ gradient) - float(gradient.sum()) ** 2 / CELLS, 0.0))

@@ -16,9 +16,9 @@ from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation import distance as distances
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.gaps import SEEN, Table, gap, noiseless, notions_of, shift
-from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, Inquiry, event_of, moved, spread_of, tally
+from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, HeldOut, Inquiry, event_of, moved, spread_of, tally
 from vfl.evaluation.statistics import GroupCells, GroupScores, strides
-from vfl.evaluation.thresholds import chosen, cut, edges_of
+from vfl.evaluation.thresholds import ALL, chosen, cut, edges_of
 from vfl.messages import Forward, Groups, RecordNorms
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class GroupFairness(Inquiry):
     def _sizes(self) -> tuple[int, ...]:
         return tuple(len(column.categories) for column in self.columns)
 
-    def _statistic(self, w: Vector, d: float | None) -> GroupCells | GroupScores:
+    def _statistic(self, w: Vector, d: float | None, threshold: float = 0.0) -> GroupCells | GroupScores:
         if self.spec.thresholds:
             return GroupScores(self._sizes[0], edges_of(spread_of(self.problem, w)))
-        return GroupCells(self._sizes, d)
+        return GroupCells(self._sizes, d, threshold)
 
     @property
     def _event(self) -> Gaussian | None:
@@ -92,13 +92,17 @@ class GroupFairness(Inquiry):
     ) -> Generator[Query, Released, Findings]:
         """Ask for margins, groups and norms, which stay at the coordinator, then for the counts.
 
-        found : findings of earlier inquiries, including the distance.
+        found : findings of earlier inquiries, including the distance and the threshold of the model.
         """
         of_distance = (found or {}).get(distances.Distance.name)
         d = math.inf if self.bounded and not gone else None
         if d is not None and of_distance is not None and distances.MEASURE in of_distance.measures:
             d = of_distance.measures[distances.MEASURE].value
+        measured = (found or {}).get(HeldOut.name)
+        t = 0.0 if measured is None or measured.thresholds is None else measured.thresholds.get(ALL, 0.0)
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        if measured is not None and measured.selected:
+            note += "; the threshold was chosen on the same records, and these intervals leave that out"
         needed = (
             *(column.party for column in self.columns),
             *(q for q, own in moved(self.problem, w).items() if own[1].any()),
@@ -107,7 +111,7 @@ class GroupFairness(Inquiry):
         if lost is not None:
             return Findings({}, self.n_records, f"not measured, since party {lost!r} was lost")
         try:
-            released, statistic = yield from self._asked(w, d)
+            released, statistic = yield from self._asked(w, d, t)
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{note}; a run that was cut off had paid for it")
         except PartyLost as error:
@@ -118,7 +122,9 @@ class GroupFairness(Inquiry):
             return self._chosen(released, statistic, sigma, note)
         return self._compared(released, statistic, sigma, note, w)
 
-    def _asked(self, w: Vector, d: float | None) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
+    def _asked(
+        self, w: Vector, d: float | None, threshold: float
+    ) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
         yield Forward(moved(self.problem, w), side=self.side)
         owned: dict[str, list[tuple[str, int]]] = {}
         for column, stride in zip(self.columns, strides(self._sizes), strict=True):
@@ -128,7 +134,7 @@ class GroupFairness(Inquiry):
             whole = self.problem.layout.whole()
             rows = {q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()}
             yield RecordNorms(rows, side=self.side)
-        statistic = self._statistic(w, d)
+        statistic = self._statistic(w, d, threshold)
         (released,) = yield tally(statistic, event_of(statistic, self.mu), self.side)
         return released, statistic
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.evaluation import estimates
-from vfl.evaluation.curves import Histogram
+from vfl.evaluation.confusion import Confusion, cheapest, loss_of_outcomes, of_outcomes, width_of
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.exact import Unclamped, finer, measures
+from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
+from vfl.evaluation.thresholds import ALL, margin_of
 from vfl.holdout import Side
 from vfl.losses.deviance import unit_deviance
 from vfl.messages import Forward, Tally, Unnoised
@@ -41,6 +43,11 @@ UNNOISED = "un-noised and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes."""
+DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
+"""The same if several thresholds are measured: the scores then show all measures of the decisions."""
+CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the threshold that is best for a calibrated
+model, these are 16."""
 OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
 """The same without classes: the labels' mean, the model's errors, and the errors of the model that predicts this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
@@ -141,23 +148,66 @@ class HeldOut(Inquiry):
     and of the constant model that predicts the released mean, and the clamped deviances of both for losses of counts and
     amounts. Without bounds for the label there is neither a constant model nor a deviance.
 
+    Decisions are measured at one threshold: one that is given, or that with the smallest cost by the released histograms.
+
     problem : problem of the training part. n_records : size of the held-out part. mu : the budget; None for no noise.
+    threshold : margin of a model's threshold, which is then not chosen again; None takes that of `spec`.
     """
 
     problem: Problem
     spec: Evaluation
     n_records: int
     mu: float | None
+    threshold: float | None = None
 
     name: ClassVar[str] = "held out"
+
+    @property
+    def _fixed(self) -> float | None:
+        """The margin at which decisions are measured; None if the job asks for a choice by its cost."""
+        if self.threshold is not None:
+            return self.threshold
+        given = self.spec.thresholds
+        if given is not None and len(given) == 1:
+            return margin_of(given[0], self.problem.loss)
+        return 0.0 if self.spec.cost is None else None
+
+    @property
+    def _several(self) -> bool:
+        """True if decisions are measured at several thresholds."""
+        return self._fixed is None or (self.threshold is None and len(self.spec.thresholds or ()) > 1)
+
+    def _cuts(self, spread: float, centre: float) -> Vector:
+        """Return the margins of the thresholds (m,), in ascending order; they follow from public and released values."""
+        if self.spec.thresholds is not None:
+            return np.array([margin_of(t, self.problem.loss) for t in self.spec.thresholds])
+        if self.spec.cost is None:
+            return np.zeros(0)
+        cuts = np.array(CUTS)
+        cost = self.spec.cost
+        bayes = [math.log(cost["false_alarm"] / cost["missed"])] if self.problem.loss.log_odds else []
+        return np.sort(np.concatenate([centre + spread * np.concatenate([-cuts, [0.0], cuts]), bayes]))
+
+    @property
+    def _added(self) -> int:
+        """Number of edges that the thresholds add to the histograms."""
+        cuts = len(self._cuts(1.0, 0.0))
+        if self.spec.thresholds is not None or not cuts or self.mu is None:
+            return cuts
+        within = len(CUTS) * 2 + 1
+        return cuts - within + (0 if self._finer > 1 else 2 * len(set(CUTS) - set(EDGES)))
 
     @property
     def _shares(self) -> tuple[float | None, float | None]:
         if self.mu is None or not self._in_two:
             return self.mu, None
         if self.problem.loss.classification:
-            return split(self.mu, SHARES["cells"] + SHARES["loss"])
+            return split(self.mu, self._parts["cells"] + self._parts["loss"])
         return split(self.mu, OF_NUMBERS["mean"])
+
+    @property
+    def _parts(self) -> dict[str, float]:
+        return DECIDING if self._several else SHARES
 
     @property
     def _in_two(self) -> bool:
@@ -168,9 +218,9 @@ class HeldOut(Inquiry):
     def _first(self) -> Outcomes | LabelMean | Residuals:
         if not self.problem.loss.classification:
             return label_mean(self.problem) if self._in_two else self._errors(None)
-        total = SHARES["cells"] + SHARES["loss"]
-        steps = (weight(SHARES["cells"] / total, 2.0), weight(SHARES["loss"] / total, 1.0))
-        return Outcomes(self.problem.loss, self.loss_cap(), steps)
+        cells, loss = self._parts["cells"], self._parts["loss"]
+        steps = (weight(cells / (cells + loss), 2.0), weight(loss / (cells + loss), 1.0))
+        return Outcomes(self.problem.loss, self.loss_cap(), steps, self._fixed or 0.0)
 
     def _errors(self, constant: float | None) -> Residuals:
         """Return the errors of the model, and of a constant model if there is one."""
@@ -220,12 +270,16 @@ class HeldOut(Inquiry):
     def _scores(self, w: Vector, rate: float) -> Scores:
         """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
         spread, f = spread_of(self.problem, w), self._finer
-        centre = math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
+        centre = self._centre(rate)
         ends = np.array((0.0, *EDGES))
         outward = (ends[:-1, None] + np.diff(ends)[:, None] * np.arange(1, f + 1) / f).ravel()
         if self.mu is None:
             outward = np.geomspace(1e-3, 8.0, FINE // 2)
-        return Scores(centre + spread * np.concatenate([-outward[::-1], [0.0], outward]))
+        edges, cuts = centre + spread * np.concatenate([-outward[::-1], [0.0], outward]), self._cuts(spread, centre)
+        if len(cuts) > self._added:  # most are edges already
+            apart = np.array([abs(edges - cut).min() for cut in cuts])
+            cuts = cuts[np.argsort(-apart)[: self._added]]
+        return Scores(np.sort(np.concatenate([edges, cuts])))
 
     def _second_event(self) -> Gaussian | None:
         """Return the event of the second release, if there is one. Its size and sensitivity do not depend on the first."""
@@ -233,10 +287,10 @@ class HeldOut(Inquiry):
             return None
         if not self.problem.loss.classification:
             return event_of(self._errors(0.0), self._shares[1])
-        return self._event_of_scores(self._finer)
+        return self._event_of_scores(self._finer, self._added)
 
-    def _event_of_scores(self, finer: int) -> Gaussian | None:
-        return event_of(Scores(np.arange(2.0 * finer * len(EDGES) + 1.0)), self._shares[1])
+    def _event_of_scores(self, finer: int, added: int = 0) -> Gaussian | None:
+        return event_of(Scores(np.arange(2.0 * finer * len(EDGES) + 1.0 + added)), self._shares[1])
 
     @property
     def _finer(self) -> int:
@@ -267,40 +321,53 @@ class HeldOut(Inquiry):
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        fixed = {ALL: self._fixed} if self._fixed is not None and (self.spec.decides or self._fixed) else None
+        further: dict[str, Any] = {"thresholds": fixed}
         try:
-            histogram = yield from self._measure(w, measured)
+            yield from self._measure(w, measured, further)
         except BudgetExceeded:  # a resumed run has also paid for lost releases; it keeps the measures that it has
-            return Findings(measured, self.n_records, f"{note}; a run that was cut off had paid for the rest")
+            cut_off = f"{note}; a run that was cut off had paid for the rest"
+            return Findings(measured, self.n_records, cut_off, thresholds=fixed)
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
-        return Findings(measured, self.n_records, note, histogram=histogram)
+        if chosen := further.get("selected"):
+            note += (
+                f"; the threshold has the smallest cost of {chosen}, by the same noisy counts; its intervals hold for "
+                "all of them at once"
+            )
+        return Findings(measured, self.n_records, note, **further)
 
     @property
     def _measures(self) -> tuple[str, ...]:
         if self.problem.loss.classification:
-            return ("accuracy", "tpr", "fpr", "loss", "auc")
+            decided = ("precision", "flagged") if self.spec.decides else ()
+            cost = () if self.spec.cost is None else ("cost",)
+            return ("accuracy", "tpr", "fpr", *decided, *cost, "loss", "auc")
         if not self._in_two:
             return ("mae", "rmse")
         return ("mae", "rmse", "r2") if self.deviance_cap() is None else ("mae", "rmse", "r2", "deviance", "d2")
 
-    def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
+    def _measure(
+        self, w: Vector, found: dict[str, Estimate], further: dict[str, Any]
+    ) -> Generator[Query, Released, None]:
+        """Ask for the sums. found : measures, filled in place. further : fields of the findings, filled in place."""
         first, event = self._first, self._first_event
         if event is None and isinstance(first, Residuals):
             found |= yield from self._exact(None)
-            return None
+            return
         (released,) = yield tally(first, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
         if isinstance(first, Residuals):
             found |= estimates.residuals(released, first, self.n_records, sigma)
-            return None
+            return
         event = self._second_event()
         if isinstance(first, LabelMean):
             place = min(max(float(released[0]) / self.n_records, 0.0), 1.0)
             width = first.high - first.low
             if event is None:
                 found |= yield from self._exact(first.low + place * width)
-                return None
+                return
             errors = self._errors(first.low + place * width)
             (released,) = yield tally(errors, event, Side.HELD_OUT)
             found |= estimates.residuals(
@@ -310,8 +377,10 @@ class HeldOut(Inquiry):
                 event.sigma,
                 apart=estimates.WIDTH * sigma / self.n_records * width,
             )
-            return None
-        found |= estimates.outcomes(released, first, self.n_records, sigma)
+            return
+        confusion = of_outcomes(released, first, self.n_records, sigma)
+        found |= self._decided(confusion)
+        found["loss"] = loss_of_outcomes(released, first, self.n_records, sigma)
         positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
         rate = estimates.base_rate(positives, self.n_records)
         statistic, sigma = self._scores(w, rate), event.sigma if event is not None else 0.0
@@ -325,7 +394,30 @@ class HeldOut(Inquiry):
             found |= estimates.scores(counts, self.n_records, 0.0, positives, 0.0)
         else:
             found |= estimates.scores(released, self.n_records, sigma, positives, noise)
-        return Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
+        histogram = Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.log_odds)
+        further |= {"histogram": histogram, "confusion": confusion.cells()}
+        if self._fixed is None and self.spec.cost is not None:
+            cuts = histogram.nearest(self._cuts(spread_of(self.problem, w), self._centre(rate)))
+            edge = cheapest(histogram, cuts, self.spec.cost, self.n_records)
+            confusion = Confusion.at(histogram, edge, self.n_records, width_of(len(cuts)))
+            for name in (*confusion.measures(), "tpr", "fpr", "precision"):
+                found.pop(name, None)
+            found |= self._decided(confusion)
+            further |= {
+                "thresholds": {ALL: histogram.edges[edge]},
+                "confusion": confusion.cells(),
+                "selected": len(cuts),
+            }
+
+    def _decided(self, confusion: Confusion) -> dict[str, Estimate]:
+        """Return the measures of the decisions at one threshold, with their cost if it is given."""
+        found = confusion.measures()
+        cost = {} if self.spec.cost is None else {"cost": confusion.cost(self.spec.cost)}
+        return {name: e for name, e in (found | cost).items() if name in self._measures}
+
+    def _centre(self, rate: float) -> float:
+        """Return the margin that a calibrated logistic model has at the released base rate; 0 for other losses."""
+        return math.log(rate / (1.0 - rate)) if self.problem.loss.log_odds else 0.0
 
     def _exact(self, constant: float | None) -> Generator[Query, Released, dict[str, Estimate]]:
         """Return the measures of unclamped losses or errors, un-noised."""
@@ -352,7 +444,7 @@ class HeldOut(Inquiry):
         a = event.sigma / (first.steps[0] * GRID) / self.n_records
         noise = second.sigma if second else 0.0
         half, tenth = (
-            estimates.area_error(2 * (self._finer * len(EDGES) + 1), self.n_records, noise, share)
+            estimates.area_error(2 * (self._finer * len(EDGES) + 1) + self._added, self.n_records, noise, share)
             for share in (0.5, 0.1)
         )
         b = event.sigma / (first.steps[1] * GRID) / self.n_records * first.cap

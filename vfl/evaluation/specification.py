@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 8
 """Largest number of group columns for which the sum of their codes is exact."""
+MOST_THRESHOLDS = 32
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
 """Measures that can be released alone: two for classes, two for numbers, and one for counts and amounts."""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
@@ -47,6 +49,11 @@ class Evaluation:
     score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
         (mean absolute or mean squared clamped error) without, or 'deviance' (mean clamped deviance) for Poisson, Gamma and
         Tweedie loss. None releases all.
+    thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
+        of two classes. One alone is the model's threshold. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
+    cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
+        threshold with the smallest noisy cost becomes the model's (Result.threshold). Measures at it have intervals that hold
+        for all the thresholds at once, so the choice does not flatter them.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
         protection, and the certificate says NOT PRIVATE.
     """
@@ -57,8 +64,11 @@ class Evaluation:
     deviance_cap: float | None = None
     public: bool = False
     score: str | None = None
+    thresholds: Sequence[float] | None = None
+    cost: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
+        self._check_decisions()
         if self.score is not None and self.score not in SCORES:
             raise SpecificationError(
                 f"evaluation: unknown score {self.score!r}{nearest(str(self.score), SCORES)}; give one of {', '.join(SCORES)}"
@@ -77,6 +87,35 @@ class Evaluation:
         require("evaluation: public", self.public, "True or False", fits=isinstance(self.public, bool))
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
+
+    def _check_decisions(self) -> None:
+        """Refuse thresholds and costs that cannot be; a job also compares them with its loss."""
+        if self.thresholds is not None:
+            given = self.thresholds
+            fits = isinstance(given, list | tuple) and all(
+                isinstance(t, int | float) and not isinstance(t, bool) and math.isfinite(t) for t in given
+            )
+            require("evaluation: thresholds", given, "a list of finite numbers", fits=fits)
+            if not 1 <= len(given) <= MOST_THRESHOLDS or len(set(given)) < len(given):
+                raise SpecificationError(f"evaluation: give 1 to {MOST_THRESHOLDS} different thresholds")
+            object.__setattr__(self, "thresholds", tuple(sorted(map(float, given))))
+        if self.cost is not None:
+            named = isinstance(self.cost, Mapping) and set(self.cost) == {"missed", "false_alarm"}
+            require("evaluation: cost", self.cost, 'a table like {"missed": 5, "false_alarm": 1}', fits=named)
+            for name, value in self.cost.items():
+                require_number(f"evaluation: cost of {name}", value)
+                if not (math.isfinite(value) and value > 0):
+                    raise SpecificationError(
+                        f"evaluation: the cost of {name} must be positive and finite, not {value!r}"
+                    )
+            object.__setattr__(self, "cost", {name: float(self.cost[name]) for name in ("missed", "false_alarm")})
+        if self.score is not None and (self.thresholds is not None or self.cost is not None):
+            raise SpecificationError("evaluation: a score takes the whole budget: leave out thresholds and cost")
+
+    @property
+    def decides(self) -> bool:
+        """True if decisions are measured at thresholds of the job's choice."""
+        return self.thresholds is not None or self.cost is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,11 +68,13 @@ class Outcomes:
     attained when both change. Released jointly, as one Gaussian vector.
 
     loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
+    threshold : margin above which a record is predicted positive; public or released, so no record decides it.
     """
 
     loss: Loss
     cap: float
     steps: tuple[int, int]
+    threshold: float = 0.0
 
     grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = CELLS + 1
@@ -85,7 +87,7 @@ class Outcomes:
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return (a·cells, b·Σ losses) in steps: true negatives, false positives, false negatives, true positives."""
-        cells = np.bincount(2 * (labels > 0) + (margins > 0), minlength=CELLS)
+        cells = np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
         with np.errstate(all="ignore"):
             losses = self.loss.value(margins, labels) / self.cap
         a, b = self.steps
@@ -96,9 +98,9 @@ class Outcomes:
 class Scores:
     """Histograms of the margins, the negative class first, with one bin more than edges per class.
 
-    Replacing a record lowers one bin by one and raises another: Δ = √2.
+    Replacing a record lowers one bin by one and raises another: Δ = √2. A margin at an edge is not above it.
 
-    edges : (m,) increasing, public.
+    edges : (m,) in ascending order, public.
     """
 
     edges: Vector
@@ -122,7 +124,7 @@ class Scores:
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return the counts, in steps."""
-        bins = np.searchsorted(self.edges, margins, side="right") + self.bins * (labels > 0)
+        bins = np.searchsorted(self.edges, margins, side="left") + self.bins * (labels > 0)
         return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
 
 
@@ -305,19 +307,20 @@ def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 class GroupCells:
     """Counts of records in the cells (group, label, prediction, near) of one or more group columns.
 
-    A record is near if another model at Euclidean distance at most d from this one could predict otherwise:
-    |xᵀw| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other records stay in their
-    cells, because w and d are released values and no record decides them. A record is in at most one cell per column.
-    Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by at most √2
-    per column: Δ = √(2K), attained when the record changes its cell in every column. Released jointly, as one Gaussian
-    vector.
+    A record is predicted positive if xᵀw > t. It is near if another model at Euclidean distance at most d from this one could
+    predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other
+    records stay in their cells, because w, d and t are released values and no record decides them. A record is in at most one
+    cell per column. Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by
+    at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. Released jointly, as one
+    Gaussian vector.
 
     sizes : number of groups of each column. distance : d; None leaves out the distinction, so that there are 4 cells per
-        group instead of 8.
+        group instead of 8. threshold : t.
     """
 
     sizes: tuple[int, ...]
     distance: float | None
+    threshold: float = 0.0
 
     grid: ClassVar[float] = GRID
 
@@ -346,9 +349,9 @@ class GroupCells:
 
         kept : sums of stride·code (m,), and ‖x‖² (m,) if records near the boundary are counted.
         """
-        cells = 2 * (labels > 0) + (margins > 0)
+        cells = 2 * (labels > 0) + (margins > self.threshold)
         if self.distance is not None:
-            cells = 2 * cells + is_near(margins, kept[1], self.distance)
+            cells = 2 * cells + is_near(margins - self.threshold, kept[1], self.distance)
         counts = []
         for codes, size in zip(codes_of(kept[0], self.sizes), self.sizes, strict=True):
             inside = codes < size

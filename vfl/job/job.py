@@ -15,6 +15,7 @@ from vfl.arguments import provides, require, require_number
 from vfl.columns import Dropped, canonical_category, categories_of
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation, Fairness, scores_of
+from vfl.evaluation.thresholds import margin_of
 from vfl.holdout import Split
 from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
@@ -320,6 +321,13 @@ class Job:
         if getattr(asked, unused) is not None:
             raise SpecificationError(
                 f"evaluation: {unused} has no use under {loss_of(self.loss).name} loss: leave it out"
+            )
+        for threshold in asked.thresholds or ((0.5,) if asked.cost is not None else ()):
+            margin_of(threshold, loss_of(self.loss))
+        if asked.decides and self.fairness is not None and self.fairness.thresholds:
+            raise SpecificationError(
+                "fairness: thresholds per group replace that of the evaluation: leave out fairness.thresholds, or thresholds "
+                "and cost of the evaluation"
             )
         if asked.deviance_cap is not None and loss_of(self.loss).power is None:
             raise SpecificationError(

@@ -29,12 +29,14 @@ def evaluate(
     data: Any = None,
     *,
     at: At = None,
+    threshold: float | None = None,
 ) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     at : as for `predict`, with the same measures to the bit. On Ray and across organisations each party applies its part of
         the model to its own source; the label party adds the parts of the margins and returns sums.
+    threshold : at which decisions are measured; None is that of the model (Result.threshold).
 
     Every owner's policy is checked before any data are opened; the label party's must allow `labels`.
 
@@ -43,14 +45,14 @@ def evaluate(
     require_result(result)
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
-    job = result.job
+    job, cut = result.job, result.margin_at(threshold)
     place, data, policies, _ = located(job.partition.parties, data, at, InProcess())
     partition = job.partition
     parts = {party: result.part(party) for party in partition.parties if partition.wanted(party, groups=False)}
     if isinstance(place, Organisations):
         from vfl.launch.engines import federation
 
-        return _found(federation.evaluate(parts, named_by_owners(partition, data), result.w, place=place))
+        return _found(federation.evaluate(parts, named_by_owners(partition, data), result.w, cut, place=place))
 
     def sources() -> dict[str, Any]:
         return {party: source for party, source in sources_of(job, data, groups=False).items() if party in parts}
@@ -58,12 +60,12 @@ def evaluate(
     if isinstance(place, Ray):
         from vfl.launch.engines import ray
 
-        return _found(ray.evaluate(parts, sources(), result.w, place=place, policies=policies))
+        return _found(ray.evaluate(parts, sources(), result.w, cut, place=place, policies=policies))
     from vfl.launch.engines import inprocess
 
     named = {party: source for party, source in named_for(partition, data).items() if party in parts}
     own = {party: parts[party] for party in named}
-    return _found(inprocess.evaluate(own, named, sources, result.w, policies=policies, shards=place.shards))
+    return _found(inprocess.evaluate(own, named, sources, result.w, cut, policies=policies, shards=place.shards))
 
 
 def _found(events: Iterable[Aligning | Aligned | Findings]) -> Findings:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError, VflError
-from vfl.evaluation.curves import calibration, gains
+from vfl.evaluation.curves import calibration
 from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT, coordinates_of
+from vfl.report.curves import above
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.model import BASELINE, HEAD, IMPORTANCE_NOTE, rows_of
@@ -112,19 +113,11 @@ def _quality(facts: Facts) -> tuple[Block, ...]:
         return ("Nothing was measured: the job held no records out.",)
     blocks: list[Block] = [Table(HEAD, rows), BASELINE]
     histogram = found["held out"].histogram if "held out" in found else None
-    if histogram is not None:
-        if bins := calibration(histogram):
-            agree = sum(b.agrees for b in bins)
-            blocks.append(
-                f"Calibration: {agree} of {len(bins)} bins of stated probabilities agree with the shares found in them, within "
-                "two standard errors."
-            )
-        if tops := gains(histogram):
-            first = tops[0]
-            blocks.append(
-                f"Lift: the tenth of the records with the highest scores holds {first.captured:.0%} (± {first.error:.0%}) of "
-                "the positives."
-            )
+    if histogram is not None and (bins := calibration(histogram, found["held out"].n_records)):
+        agree = sum(b.agrees for b in bins)
+        blocks.append(f"Calibration: the intervals of {agree} of {len(bins)} bins meet the stated probabilities.")
+    if facts.result.threshold is not None:
+        blocks.append(f"Decisions: records {above(facts.result)} are predicted positive.")
     blocks += [f"{name}: of {findings.n_records:,} records, {findings.note}." for name, findings in found.items()]
     return tuple(blocks)
 

@@ -1,87 +1,171 @@
-"""Section on calibration and lift, computed from the released histograms of scores."""
+"""Sections on decisions and scores: confusion matrix, ROC, precision–recall, calibration and lift, from released counts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.evaluation.curves import calibration, gains
+from vfl.evaluation.confusion import FN, FP, TN, TP
+from vfl.evaluation.confusion import NAMES as CELLS
+from vfl.evaluation.curves import base_rate, calibration, points
+from vfl.evaluation.thresholds import margin_of
+from vfl.losses import loss_of
 from vfl.report import charts
 from vfl.report.markup import Child, Markup, element, join, section, table
 
 if TYPE_CHECKING:
-    from vfl.evaluation.curves import Histogram
+    from collections.abc import Callable, Sequence
+
+    from vfl.evaluation import Estimate, Findings
+    from vfl.evaluation.curves import Point
+    from vfl.evaluation.histogram import Histogram
+    from vfl.launch.run.result import Result
     from vfl.report.facts import Facts
 
+    Place = Callable[[Point], tuple[Estimate | None, Estimate | None]]
 
-SAME_COUNTS = (
-    "From the same released counts as the area under the curve, so neither costs budget. Positives are spread evenly "
-    "within a bin."
+
+ROWS = 16
+"""Largest number of thresholds in the table."""
+BARS = 40
+"""Largest number of points that are drawn with their intervals."""
+INTERVALS = (
+    "All are computed from the same released counts as the area under the curve, so none costs budget. Bars and brackets are "
+    "intervals of 95 % for noise and sampling, each by itself."
 )
+DROWNED = "Noise hides every bin of the released histogram: hold out more records, or raise ε."
+
+
+def above(result: Result) -> str:
+    """Return the decision rule in words."""
+    what = "a probability" if loss_of(result.job.loss).log_odds else "a margin"
+    return f"with {what} above {result.threshold:.4g}"
 
 
 def curves(facts: Facts) -> Markup | None:
-    """Return the section; None if the run measured no scores on held-out records."""
-    found = facts.findings
-    histogram = found["held out"].histogram if "held out" in found else None
-    if histogram is None:
+    """Return both sections; None if the run measured no scores on held-out records."""
+    found = facts.findings.get("held out")
+    if found is None or found.histogram is None:
         return None
-    drawn = [part for part in (calibration_chart(histogram), _lift(histogram)) if part is not None]
-    if not drawn:
-        said = "Noise hides every bin of the released histogram: hold out more records, or raise ε."
-        return section("Calibration and lift", element("p", said, class_="note"))
-    return section("Calibration and lift", *drawn)
+    histogram, n = found.histogram, found.n_records
+    at = points(histogram, n)
+    drawn = [
+        _chart("ROC curve", at, lambda p: (p.fpr, p.tpr), ("false positive rate", "true positive rate"), _diagonal()),
+        _chart(
+            "Precision and recall",
+            at,
+            lambda p: (p.tpr, p.precision),
+            ("recall (true positive rate)", "precision"),
+            charts.Curve("share of positives", [(0.0, y := base_rate(histogram, n).value), (1.0, y)], None),
+        ),
+        calibration_chart(histogram, n),
+        _chart(
+            "Lift",
+            at,
+            lambda p: (p.flagged, p.tpr),
+            ("records with the highest scores", "positives among them"),
+            _diagonal(),
+        ),
+    ]
+    shown = [part for part in drawn if part is not None]
+    body = [*shown, element("p", INTERVALS, class_="note")] if shown else [element("p", DROWNED, class_="note")]
+    return join(_decisions(facts, found), section("Curves", *body))
 
 
-def calibration_chart(histogram: Histogram) -> Markup | None:
+def _diagonal() -> charts.Curve:
+    return charts.Curve("by chance", [(0.0, 0.0), (1.0, 1.0)], None)
+
+
+def _decisions(facts: Facts, found: Findings) -> Markup | None:
+    """Return the confusion matrix at the model's threshold, and the measures at each threshold."""
+    histogram, n = found.histogram, found.n_records
+    if found.confusion is None or histogram is None:
+        return None
+    cells = [found.confusion[name] for name in CELLS]
+
+    def said(e: Estimate) -> str:
+        return f"{e.value:,.0f} {_ends(e, ',.0f')}"
+
+    matrix: list[tuple[Child, ...]] = [
+        ("negative", said(cells[TN]), said(cells[FP])),
+        ("positive", said(cells[FN]), said(cells[TP])),
+    ]
+    how = (
+        f"chosen by its cost among {found.selected} on these counts; the intervals of its measures hold for all of them at once"
+        if found.selected
+        else "fixed before these records were seen"
+    )
+    asked = facts.result.job.evaluation
+    edges = [*range(len(histogram.edges))[:: -(-len(histogram.edges) // ROWS)]]
+    if asked is not None and asked.thresholds is not None:
+        loss = loss_of(facts.result.job.loss)
+        edges = histogram.nearest([margin_of(t, loss) for t in asked.thresholds])
+    edges = sorted({*edges, *histogram.nearest([facts.result.margin_at(None)])})
+    rows: list[tuple[Child, ...]] = [
+        (f"{p.threshold:.4g}", *(_cell(e) for e in (p.flagged, p.tpr, p.fpr, p.precision, p.lift)))
+        for p in points(histogram, n, edges)
+    ]
+    return section(
+        "Decisions",
+        element("p", f"Records {above(facts.result)} are predicted positive. The threshold was {how}."),
+        table((f"of {n:,} held-out records", "predicted negative", "predicted positive"), matrix, numbers=(1, 2)),
+        element("h3", "At other thresholds"),
+        table(
+            ("threshold", "predicted positive", "tpr (recall)", "fpr", "precision", "lift"),
+            rows,
+            numbers=(0, 1, 2, 3, 4, 5),
+        ),
+    )
+
+
+def _cell(e: Estimate | None) -> str:
+    return "hidden by noise" if e is None else f"{e.value:.3g} {_ends(e, '.3g')}"
+
+
+def _ends(e: Estimate, form: str) -> str:
+    low, high = e.interval
+    return "" if low == high else f"[{max(low, 0.0):{form}}, {high:{form}}]"
+
+
+def _chart(
+    heading: str, at: Sequence[Point], place: Place, names: tuple[str, str], reference: charts.Curve
+) -> Markup | None:
+    """Return a chart of one measure against another; None if noise hides every point."""
+    found = [(x, y) for x, y in map(place, at) if x is not None and y is not None]
+    if not found:
+        return None
+    lines = [reference]
+    if len(found) <= BARS:
+        for a, b in found:
+            low, high = (min(max(end, 0.0), 1.0) for end in b.interval)
+            lines.append(charts.Curve("interval of 95 %", [(a.value, low), (a.value, high)], 1))
+    lines.append(charts.Curve("of this model", sorted((a.value, b.value) for a, b in found), 0))
+    x, y = (charts.Axis(name, 0.0, 1.0) for name in names)
+    return join(element("h3", heading), charts.both(lambda width: charts.curves(width, x, y, lines)))
+
+
+def calibration_chart(histogram: Histogram, n_records: int) -> Markup | None:
     """Return the chart of observed shares against predicted ones, None if no bin can be shown."""
-    bins = calibration(histogram)
+    bins = calibration(histogram, n_records)
     if not bins:
         return None
-    points = [((b.low + b.high) / 2, b.share) for b in bins]
+    middles = [((b.low + b.high) / 2, b) for b in bins]
     # All bins of a rare class lie near 0, so the axes end near the last bin.
-    top = min(1.0, 1.05 * max(max(x, y + 2 * b.error) for (x, y), b in zip(points, bins, strict=True)))
+    top = min(1.0, 1.05 * max(max(x, b.share.interval[1]) for x, b in middles))
     lines = [
         charts.Curve("as stated", [(0.0, 0.0), (top, top)], None),
-        charts.Curve("found", points, 0),
-        *(
-            charts.Curve("two standard errors", [(x, max(0.0, y - 2 * b.error)), (x, min(1.0, y + 2 * b.error))], 1)
-            for (x, y), b in zip(points, bins, strict=True)
-        ),
+        charts.Curve("found", [(x, b.share.value) for x, b in middles], 0),
+        *(charts.Curve("interval of 95 %", [(x, end) for end in b.share.interval], 1) for x, b in middles),
     ]
     x = charts.Axis("probability that the model states, middle of the bin", 0.0, top)
     y = charts.Axis("share of positives found", 0.0, top)
     agree = sum(b.agrees for b in bins)
     rows: list[tuple[Child, ...]] = [
-        (
-            f"{b.low:.3g} to {b.high:.3g}",
-            f"{b.share:.3g}",
-            f"± {b.error:.2g}",
-            f"{b.records:,.0f}",
-            "off" * (not b.agrees),
-        )
-        for b in bins
+        (f"{b.low:.3g} to {b.high:.3g}", _cell(b.share), f"{b.records:,.0f}", "off" * (not b.agrees)) for b in bins
     ]
     return join(
-        element("p", f"{agree} of {len(bins)} bins agree with the stated probabilities within two standard errors."),
+        element("h3", "Calibration"),
+        element("p", f"The intervals of {agree} of {len(bins)} bins meet the stated probabilities."),
         charts.both(lambda width: charts.curves(width, x, y, lines)),
-        charts.key(("f0", "share found"), ("f1", "± two standard errors"), ("dashed", "perfect calibration")),
-        table(("stated", "found", "std. error", "records, noisy", ""), rows, numbers=(1, 2, 3)),
-    )
-
-
-def _lift(histogram: Histogram) -> Markup | None:
-    found = gains(histogram)
-    if not found:
-        return None
-    rows: list[tuple[Child, ...]] = [
-        (f"{g.top:.0%}", f"{g.captured:.0%}", f"± {g.error:.0%}", f"{g.lift:.2f}") for g in found
-    ]
-    line = charts.Curve("of this model", [(0.0, 0.0), *((g.top, g.captured) for g in found)], 0)
-    chance = charts.Curve("of a random order", [(0.0, 0.0), (1.0, 1.0)], None)
-    x, y = charts.Axis("records with the highest scores", 0.0, 1.0), charts.Axis("share of all positives", 0.0, 1.0)
-    return join(
-        element("h3", "Lift"),
-        charts.both(lambda width: charts.curves(width, x, y, [chance, line])),
-        table(("top", "holds of the positives", "std. error", "lift"), rows, numbers=(0, 1, 2, 3)),
-        element("p", SAME_COUNTS, class_="note"),
+        charts.key(("f0", "share found"), ("f1", "interval of 95 %"), ("dashed", "perfect calibration")),
+        table(("stated", "found", "records, noisy", ""), rows, numbers=(1, 2)),
     )

@@ -25,6 +25,12 @@ from vfl.cli.options.site import Where, site_options
 )
 @CSV
 @POLICIES
+@click.option(
+    "--threshold",
+    type=float,
+    metavar="T",
+    help="With --data, measure decisions at T: a probability with logistic loss, else a margin (default: the model's own).",
+)
 @site_options("inprocess")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
@@ -32,6 +38,7 @@ def command(
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     policies: tuple[str, ...],
+    threshold: float | None,
     where: Where,
     *,
     as_json: bool,
@@ -52,6 +59,10 @@ def command(
     found, parties = dict(result.findings), result.job.partition.parties
     site, across = where.site(result.job, policy=policies), where.federation is not None
     if not sources and not across:
+        if threshold is not None:
+            raise click.UsageError(
+                "--threshold needs --data: released measures are of the thresholds that the job names"
+            )
         for option in ("engine", "address", "shards", "cores"):
             if getattr(where, option):
                 raise click.UsageError(f"--{option} needs --data: it places the measuring of other records")
@@ -60,10 +71,11 @@ def command(
         if across:
             asked = asked_sources(sources, parties)
             with watched(None, None, federation=where.federation, parties=parties, quiet=as_json):
-                found = {"data": evaluate(result, asked, at=site)}
+                found = {"data": evaluate(result, asked, at=site, threshold=threshold)}
         elif sources:
             data = named_sources(sources, parties, formats, declared_formats(run))
-            found = {"data": evaluate(result, Source(data, party_files("--policy", policies)), at=site)}
+            owned = Source(data, party_files("--policy", policies))
+            found = {"data": evaluate(result, owned, at=site, threshold=threshold)}
     if found and not sources and not across and (why := result.altered()):
         raise OutputError(
             f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"

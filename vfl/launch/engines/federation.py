@@ -135,14 +135,14 @@ def predict(
 
 
 def evaluate(
-    parts: Mapping[str, ModelPart], sources: Mapping[str, str], w: Vector, *, place: Organisations
+    parts: Mapping[str, ModelPart], sources: Mapping[str, str], w: Vector, threshold: float, *, place: Organisations
 ) -> Iterator[Aligning | Aligned | Findings]:
     """Have every party apply its part of a model; yield the alignment, then the measures."""
     from coordinator.prediction import evaluate
 
     with _working(place, tuple(parts)) as (transport, complete):
         job, ids = _agreed(transport, parts, EVALUATE, sources)
-        found = yield from evaluate(transport, job, w, aligns=ids)
+        found = yield from evaluate(transport, job, w, aligns=ids, threshold=threshold)
         complete()
         yield found
 

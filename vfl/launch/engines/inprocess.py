@@ -193,6 +193,7 @@ def evaluate(
     named: Mapping[str, Any],
     sources: Callable[[], Mapping[str, Any]],
     w: Vector,
+    threshold: float,
     *,
     policies: Mapping[str, str] | None = None,
     shards: int = 1,
@@ -206,7 +207,7 @@ def evaluate(
     transport, agreement, joined = _applying(parts, named, sources, policies, shards, measured=True)
     if joined is not None:
         yield joined
-    yield (yield from evaluate(transport, agreement.job, w, aligns=False))
+    yield (yield from evaluate(transport, agreement.job, w, aligns=False, threshold=threshold))
 
 
 def _applying(

@@ -276,6 +276,7 @@ def evaluate(
     parts: Mapping[str, ModelPart],
     sources: Mapping[str, Any],
     w: Vector,
+    threshold: float,
     *,
     place: Ray,
     policies: Mapping[str, str] | None = None,
@@ -286,7 +287,8 @@ def evaluate(
     exact sums.
     """
     with _applying(parts, sources, place, policies, measured=True) as (coordinator, agreement, ids):
-        yield from _events(coordinator.evaluate, place, agreement.job, w, aligns=ids and len(sources) > 1)
+        aligns = ids and len(sources) > 1
+        yield from _events(coordinator.evaluate, place, agreement.job, w, aligns=aligns, threshold=threshold)
 
 
 @contextlib.contextmanager

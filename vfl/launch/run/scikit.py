@@ -34,6 +34,8 @@ def pipeline_of(result: Result) -> Any:
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor, GammaRegressor,
     TweedieRegressor or LinearRegression (squared and Huber loss).
 
+    A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
+
     Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
     try:
@@ -63,10 +65,24 @@ def pipeline_of(result: Result) -> Any:
             names.append(f"{column}=(missing)")
     columns = ColumnTransformer(steps, verbose_feature_names_out=False, sparse_threshold=0)
     columns.fit(_example(job, pd))
-    model = _fitted(job, np.array([coefficients[name] for name in names]), result.intercept_)
+    model = _at_threshold(result, _fitted(job, np.array([coefficients[name] for name in names]), result.intercept_))
     from sklearn.pipeline import Pipeline
 
     return Pipeline([("columns", columns), ("model", model)])
+
+
+def _at_threshold(result: Result, model: Any) -> Any:
+    """Return the model with the threshold of the result."""
+    if not result.margin_threshold:
+        return model
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.model_selection import FixedThresholdClassifier
+
+    least = float(np.nextafter(result.margin_threshold, np.inf))  # it compares by >=
+    fixed = FixedThresholdClassifier(
+        FrozenEstimator(model), threshold=least, pos_label=model.classes_[1], response_method="decision_function"
+    )
+    return fixed.fit(np.zeros((2, len(model.coef_[0]))), model.classes_)
 
 
 def _in_one_table(job: Job, column: str) -> list[str]:

@@ -1,0 +1,173 @@
+"""Confusion matrix at one threshold, from released counts, and the measures of the decisions. Post-processing costs no privacy.
+
+Every interval inverts a test, as in vfl.evaluation.estimates. The measures of a threshold that was chosen by its cost among m
+have intervals that hold for all m at once (Bonferroni), so the choice cannot make them too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.evaluation.estimates import (
+    SEEN,
+    WIDTH,
+    Estimate,
+    around,
+    bounded_mean,
+    constant_loss,
+    mean_interval,
+    on_simplex,
+    scaled,
+    share_interval,
+)
+from vfl.evaluation.statistics import CELLS, GRID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.evaluation.histogram import Histogram
+    from vfl.evaluation.statistics import Outcomes
+    from vfl.types import Vector
+
+NAMES = ("tn", "fp", "fn", "tp")
+"""True and false negatives and positives, in the order of the counts."""
+TN, FP, FN, TP = range(CELLS)
+ERROR = 0.05
+TWO = 0.25
+"""Width added to two intervals so that both hold together; Φ⁻¹(1 − α/4) − Φ⁻¹(1 − α/2) is less for α up to 0.05."""
+
+
+def width_of(tests: int) -> float:
+    """Return the standard deviations to both sides of an interval, so that `tests` intervals hold together in 95 %."""
+    from scipy.special import ndtri  # imported here so that an actor starts faster
+
+    return max(WIDTH, float(ndtri(1.0 - ERROR / (2.0 * tests))))
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Noisy counts by label and prediction. Their true sum, the number of records, is public.
+
+    noisy : (4,) in the order of NAMES. bins : (4,) released counts in each, so the noise of one is N(0, bins·sigma²).
+    width : standard deviations to both sides of an interval.
+    """
+
+    noisy: tuple[float, ...]
+    bins: tuple[int, ...]
+    sigma: float
+    n_records: int
+    width: float = WIDTH
+
+    @classmethod
+    def at(cls, histogram: Histogram, edge: int, n_records: int, width: float = WIDTH) -> Confusion:
+        """Return the counts at the threshold `histogram.edges[edge]`."""
+        below, noisy = edge + 1, []
+        for own in (histogram.negative, histogram.positive):
+            noisy += [math.fsum(own[:below]), math.fsum(own[below:])]
+        return cls(tuple(noisy), 2 * (below, len(histogram.positive) - below), histogram.sigma, n_records, width)
+
+    @property
+    def raw(self) -> Vector:
+        """Return the counts (4,) shifted to their public sum, each in proportion to its variance; some may be negative."""
+        bins = np.array(self.bins)
+        return np.asarray(np.array(self.noisy) + (self.n_records - sum(self.noisy)) * bins / bins.sum())
+
+    @property
+    def possible(self) -> Vector:
+        """Return the nearest counts (4,) that are possible."""
+        return on_simplex(np.array(self.noisy), self.n_records)
+
+    def noise(self, weights: Sequence[float]) -> float:
+        """Return the standard deviation of the noise of a weighted sum of `raw`. weights : (4,)."""
+        a, k = np.array(weights, dtype=float), np.array(self.bins, dtype=float)
+        return self.sigma * math.sqrt(max(float(a * a @ k) - float(a @ k) ** 2 / float(k.sum()), 0.0))
+
+    def share(self, *cells: int) -> Estimate:
+        """Return the share of all records that lie in these cells."""
+        return self.mean([float(k in cells) for k in range(CELLS)])
+
+    def mean(self, weights: Sequence[float]) -> Estimate:
+        """Return the mean of a quantity that is weights[k], in [0, 1], for each record in cell k."""
+        a, n = np.array(weights), self.n_records
+        value, noise = min(max(float(a @ self.possible) / n, 0.0), 1.0), self.noise(weights) / n
+        within = mean_interval(float(a @ self.raw) / n, noise, n, width=self.width)
+        error = math.hypot(noise, math.sqrt(value * (1.0 - value) / n))
+        return Estimate(value, error, within=around(value, within))
+
+    def rate(self, hits: int, misses: int) -> Estimate | None:
+        """Return the share of one cell in two; None if noise may explain their count."""
+        counts, raw = self.possible, self.raw
+        count = float(counts[hits] + counts[misses])
+        if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
+            return None
+        rate = min(max(float(counts[hits]) / count, 0.0), 1.0)
+        slope = np.zeros(CELLS)
+        slope[[hits, misses]] = (1.0 - rate) / count, -rate / count
+        error = math.hypot(self.noise(slope.tolist()), math.sqrt(rate * (1.0 - rate) / count))
+        bins = self.bins[hits], self.bins[misses]
+        ends = share_interval(float(raw[hits]), float(raw[misses]), self.sigma, sum(self.bins), bins, self.width)
+        return Estimate(rate, error, within=around(rate, ends))
+
+    def measures(self) -> dict[str, Estimate]:
+        """Return accuracy, true and false positive rate, precision, and the share predicted positive.
+
+        A rate is left out if noise may explain its records.
+        """
+        positive, flagged = self.share(FN, TP).value, self.share(FP, TP)
+        found = {"accuracy": replace(self.share(TN, TP), baseline=max(positive, 1.0 - positive))}
+        if (tpr := self.rate(TP, FN)) is not None:
+            found["tpr"] = replace(tpr, baseline=flagged.value)
+        if (fpr := self.rate(FP, TN)) is not None:
+            found["fpr"] = replace(fpr, baseline=flagged.value, best=0.0)
+        if (precision := self.rate(TP, FP)) is not None:
+            found["precision"] = replace(precision, baseline=positive)
+        return found | {"flagged": flagged}
+
+    def cost(self, cost: Mapping[str, float]) -> Estimate:
+        """Return the mean cost of a decision; the baseline is that of the cheaper constant decision."""
+        missed, false_alarm = cost["missed"], cost["false_alarm"]
+        unit, positive = max(missed, false_alarm), self.share(FN, TP).value
+        mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
+        return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
+
+    def lift(self) -> Estimate | None:
+        """Return the precision divided by the share of positive records; None if noise may explain either.
+
+        Both intervals hold together, hence that of the quotient.
+        """
+        both = replace(self, width=self.width + TWO)
+        precision, share = both.rate(TP, FP), both.share(FN, TP)
+        if precision is None or share.interval[0] <= 0.0:
+            return None
+        value = precision.value / share.value
+        within = around(value, (precision.interval[0] / share.interval[1], precision.interval[1] / share.interval[0]))
+        return Estimate(value, (within[1] - within[0]) / (2.0 * both.width), baseline=1.0, within=within)
+
+    def cells(self) -> dict[str, Estimate]:
+        """Return the numbers of true and false negatives and positives."""
+        return {name: scaled(self.share(k), self.n_records) for k, name in enumerate(NAMES)}
+
+
+def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, float], n_records: int) -> int:
+    """Return the position of the edge with the smallest noisy cost; the first of equals."""
+    return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).cost(cost).value)
+
+
+def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
+    """Return the confusion matrix of the first release of an evaluation.
+
+    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
+    """
+    a = statistic.steps[0] * GRID
+    return Confusion(tuple((released[:CELLS] / a).tolist()), (1,) * CELLS, sigma / a, n_records)
+
+
+def loss_of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Estimate:
+    """Return the mean clamped loss of the first release of an evaluation. Arguments as for `of_outcomes`."""
+    b, positive = statistic.steps[1] * GRID, of_outcomes(released, statistic, n_records, sigma).share(FN, TP).value
+    loss = bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
+    return replace(loss, baseline=constant_loss(statistic, positive), best=0.0)

@@ -1,0 +1,61 @@
+"""Released histograms of scores, one for each class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Released counts of margins, one bin more than edges for each class, with noise N(0, sigma²) on every count.
+
+    edges : (m,) in ascending order; a margin at an edge lies below it. negative, positive : (m + 1,).
+    logistic : True if margins are log-odds.
+    """
+
+    edges: tuple[float, ...]
+    negative: tuple[float, ...]
+    positive: tuple[float, ...]
+    sigma: float
+    logistic: bool
+
+    @classmethod
+    def of(cls, edges: Vector, counts: Vector, sigma: float, *, logistic: bool) -> Self:
+        """Return the histogram of released counts (2(m + 1),), the negative class first."""
+        negative, positive = counts.reshape(2, -1).tolist()
+        return cls(tuple(edges.tolist()), tuple(negative), tuple(positive), float(sigma), logistic)
+
+    def shown(self, margin: float) -> float:
+        """Return a margin on the scale of thresholds: a probability if margins are log-odds."""
+        return 0.5 * (1.0 + math.tanh(0.5 * margin)) if self.logistic else margin
+
+    def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
+        """Return the positions of the edges nearest to margins, each once, in ascending order."""
+        return sorted({int(np.argmin(abs(np.array(self.edges) - margin))) for margin in margins})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; `from_dict` gives the histogram back."""
+        return {
+            "edges": list(self.edges),
+            "negative": list(self.negative),
+            "positive": list(self.positive),
+            "sigma": self.sigma,
+            "logistic": self.logistic,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the histogram that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
+        edges, negative, positive = (tuple(map(float, plain[name])) for name in ("edges", "negative", "positive"))
+        if not len(negative) == len(positive) == len(edges) + 1:
+            raise ValueError("a histogram has one bin more than edges")
+        return cls(edges, negative, positive, float(plain["sigma"]), bool(plain["logistic"]))
