@@ -1,4 +1,4 @@
-"""Messages by which coordinator and parties align their records, and a description of what an alignment reveals.
+"""Messages between coordinator and parties for aligning their records, and a description of what an alignment reveals.
 
 The mathematics is in vfl.security.psi. No message holds an identifier.
 """
@@ -45,9 +45,9 @@ class Keeping:
 
     folder : folder from the job's environment; None is the default folder of the party's user.
     run : id of the run that may be resumed; None for a run that keeps nothing.
-    resumed : True if an earlier process of that run may have left its index.
+    resumed : True if an earlier process of this run may have left an index.
     later : True to keep the index for later runs of the job on the same files, and to replace an index of other content.
-    again : True to ignore the index of an earlier alignment.
+    again : True to ignore an earlier alignment's index.
     last : True to remove the run's index once it has been read.
     """
 

@@ -1,15 +1,15 @@
 """The public split of aligned records into a training and a held-out part.
 
-Guarantee. Which part a record is in follows from its position among the aligned records and from public facts, and
-replacing a record leaves its position as it is: membership is the same in two adjacent data sets. Say the training
+Guarantee. The part of a record follows from its position among the aligned records and from public facts. Replacing a
+record does not change its position, so membership is the same in two adjacent data sets. Suppose that the training
 releases, which are functions of the training part, are μ_T-GDP, and the evaluation releases, functions of the held-out
 part and of values released before, μ_E-GDP. If the replaced record is in the training part, the evaluation is
 post-processing of the training releases; if it is held out, the training releases do not depend on it, and given any of
 their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel
-composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side change nothing:
-the sum of what touches any one record stays below the same cap.
+composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side keep the
+guarantee, since the cost of the releases about any one record stays below the same cap.
 
-It holds within one run. Another run may cut the same records otherwise, so the ledger adds runs up.
+The guarantee holds within one run. Another run may split the same records differently, so the ledger adds up all runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Split:
         return int(self.share * 2.0**64)
 
     def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
-        """Return (n − start,) booleans: True for the records that are held out. None of them depends on n.
+        """Return (n − start,) booleans, True for held-out records. A record's value does not depend on n.
 
         Record i < HEAD: word i of SHAKE-256(salt), as a number in [0, 1), lies below the share. A later record is in stratum s,
         of STRATUM records, which has `_before(s + 1) − _before(s)` held-out ones: those with the smallest words of

@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Return the number of coordinates per column, which is that of margins per record: K with classes, else 1."""
+        """Return the number of coordinates per column and of margins per record: K with classes, else 1."""
         return max(1, len(self.classes))
 
     @property
@@ -120,11 +120,11 @@ class Problem:
     label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
     label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
     label_low : lower declared bound of the label, -inf when undeclared.
-    epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
+    epsilon, delta, mu : the budget. μ is the largest Gaussian-DP parameter that (ε, δ) allows. None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
-    one_sided : most declared ranges keep their sign, so that columns are far from orthogonal to the intercept.
-    sparse : parties whose columns are never centred, so that entries that are not stored stay 0.
+    one_sided : True if most declared ranges do not cross 0, so that columns are far from orthogonal to the intercept.
+    sparse : parties with sparse columns. These are never centred, so that entries that are not stored remain 0.
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
         loss bound those of s·ℓ.

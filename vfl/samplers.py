@@ -22,7 +22,7 @@ Draw = tuple[int, ...]
 
 
 class Sampler(Protocol):
-    """One way of drawing blocks."""
+    """Rule for drawing blocks."""
 
     name: ClassVar[str]
 

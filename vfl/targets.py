@@ -23,7 +23,7 @@ class Parts(NamedTuple):
 class Targets:
     """The vectors beside the labels that a job has.
 
-    exposure : records have offsets, which their margins start at. weights : records have weights, between 0 and 1.
+    exposure : True if records have offsets, where margins start. weights : True if records have weights between 0 and 1.
     """
 
     exposure: bool = False
@@ -36,7 +36,7 @@ class Targets:
 
     @property
     def measured(self) -> Targets:
-        """Return the vectors that measures of a released model read: they count every record once, without weights."""
+        """Return the targets for measures of a released model, without weights: measures count every record once."""
         return Targets(self.exposure)
 
     def parts(self, given: Any) -> Parts:
@@ -49,7 +49,7 @@ def weighed(r: Vector, weights: Vector | None) -> Vector:
     """Return s_i·r_i, (n,), or (K·n,) for K values per record, one class after the other.
 
     A weight lies between 0 and 1, so no |r_i| grows: caps and bounds that hold for r hold for s·r. A record of weight 0
-    contributes 0, whatever its r is.
+    contributes 0 for any r.
     """
     if weights is None or not weights.size:
         return r
@@ -58,7 +58,7 @@ def weighed(r: Vector, weights: Vector | None) -> Vector:
 
 
 def beside(labels: Vector, weights: Vector | None) -> Vector:
-    """Return what a visit of a sweep needs to know of the targets: y, (n,), or y and then s, (2n,)."""
+    """Return the targets that a visit of a sweep reads: y, (n,), or y and then s, (2n,)."""
     return labels if weights is None else np.concatenate([labels, weights])
 
 

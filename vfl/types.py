@@ -1,4 +1,4 @@
-r"""The notation: words at the interface, symbols inside, and this one table that joins them.
+r"""Notation: names in the interface, symbols in the code, and their meanings.
 
 | symbol | name in the interface | shape | meaning |
 |---|---|---|---|
@@ -33,8 +33,8 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 class Adjacency(enum.StrEnum):
     """Relation of the two data sets that a guarantee compares.
 
-    REPLACE_ONE: one aligned record (its row over all parties, with its label) is replaced by another; the number of
-    records and who is a member are conditioned on.
+    REPLACE_ONE: one aligned record (its row over all parties, with its label) is replaced by another. The number of
+    records and their membership are the same in both data sets.
     """
 
     REPLACE_ONE = "replace-one"

@@ -1,4 +1,4 @@
-"""The compiled loops of vfl.kernels.classes: all K classes of multinomial loss in one pass over the columns.
+"""Compiled loops of vfl.kernels.classes. One pass over the columns serves all K classes of multinomial loss.
 
 A record contributes to the K·s sums of a block as vfl.kernels.dense_loops states for s sums, with ρ_k t_j in place of r t_j:
 the computed products t_j = scale_j·(x_ij − c_j) are the same, and so are the roundings of each contribution.
@@ -72,7 +72,7 @@ def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, sta
 def _advance_classes(
     columns: Matrix, delta: Matrix, moving: Integers, shift: Vector, v: Vector, i: int, like: Any
 ) -> None:
-    """Add X_S Δ_k + shift_k to the margins at i of every class k, in place; a cell is read once for all classes."""
+    """Add X_S Δ_k + shift_k to the margins at i of every class k, in place. Each cell is read once for all classes."""
     n, K = columns.shape[1], shift.size
     for k in range(K):
         if shift[k] != 0.0:
@@ -182,7 +182,7 @@ def _add_plain_classes(columns: Matrix, centre: Vector, r: Vector, K: int, i: in
 
 @compiled
 def class_plain(r: Vector, columns: Matrix, centre: Vector, K: int, partial: Matrix, start: int, stop: int) -> None:
-    """Add Σ_i r_i ⊗ (x_i − c) of rows [start, stop) to partial, (panels, s·K), a row a panel; start opens a panel."""
+    """Add Σ_i r_i ⊗ (x_i − c) of rows [start, stop) to partial, (panels, s·K), one row per panel. A panel begins at start."""
     sums = np.zeros((columns.shape[0] * K, SUMS))
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)

@@ -1,7 +1,7 @@
 """Compilation of the loops.
 
-Numba's cache of a compiled loop watches the size and time of that loop's file alone, though other modules of this folder are
-compiled into it. `compiled` adds the content of the whole folder, so that no change of a module leaves a stale loop.
+Numba's cache recompiles a loop when the size or time of the loop's own file changes. Other modules of this folder are compiled
+into the loop too, so `compiled` also compares the content of the whole folder.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def compiled(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compile a function that is inlined into a loop's body; it makes no arrays, so it counts no references."""
+    """Compile a function that is inlined into the body of a loop. It must not make arrays, since it counts no references."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))

@@ -1,4 +1,4 @@
-"""The geometry of a clipped sum: how a record's gradient is centred, scaled, clipped and rounded; and the record cap."""
+"""Geometry of clipped sums: centring, scaling, clipping and rounding of a record's gradient. Limits of the record cap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pieces(n_records: int) -> Iterator[slice]:
 
 
 def record_limits(norms: Vector, cap: float) -> Vector:
-    """Return C/‖z_i‖, (n,), the most that a residual may be under a record cap; 0 where the norm is NaN or overflows.
+    """Return C/‖z_i‖, (n,), the largest residuals under a record cap; 0 where the norm is NaN or overflows.
 
     With |r_i| ≤ C/‖z_i‖ the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all coordinates: ‖z_i‖² is a sum of p
     non-negative terms, each of relative error at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and

@@ -4,9 +4,8 @@ This is the only module with hand-made LLVM code. With the plain operations of v
 integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops without vectors of
 records, written for single columns, took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
 
-A number below is either a float64, of one record, or a `Lanes`, of WIDTH records in a row: one or a few vector registers
-of whatever machine this is. Every operation is the IEEE one on each lane, so that a record's result does not depend on
-which of the two it went through.
+A number below is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or a few
+vector registers. Every operation is the IEEE operation on each lane, so both forms give the same result for a record.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def at_least(
 
 @inline
 def all_at_most(_context: BaseContext, a: types.Type, _b: types.Type) -> tuple[Signature, Code]:
-    """Return whether every lane of a is ≤ b. NaN is not."""
+    """Return True if every lane of a is ≤ b. NaN gives False."""
 
     def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
         x, y = _like(builder, a, signature, args)
@@ -160,10 +159,10 @@ def all_at_most(_context: BaseContext, a: types.Type, _b: types.Type) -> tuple[S
 
 @inline
 def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
-    """Align the stack of a loop with the registers that it spills.
+    """Align the stack of a loop to the width of its vector registers.
 
-    The compiler keeps 16 bytes otherwise, so that in some processes every other spill crosses two lines of the cache; a sigmoid
-    then takes up to twice as long.
+    By default the compiler aligns to 16 bytes. In some processes every second spilled register then crosses a cache line, and a
+    sigmoid takes up to twice as long.
     """
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, _args: list[ir.Value]) -> ir.Value:
@@ -177,7 +176,7 @@ def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
 
 
 def _extreme(sign: str) -> Any:
-    """Return the choice between two numbers for which, unlike `at_least`, every machine has an instruction."""
+    """Return the minimum or maximum of two numbers as one instruction, which every machine has (unlike `at_least`)."""
 
     @inline
     def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
@@ -273,7 +272,7 @@ def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like
 
 
 def _prefetch(builder: ir.IRBuilder, address: ir.Value, size: int, level: int = 2) -> None:
-    """Have `size` bytes from an address brought to a cache, 3 for the first level; they need not exist."""
+    """Prefetch `size` bytes from an address into a cache level, 3 for the first level. The address may be invalid."""
     pointer = _BYTE.as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -342,7 +341,7 @@ def add_to(_context: BaseContext, sums: types.Array, _j: types.Type, x: types.Ty
 def fetch(
     _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
 ) -> tuple[Signature, Code]:
-    """Have columns[j, i] of the WIDTH records from i brought to the second-level cache; they need not exist."""
+    """Prefetch columns[j, i] of the WIDTH records from i into the second-level cache. The records need not exist."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         if isinstance(like, Lanes):
@@ -354,7 +353,7 @@ def fetch(
 
 @inline
 def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
-    """Return columns[j, i], unchecked: wrap-around tests and slices cost more than the sums."""
+    """Return columns[j, i] without checks, since tests of negative indices and slices would cost more than the sums."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
         return builder.load(_entry(context, builder, signature.args[0], *args))
@@ -364,7 +363,7 @@ def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.
 
 @inline
 def at(_context: BaseContext, vector: types.Array, _i: types.Type) -> tuple[Signature, Code]:
-    """Return vector[i], unchecked."""
+    """Return vector[i] without checks."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
         return builder.load(_entry(context, builder, signature.args[0], *args))

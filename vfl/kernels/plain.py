@@ -1,4 +1,4 @@
-"""The operations of vfl.kernels.machine in plain Numba, one record at a time: the fallback where machine code does not compile.
+"""Operations of vfl.kernels.machine in plain Numba, one record at a time, for machines on which LLVM code does not compile.
 
 Integer sums and margins are the same to the bit. Sums of floats, which only runs without privacy take, add in another order.
 """
@@ -33,7 +33,7 @@ def at_least(a: Any, b: Any, then: Any, other: Any) -> Any:
 
 @part
 def all_at_most(a: Any, b: Any) -> Any:
-    """Return whether a ≤ b. NaN is not."""
+    """Return True if a ≤ b. NaN gives False."""
     return a <= b
 
 

@@ -1,6 +1,6 @@
-"""The operations of the loops: those of vfl.kernels.machine, or of vfl.kernels.plain where machine code does not load.
+"""Operations of the loops, from vfl.kernels.machine, or from vfl.kernels.plain where LLVM code does not load.
 
-VFL_PLAIN_KERNELS=1 asks for the plain ones, for a machine on which the others do not compile.
+Set VFL_PLAIN_KERNELS=1 to choose the plain operations, on machines where the others do not compile.
 """
 
 from __future__ import annotations

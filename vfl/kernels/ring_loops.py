@@ -1,7 +1,7 @@
 """The compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
 
-Words are uint64, whose sums and products wrap. All columns of one short panel of records are read before the next panel, since
-a machine fetches ten columns that advance together ahead of time, but not the beginnings of long panels.
+Words are uint64, whose sums and products wrap. The loops read all columns of one short panel of records before the next panel:
+processors prefetch about ten columns that advance together, but not the beginnings of long panels.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Guarantee. Clipped sums and moments are, to the last integer, those of vfl.kerne
 written out and centre 0; so one record's share has the bound that is stated there. Margins are the same to the bit. Plain
 sums agree to rounding.
 
-A pass costs time in proportion to the stored entries of its columns, whatever the number of records is. `threads` > 1
-splits the records where it is worth it; it changes no result. Columns are never
-centred: that would fill them. Vectors are contiguous float64; what does not fit raises SpecificationError.
+The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
+splits the records where this saves time, and changes no result. Columns are never centred, because centring would fill in
+their zeros. Vectors are contiguous float64. Arguments of another form raise SpecificationError.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class SparseBlock:
     """Consecutive columns of n records by their stored entries (CSC); `of` checks what the loops take for granted.
 
     data : (nnz,) float64 or float32.
-    rows : (nnz,) int32 or int64, strictly increasing within a column: a record that was stored twice would be clipped
+    rows : (nnz,) int32 or int64, strictly increasing within a column, since a record that is stored twice would be clipped
         twice.
     starts : (s + 1,) int64; column j has the entries starts[j] to starts[j + 1].
-    scratch : (2, n) zeros between calls; blocks of one party share it, so that one is worked on at a time.
+    scratch : (2, n) zeros between calls. The blocks of a party share it, so use one block at a time.
     """
 
     data: Matrix
@@ -155,7 +155,7 @@ def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, thr
 
 
 def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
-    """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip, no grid, hence nothing private about it. It takes one thread."""
+    """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip and no grid, so it is not private. It uses one thread."""
     del threads
     v, y, scale = _checked(X, v, y, loss, geometry)
     sums: Vector = scale * loops.plain_gradient(*X.between(0, len(v)), v, y, loss)
@@ -177,7 +177,7 @@ def second_moments(X: SparseBlock, cap: Vector, grid: float, *, threads: int = 1
 
 
 def plain_moments(X: SparseBlock) -> tuple[Vector, Vector]:
-    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each: nothing private about them."""
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each. They are not private."""
     sums, squares = loops.plain_moments(X.data, X.starts)
     return sums, squares
 

@@ -1,6 +1,6 @@
-"""The compiled loops behind vfl.kernels.sparse: they touch stored entries only, one column after the other.
+"""Compiled loops of vfl.kernels.sparse. They read stored entries only, one column after another.
 
-They give the same integers as vfl.kernels.dense_loops for the following reason. An entry that is not stored is 0 there:
+They give the same integers as vfl.kernels.dense_loops. There, an entry that is not stored is 0:
 it adds 0 to a squared norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. The remaining IEEE operations are the
 same, on the same numbers and in the same order: margins and squared norms go through the columns in order. So the proof
 of vfl.kernels.dense_loops covers these loops.
@@ -40,7 +40,7 @@ def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[In
 
 @compiled
 def forward(data: Matrix, rows: Integers, first: Integers, last: Integers, delta: Vector, v: Vector) -> None:
-    """Add X_S Δ to v, in place; columns without a move are not read."""
+    """Add X_S Δ to v, in place; columns with Δ_j = 0 are not read."""
     for j in range(delta.size):
         d = delta[j]
         if d != 0.0:

@@ -28,14 +28,14 @@ class Loss(ABC):
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
     words : name of the model in reports.
-    kernel : fused kernel and rule for caps of vfl.kernels; '' uses `derivative`.
+    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' for none, where `derivative` is called.
     start : statistic of the labels that gives the best constant model: SHARES of the classes, MEAN, or COUNTS, a histogram; ''
         starts at 0.
     quadratic : the minimum follows from products of columns and labels.
     log_odds : margins are log-odds of the positive class.
     multinomial : a record has K margins.
     closed_dual : `dual_step` has a closed form, which needs no curvature.
-    power : p where a label has mean exp(v) and variance in proportion to mean^p; None for losses without a log link.
+    power : p, for labels with mean exp(v) and a variance proportional to mean^p; None for losses without a log link.
     highest : margin beyond which ℓ is straight; infinite if there is none.
     """
 
@@ -80,7 +80,7 @@ class Loss(ABC):
         return v
 
     def constant(self, share: float, noise: float) -> float:
-        """Return the margin of the best constant model for a share of positive labels with noise of that deviation."""
+        """Return the margin of the best constant model, from a noisy share of positive labels and its deviation."""
         del share, noise
         return 0.0
 
@@ -90,21 +90,21 @@ class Loss(ABC):
         return self
 
     def near(self, start: float, least: float) -> Self:
-        """Return the loss, straight beyond start + REACH, for runs that start at the mean of the labels.
+        """Return this loss with a straight line beyond margin start + REACH, for runs that start at the mean of the labels.
 
-        least : start of the records with the least exposure.
+        least : starting margin of the records with the smallest exposure.
         """
         del start, least
         return self
 
     def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
-        """Return ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
+        """Return dual steps ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
 
         One Newton step from the point −ℓ'(v), where the gradient of ℓ* is known to be v, with the largest curvature L for ℓ'':
         ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly (Shalev-Shwartz & Zhang 2013, Thm. 1
         and its proof's choice of s). For squared loss it is the closed form.
 
-        q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin by the steps of its batch.
+        q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin per unit of the dual steps in its batch.
         """
         import numpy as np
 

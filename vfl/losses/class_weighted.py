@@ -25,7 +25,7 @@ class ClassWeighted(Loss):
 
     Declared weights cost no privacy. A record's contribution is c_y r_i x_i, clipped (or bounded by the larger slope) like
     any other, so under replace-one the cap alone decides the sensitivity, for any classes of the two records. 'balanced'
-    weights n/(2 n_y) are refused: they are counts of labels, which one record changes.
+    weights n/(2 n_y) are refused, since they depend on counts of labels, and one record changes a count.
 
     loss : name of the loss. negative, positive : c of the two classes.
     """

@@ -103,8 +103,8 @@ def majority(share: float, noise: float, width: float) -> float:
 
     It is ±(1 − h·(smaller share)/(larger share)), on the majority's side.
 
-    It jumps at a share of one half. Within two standard deviations of that it is shorter in proportion, since the side may be
-    wrong.
+    The model changes sign at a share of one half. Within two standard deviations of one half it shrinks in proportion, since
+    noise may have chosen the wrong sign.
     """
     positive = min(max(share, 0.0), 1.0)
     larger = max(positive, 1.0 - positive)

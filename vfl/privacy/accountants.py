@@ -44,7 +44,7 @@ Plan: TypeAlias = "Iterable[Event | tuple[Event, int]]"
 
 
 class _Adding(Accountant):
-    """Adds up one quantity in units of 2⁻²⁵⁶, each event rounded up: a sum never under-counts and has no order."""
+    """Sum of one cost in units of 2⁻²⁵⁶, rounded up per event. The sum never under-counts, and does not depend on order."""
 
     _cost: ClassVar[staticmethod[[Event], Fraction]]
 
@@ -134,7 +134,7 @@ class SelectionAccountant(Accountant):
         )
 
     def _views(self) -> Iterator[tuple[Selection | None, float]]:
-        """Yield, for each view of a record, the selection if it is all that concerns it, else μ of all events together."""
+        """Yield, for each view of a record, the selection if it is the only event, else μ of all events together."""
         for view in spending.views(self._counts):
             ((only, count), *others) = view.items() or ((None, 0),)
             if isinstance(only, Selection) and count == 1 and not others:
@@ -149,7 +149,7 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return the tightest valid accountant for a plan. It is empty: `compose` the events into it.
+    """Return the tightest valid accountant for a plan, without events: `compose` the events into it.
 
     plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly, those and selections by the curve of
         a selection, and any other mix by zCDP.

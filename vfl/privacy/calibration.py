@@ -23,8 +23,8 @@ _SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by 
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return the z = √releases/μ, rounded up, for which `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book although z·Δ is rounded once more, for
-    every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book, although z·Δ is rounded once more. This
+    holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
     """
     releases = operator.index(releases)
     if releases < 1:
@@ -67,8 +67,8 @@ def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> 
     Without sampling the factor is the smallest one up to its last bits. With sampling the plan's ε is at most `epsilon` and
     within a thousandth of it.
 
-    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events; their σ say how they share the budget.
-    A plan that samples has to be fixed beforehand. Raises PrivacyError if no noise is enough, and for a plan that samples
+    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events, whose σ decide how they share the budget.
+    Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough, and for a plan that samples
     if the extra `accounting` is not installed.
     """
     mu = mu_of(epsilon, delta)

@@ -1,4 +1,4 @@
-"""Side of a boundary on which a normal variable lies, decided by interval arithmetic from leading bits of its tail.
+"""Comparison of a normal variable with a boundary, by interval arithmetic on the leading bits of its tail probability.
 
 |Z| = Q⁻¹(q) for a standard normal Z, where Q(t) = P(Z > t) and q is uniform on (0, 1/2). Only the leading bits of q are
 known: with B bits k, q lies in [k, k + 1]·2^-(B+1). Q is decreasing, so |Z| > t exactly if q < Q(t).
@@ -31,7 +31,7 @@ def side_of(numerator: int, denominator: int, tail: int, bits: int) -> Side:
     holds, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the time changes.
 
     tail : k, the known leading bits of 2q, 0 ≤ k < 2^bits.
-    bits : B ≥ 1.
+    bits : B ≥ 1, the number of known bits.
     """
     precision = bits + GUARD
     while True:
