@@ -45,6 +45,7 @@ class Outcome:
     findings : results of the job's evaluation queries, by name.
     books : {party: head of the chain of its book}, for the parties whose owners keep one.
     left : the parties that were given up during the run.
+    knots : {column: knots} of the curves whose knots the run found.
     """
 
     plan: Plan
@@ -53,6 +54,7 @@ class Outcome:
     findings: Mapping[str, Findings] = field(default_factory=dict)
     books: Mapping[str, Head] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    knots: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 SKIP = (
@@ -210,7 +212,7 @@ class Coordinator:
             try:
                 event = next(going)
             except StopIteration as end:
-                (w, findings), lasted = end.value
+                (w, findings, knots), lasted = end.value
                 break
             if isinstance(event, Round) and event.kind == LEFT:
                 left += event.parties
@@ -219,11 +221,11 @@ class Coordinator:
             yield event
         yield Made()
         if reservation is None:
-            return Outcome(plan, w, None, findings, left=tuple(left))
+            return Outcome(plan, w, None, findings, left=tuple(left), knots=knots)
         # A privacy filter bounds ε only by the whole reservation: state all of it if releases decided how many followed.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
+        return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left), knots)
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.

@@ -297,13 +297,15 @@ class Executor:
                 step.event,
                 part,
                 capped=query.capped,
+                knots=query.knots,
             )
             released.append(backward.combine(self._ask(backward, key)))
             own = w[step.block.party][step.block.local]
             delta = step.rule(own, released[-1][0])
             own += delta
             shift = step.shift(delta)
-            pending.append(Forward({step.block.party: (step.block, delta)}, shifts={step.block.party: shift}))
+            moved = {step.block.party: (step.block, delta)}
+            pending.append(Forward(moved, shifts={step.block.party: shift}, knots=query.knots))
             if query.sweep:
                 self._ask(pending.pop(), key)
         for forward in pending:

@@ -13,6 +13,7 @@ import numpy as np
 
 from parties.record_cap import OwnBounds
 from parties.storage.classes import ClassColumns
+from parties.storage.dense import Columns
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
@@ -142,6 +143,7 @@ class Rows:
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
         """Return the exact sum over these rows for each release of a query whose releases all use the same r."""
+        self._place(query)
         match query:
             case Descend():
                 r = _required(records.weights)
@@ -156,6 +158,9 @@ class Rows:
                 return [self._sum(block, centre, scale, query.clip, r, bounds)]
             case Moments():
                 return [self._moments(query)]
+            case Ranges(of_curves=True):
+                own = query.columns[self._party]
+                return [np.concatenate([self._dense(self.columns).curves.histogram(k, query.cells) for k in own])]
             case Ranges():
                 counts = [magnitudes.histogram(self.columns.column(j)) for j in query.columns[self._party]]
                 return [np.concatenate(counts)]
@@ -171,6 +176,7 @@ class Rows:
 
         deltas : Δ of each step of a Descend, once its releases are known.
         """
+        self._place(query)
         match query:
             case Descend():
                 v = self._zeros() if not query.sweep else np.array(self._entered(query, records), np.float64)
@@ -200,6 +206,7 @@ class Rows:
 
         Under a record cap, squared loss keeps residuals instead of margins, so that no step reads the labels.
         """
+        self._place(query)
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
         steps = query.steps[self._party]
@@ -238,6 +245,19 @@ class Rows:
         out = room(visit.v.size) if visit.kind == np.float64 else None
         change = np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
         return change.astype(visit.kind, copy=False)
+
+    def _place(self, query: Query) -> None:
+        """Make the coordinates of curves by the knots that came with a query, unless they are made so already."""
+        if query.knots is not None and (own := query.knots.get(self._party)):
+            for columns in (self.columns, self.held_out):
+                if columns is not None:
+                    dense = self._dense(columns)
+                    dense.curves.place(own, dense.array)
+
+    def _dense(self, columns: Storage) -> Columns:
+        if not isinstance(columns, Columns):
+            raise PrivacyError(f"party {self._party!r} stores its columns as a sparse matrix, which has no curves")
+        return columns
 
     def _visiting(self) -> _Visit:
         if self._visit is None:

@@ -46,11 +46,13 @@ class Layout:
     columns : {party: names of its columns in canonical order}, so that every block is contiguous.
     explicit : {party: sizes of its blocks, in columns} if the partition names blocks; None lets the solver choose the size.
     classes : names of the K classes of multinomial loss; () for losses of one margin per record.
+    unused : number of columns that are 0 for every record, as public rules for curves leave them.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     explicit: Mapping[str, tuple[int, ...]] | None = None
     classes: tuple[str, ...] = ()
+    unused: int = 0
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -67,6 +69,11 @@ class Layout:
     def n_columns(self) -> int:
         """Return p, the number of columns, with the intercept."""
         return sum(len(names) for names in self.columns.values())
+
+    @property
+    def n_used(self) -> int:
+        """Return the number of columns without unused ones, by which rules and caps count."""
+        return self.n_columns - self.unused
 
     @property
     def n_coordinates(self) -> int:

@@ -234,4 +234,6 @@ class AlignedSource:
         for j in range(array.shape[1]):
             array[:, j] = array[order, j]
         array.flags.writeable = False
+        for own in columns.curves.pending:
+            own.values[:] = own.values[order]
         return columns, None if labels is None else labels[..., order]

@@ -6,15 +6,16 @@ Values outside the declared bounds are never an error: other parties would see t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from parties.storage.cells import infinite, toward_zero
+from parties.storage.curves import Curves, Pending
 from parties.storage.labels import TargetReader
 from parties.storage.made import reader_of
-from vfl.features import Feature
+from vfl.features import Curve, Feature
 from vfl.features.products import ranges_of
 from vfl.kernels import dense as kernels
 from vfl.problem import INTERCEPT
@@ -37,10 +38,12 @@ class Columns:
 
     array : float64 or float32; finite, within the reach of its scaling; not writeable.
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
+    curves : curves without declared knots, whose coordinates are made once knots are found.
     """
 
     array: Matrix
     names: tuple[str, ...]
+    curves: Curves = field(default_factory=Curves)
     kernels: ClassVar[Any] = kernels
 
     @property
@@ -69,7 +72,7 @@ class Columns:
             for j in range(self.n_coordinates):
                 np.compress(rows, self.array[:, j], out=array[:, j])
             array.flags.writeable = False
-            parts.append(Columns(array, self.names))
+            parts.append(Columns(array, self.names, self.curves.of(rows)))
         return parts[0], parts[1]
 
     def warm(self, *, private: bool) -> None:
@@ -105,14 +108,15 @@ def read_columns(
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
     labels = TargetReader(label, factors, source.origin, n) if label else None
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
+    cells: list[Pending] = []
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype), cells, n)
     # If the party needs no column, read any one to count the records.
     wanted = _wanted(columns, schema, labels, groups) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
         for write in writers:
-            write(batch, array[rows])
+            write(batch, array[rows], rows)
         if labels:
             labels.add([batch.column(column) for column in labels.columns], rows)
         if groups:
@@ -131,7 +135,8 @@ def read_columns(
         array = store.reshape((count, p), order="F")
     array.flags.writeable = False
     names = (*scaling.features, *((INTERCEPT,) if intercept else ()))
-    return Columns(array, names), None if labels is None else labels.values(count)
+    curves = Curves(tuple(replace(own, values=own.values[:count].copy()) for own in cells))
+    return Columns(array, names, curves), None if labels is None else labels.values(count)
 
 
 def check_types(
@@ -150,14 +155,14 @@ def check_types(
     first piece is read and converted.
     """
     labels = TargetReader(label, factors, source.origin, 0) if label else None
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64), [], 0)
     wanted = _wanted(columns, schema, labels, groups)
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
         return
     nothing = np.empty((0, len(scaling.features)))
     for write in writers:
-        write(batch.slice(0, 0), nothing)
+        write(batch.slice(0, 0), nothing, slice(0, 0))
     if labels:
         labels.add([batch.column(column).slice(0, 0) for column in labels.columns], slice(0, 0))
     if groups:
@@ -173,32 +178,49 @@ def _wanted(
 
 
 def _writers(
-    columns: Sequence[str], schema: Schema, scaling: Scaling, origin: Origin, dtype: np.dtype[Any]
-) -> list[Callable[[pa.RecordBatch, Matrix], None]]:
-    """Return a function per column, which writes a chunk of it to its coordinates in rows of the array."""
+    columns: Sequence[str],
+    schema: Schema,
+    scaling: Scaling,
+    origin: Origin,
+    dtype: np.dtype[Any],
+    pending: list[Pending],
+    n: int,
+) -> list[Callable[[pa.RecordBatch, Matrix, slice], None]]:
+    """Return a function per column, which writes a chunk of it to its coordinates in rows of the array.
+
+    pending : list to which curves without declared knots are added, with room for the cells of n records.
+    """
     writers = []
     first = 0
     for column in columns:
         count = len(schema[column].features(column))
         coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(count)]
-        writers.append(_writer(column, schema, coordinates, origin))
+        declared, kept = schema[column], None
+        if isinstance(declared, Curve) and declared.knots is None:
+            kept = np.empty(n)
+            pending.append(Pending(declared, kept, coordinates[: declared.n_pieces]))
+        writers.append(_writer(column, schema, coordinates, origin, kept))
         first += count
     return writers
 
 
 def _writer(
-    column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin
-) -> Callable[[pa.RecordBatch, Matrix], None]:
+    column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin, kept: Vector | None
+) -> Callable[[pa.RecordBatch, Matrix, slice], None]:
     declared, sources = schema[column], schema.sources(column)
     read = reader_of(declared, sources, origin, None if isinstance(declared, Feature) else column)
     n_own = len(ranges_of(declared))
     own, indicators = coordinates[:n_own], coordinates[n_own:]
 
-    def write(batch: pa.RecordBatch, rows: Matrix) -> None:
+    def write(batch: pa.RecordBatch, rows: Matrix, place: slice) -> None:
         absent, vectors = read([batch.column(source) for source in sources])
         for indicator in indicators:
             rows[:, indicator.j] = indicator.scale(absent.astype(np.float64))
         for coordinate, vector in zip(own, vectors, strict=True):
+            if kept is not None and coordinate is own[0]:
+                kept[place] = vector
+                if declared.fill is None:
+                    kept[place][absent] = np.nan
             stored = coordinate.scale(vector)
             if not coordinate.bounded and not np.isfinite(stored).all():
                 raise origin.error(infinite(column))

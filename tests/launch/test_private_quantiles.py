@@ -11,10 +11,9 @@ import pytest
 
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.features import GRID, GridCell
-from vfl.launch.paid_releases.quantiles import quantiles_of, shortened
-from vfl.privacy import magnitudes
+from vfl.features.grid import edges_of, histogram
 from vfl.privacy.ledger import SqliteLedger
+from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,16 +35,17 @@ def buy(data: Any = None, draft: vfl.Job = DRAFT, **options: Any) -> Any:
     return vfl.private_quantiles(draft, data or parts(), **({"epsilon": 1.0, "at": "inprocess"} | options))
 
 
-def test_every_cell_of_the_grid_is_a_cell_of_the_histogram() -> None:
-    grid = GridCell((-3.0, 5.0), missing="indicator")
-    edges = grid.edges()
-    middles = (edges[1:] + edges[:-1]) / 2
-    (made,) = grid.made(np.append(middles, np.nan))
-    assert (np.abs(made) <= grid.ranges[0][1]).all()
-    cells = [int(magnitudes.histogram(np.array([value])).argmax()) for value in made]
-    assert cells == list(range(GRID + 1)) == list(range(magnitudes.CELLS))
-    (ends,) = grid.made(np.array([-math.inf, -3.0, 5.0, math.inf]))
-    assert [int(magnitudes.histogram(np.array([value])).argmax()) for value in ends] == [0, 0, GRID - 1, GRID - 1]
+@pytest.mark.parametrize("bounds", [(-3.0, 5.0), (0.0, 1e5), (18.0, 90.0), (-2.0, -1.0), (-1e300, 1e300)])
+def test_every_cell_counts_its_own_values(bounds: tuple[float, float]) -> None:
+    edges = edges_of(bounds, 160)
+    assert len(edges) == 161
+    assert (edges[0], edges[-1]) == bounds
+    assert (np.diff(edges) >= 0).all()
+    middles = edges[:-1] / 2 + edges[1:] / 2
+    wide = np.diff(edges) > 0
+    assert wide.sum() > 150
+    assert (histogram(middles[wide], edges)[wide] == 1).all()
+    assert histogram(np.array([-math.inf, *bounds, math.inf, math.nan]), edges)[[0, -1]].tolist() == [2, 2]
 
 
 def test_quantiles_are_near_the_exact_ones() -> None:
@@ -58,19 +58,19 @@ def test_quantiles_are_near_the_exact_ones() -> None:
         shares = [(held[column] < edge).mean() for edge in edges]
         assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8], abs=4 * found.rank_error + 0.02)
     assert found.rank_error < 0.05
-    assert found.resolution["telco.age"] == 10 / GRID
+    assert found.resolution["telco.age"] == pytest.approx(10 / 120)
     assert 0.99 < found.epsilon <= 1.0
     vfl.Binned(found.edges["income"])
 
 
 def test_without_noise_they_are_exact_up_to_the_grid() -> None:
     values = parts()["bank"]["income"]
-    edges = np.linspace(0, 200_000, GRID + 1)
+    edges = np.linspace(0, 200_000, CELLS[0] + 1)
     counts = np.histogram(values, edges)[0]
     exact = np.quantile(values, [0.25, 0.5, 0.75])
-    assert quantiles_of(counts.astype(float), edges, [0.25, 0.5, 0.75]) == pytest.approx(exact, abs=200_000 / GRID)
-    assert quantiles_of(np.zeros(GRID), edges, [0.5]) == ()
-    assert quantiles_of(np.full(GRID, -1.0), edges, [0.5]) == ()
+    assert quantiles_of(counts.astype(float), edges, [0.25, 0.5, 0.75]) == pytest.approx(exact, abs=200_000 / CELLS[0])
+    assert quantiles_of(np.zeros(CELLS[0]), edges, [0.5]) == ()
+    assert quantiles_of(np.full(CELLS[0], -1.0), edges, [0.5]) == ()
 
 
 def test_missing_cells_are_not_counted() -> None:
@@ -110,9 +110,14 @@ def test_mistakes_are_refused_before_anything_is_read(case: str) -> None:
     assert said in str(caught.value)
 
 
-def test_edges_have_no_digits_beyond_the_grid() -> None:
-    grid = GridCell((0.0, 16.0))  # a cell is 0.1 wide
-    assert shortened((1.23456, 1.23449, 7.0, 15.99999), grid) == (1.234, 1.235, 7.0)
-    assert shortened((123_456.789,), GridCell((0.0, 200_000.0))) == (123_460.0,)
+def test_edges_have_few_digits() -> None:
+    assert shortened((1.2345678, 1.2345679, 7.0, 16.0), (0.0, 16.0)) == (1.23457, 7.0)
     for edges in buy().edges.values():
-        assert all(len(repr(edge)) <= 9 for edge in edges)
+        assert all(len(repr(edge)) <= 8 for edge in edges)
+
+
+def test_a_value_of_many_records_gives_the_ends_of_its_cell() -> None:
+    edges = edges_of((0.0, 1e5), 160)
+    amounts = np.concatenate([np.zeros(900), np.full(100, 5000.0)])
+    (knot,) = shortened(quantiles_of(histogram(amounts, edges).astype(float), edges, [0.2, 0.4, 0.6, 0.8]), (0.0, 1e5))
+    assert 0.0 < knot < 0.01

@@ -87,6 +87,7 @@ class Certificate:
     books : {party: {entries, head}} of the parties that keep their own books.
     selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
         of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
+    knots : {column: its released knots} of the curves whose knots the run found; {} for none. Files without such leave it out.
     start : SHA-256 of the released model that training started from; '' for none. Files without one leave it out.
     federation : {name, digest} of the federation of organisations in which the run was made, and for training on shares
         the organisation that dealt, {dealer}; {} for runs of one operator, whose files leave it out. The digest covers all
@@ -123,6 +124,7 @@ class Certificate:
     books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
+    knots: Mapping[str, list[float]] = field(default_factory=dict)
     start: str = ""
     federation: Mapping[str, str] = field(default_factory=dict)
     code_version: str = __version__
@@ -278,7 +280,7 @@ def _is_names(value: Any) -> bool:
 
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
-OPTIONAL = ("selection", "start", "trust", "federation")
+OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 """Fields that a file omits if they are empty."""
 TRUST: Mapping[str, Callable[[Any], bool]] = {
     "mode": lambda v: v == "secure",
@@ -338,6 +340,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
         and all(check(v[name]) for name, check in TRUST.items())
         and v["price"] >= 1.0
     ),
+    "knots": lambda v: _is_table(v, None, lambda own: isinstance(own, list) and all(type(x) is float for x in own)),
     "start": _is_digest,
     "federation": lambda v: (
         _is_table(v, {"name", "digest"} | ({"dealer"} & set(v)), _is_text) and _is_digest(v["digest"])

@@ -77,6 +77,8 @@ NORMS = {
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
 """Seen in addition to residuals and margins if the norms of whole records cap them."""
+OF_CURVES = "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
+"""Seen by the coordinator in addition to margins if the run places knots."""
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
 """Seen by the coordinator in addition to margins if fairness is checked, and if its bound counts records near the boundary."""
@@ -97,11 +99,12 @@ GEOMETRY: Mapping[str, str] = {
 
 
 def who_sees_what(
-    job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None
+    job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None, histograms: bool = False
 ) -> dict[str, str]:
     """Return the values that each kind of participant sees, in words, without numbers that only participants know.
 
     capped : True if the solver caps residuals by the norms of whole records. compared : the run's check of fairness.
+    histograms : True if the run places the knots of curves by noisy histograms.
     """
     said = WHO_SEES_WHAT[job.trust]
     if not private:
@@ -112,6 +115,8 @@ def who_sees_what(
         said = {who: what + OF_WEIGHTS.get(who, "") for who, what in said.items()}
     if job.targets.exposure:
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
+    if histograms:
+        said = said | {"coordinator": said["coordinator"] + OF_CURVES}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
         said = said | {"coordinator": said["coordinator"] + seen}
@@ -154,7 +159,9 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": plan.n_records,
-        "who_sees_what": who_sees_what(job, private=private, capped=solver.by_pass, compared=compared),
+        "who_sees_what": who_sees_what(
+            job, private=private, capped=solver.by_pass, compared=compared, histograms=bool(plan.n_before)
+        ),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",
@@ -175,6 +182,7 @@ def certify(
     account: str = "",
     flags: Sequence[str] = (),
     federation: Mapping[str, str] | None = None,
+    knots: Mapping[str, Sequence[float]] | None = None,
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
@@ -189,6 +197,7 @@ def certify(
     run, account : the ledger's names of the run and of the account charged.
     flags : one sentence for each deviation of the run from its job.
     federation : `vfl.federation.file.Federation.stated` of the federation of organisations; None for a run of one operator.
+    knots : {column: knots} that the run found.
     """
     facts = planned(plan)
     facts["flags"] += tuple(flags)
@@ -199,6 +208,7 @@ def certify(
         "findings_digest": findings_digest(findings),
         "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
         "federation": dict(federation or {}),
+        "knots": {column: list(own) for column, own in (knots or {}).items()},
     }
     if statement is None:
         nothing: dict[str, Any] = {"adjacency": "none", "basis": "none", "accounting": "none", "scope": "no guarantee"}
@@ -249,9 +259,10 @@ def moments_digest(plan: Plan, released: Sequence[Released]) -> str:
     privacy = plan.job.privacy
     if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not released:
         return ""
-    if not isinstance(next(plan.solver.schedule(plan.problem)), Moments):
+    first = plan.n_before
+    if len(released) <= first or not isinstance(next(plan.solver.schedule(plan.problem)), Moments):
         return ""
-    return hashlib.sha256(canonical(_exact([list(map(float, u)) for u in released[0]])).encode()).hexdigest()
+    return hashlib.sha256(canonical(_exact([list(map(float, u)) for u in released[first]])).encode()).hexdigest()
 
 
 def _exact(value: Any) -> Any:

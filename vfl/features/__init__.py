@@ -16,20 +16,18 @@ from vfl.features.base import Feature, OfCells
 from vfl.features.curve import Curve
 from vfl.features.curves import Binned, Cyclic, Spline
 from vfl.features.dates import PARTS, PERIODIC, DateParts
-from vfl.features.grid import GRID, GridCell
 from vfl.features.products import Crossed, Interaction, content_of, contents_of, own_of, ranges_of
 from vfl.features.scalings import Log, Power, Scaled
 from vfl.features.text import FEWEST_BUCKETS, MOST_BUCKETS, Hashed, Ordinal, murmur
 
 FeatureKind: TypeAlias = (
-    Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction | GridCell
+    Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction
 )
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
 
 __all__ = [
     "FEATURES",
     "FEWEST_BUCKETS",
-    "GRID",
     "MOST_BUCKETS",
     "PARTS",
     "PERIODIC",
@@ -40,7 +38,6 @@ __all__ = [
     "DateParts",
     "Feature",
     "FeatureKind",
-    "GridCell",
     "Hashed",
     "Interaction",
     "Log",

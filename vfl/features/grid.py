@@ -1,50 +1,40 @@
-"""Cells of a public grid over the bounds of a number, in which `private_quantiles` counts records."""
+"""The public grid between the bounds of a number, in whose cells a private run counts records to place knots."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.columns import Bounds, checked_bounds
-from vfl.features.base import OfNumbers
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from vfl.types import Vector
-
-GRID = 160
-"""Number of cells in the grid of a `GridCell`."""
-_HALF = 80
+    from vfl.columns import Bounds
+    from vfl.types import Integers, Vector
 
 
-@dataclass(frozen=True, slots=True)
-class GridCell(OfNumbers):
-    """Cell of a number in a grid of 160 equal cells between its bounds, for `private_quantiles` only.
+def edges_of(bounds: Bounds, cells: int) -> Vector:
+    """Return the ends of the cells, (cells + 1,), ascending, from the bounds alone.
 
-    The coordinate encodes the cell as a magnitude, so the histogram of vfl.privacy.magnitudes counts the records per cell.
-    The grid has the cells −80, ..., 79 of that histogram; a missing value lies in its last cell, 80. Range: ±0.75·2⁴⁰.
+    Three quarters of the cells are equal. The others divide the equal cell at 0, or at the bound nearest to 0, by powers of √2:
+    amounts crowd there, and a point of many records, such as "none", gets a narrow cell. Cells may be empty, of width 0.
     """
+    low, high = bounds
+    extra = cells // 4
+    equal = np.linspace(low, high, cells - extra + 1)
+    zero = min(max(0.0, low), high)
+    steps = (equal[1] - equal[0]) * np.exp2(-0.5 * np.arange(1, extra + 1))
+    if low < zero < high:
+        half = (extra - 1) // 2
+        around = np.concatenate([zero - steps[:half], [zero], zero + steps[: extra - 1 - half]])
+    else:
+        around = zero + steps if zero == low else zero - steps
+    return np.sort(np.concatenate([equal, np.clip(around, low, high)]))
 
-    kind: ClassVar[str] = "grid_cell"
-    bounds: Bounds
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bounds", checked_bounds(self.bounds))
-        self._check()
+def histogram(values: Vector, edges: Vector) -> Integers:
+    """Return the number of values per cell, (cells,) int64. Values outside count in the last cells, NaN counts nowhere.
 
-    @property
-    def ranges(self) -> tuple[Bounds, ...]:
-        """±0.75·2⁴⁰."""
-        return ((-0.75 * 2.0**40, 0.75 * 2.0**40),)
-
-    def edges(self) -> Vector:
-        """Return the ends of the cells, (GRID + 1,), ascending."""
-        return np.linspace(*self.bounds, GRID + 1)
-
-    def _made(self, values: Vector) -> Iterator[Vector]:
-        cells = np.clip(np.searchsorted(self.edges(), values, side="right") - 1, 0, GRID - 1)
-        signed = np.where(np.isnan(values), _HALF, cells - _HALF)
-        yield np.where(signed == 0, 0.0, np.sign(signed) * 0.75 * np.exp2(np.abs(signed) - 40.0))
+    Replacing a record lowers at most one count by one and raises at most one by one.
+    """
+    known = values[~np.isnan(values)]
+    cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(edges) - 2)
+    return np.bincount(cells, minlength=len(edges) - 1).astype(np.int64)

@@ -189,6 +189,7 @@ _PARAMETERS: dict[str, Parameter] = {
     "Loss": kind("loss"),
     "Penalty": kind("penalty"),
     "Clip": kind("clip"),
+    "Knots | None": optional(mapping(sequence(sequence(NUMBER)))),
 }
 """Annotation of a field → its parameter, for kinds that are registered without naming their parameters."""
 

@@ -7,7 +7,7 @@ is split into one share per party; a share is a query of the same type.
 | query | a party computes | released | to margins only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
-| Ranges | histograms over powers of two + noise | yes | | one joint Gaussian |
+| Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
 | Forward | X_k w_k, of the training or the held-out part | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian per step |
@@ -170,11 +170,13 @@ class Moments(Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Query):
-    """Histograms over powers of two of some columns of each addressed party, one joint release.
+    """Histograms of some columns of each addressed party, one joint release.
 
-    Each share releases (m·cells,): vfl.privacy.magnitudes.histogram of each of its columns, one after the other.
+    Each share releases (m·cells,), the histograms of its columns one after the other: over powers of two
+    (vfl.privacy.magnitudes.histogram), or for curves over a public grid between their bounds (vfl.features.grid.edges_of).
 
-    columns : {party: positions of the columns}. cells : number of cells of one histogram.
+    columns : {party: positions of the columns}; positions among its curves without declared knots if `of_curves`.
+    cells : number of cells of one histogram.
     event : its sensitivity is that of all columns together.
     part : number of the party's noise stream.
     """
@@ -183,6 +185,7 @@ class Ranges(Query):
     cells: int
     event: Gaussian | None
     part: int = 0
+    of_curves: bool = False
 
     def sizes(self) -> tuple[int, ...]:
         """Return the length of the vector of each party."""

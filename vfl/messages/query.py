@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from vfl.holdout import Side
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.types import Integers, Vector
+
+    Knots = Mapping[str, tuple[tuple[float, ...], ...]]
+    """{party: released knots of each of its curves without declared ones, in the order of its columns}."""
 
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
@@ -150,7 +153,13 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Base of all queries. Its schedule receives `combine(replies)`, which holds released values only."""
+    """Base of all queries. Its schedule receives `combine(replies)`, which holds released values only.
+
+    knots : knots of curves that the run found, by which each party makes the coordinates of its curves before it answers. They
+        travel with every query, so that a restarted party needs its data alone. None before they are found.
+    """
+
+    knots: Knots | None = field(default=None, kw_only=True)
 
     @property
     def need(self) -> Need:

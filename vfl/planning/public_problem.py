@@ -12,11 +12,13 @@ from vfl.arguments import require_count
 from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
+from vfl.features import Curve
 from vfl.job.job import require_job
 from vfl.losses import loss_of
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
+from vfl.solvers.releases.knots import SHARE, Knots, event_for, quantiles_for
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -88,6 +90,8 @@ def problem_of(job: Job, n_records: int) -> Problem:
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
         weighted=job.partition.weight is not None,
     )
+    if (knots := _knots(job, problem)) is not None:
+        problem = replace(problem, layout=replace(layout, unused=knots.unused))
     if privacy is None or delta is None:
         return problem
     budgets = budgets_of(job, problem)
@@ -115,6 +119,7 @@ class Budgets:
     """μ of the releases on the training part: the solver's and those besides it; None for a release that is not made."""
 
     solver: float
+    knots: float | None = None
     class_balance: float | None = None
     distance: float | None = None
 
@@ -124,7 +129,9 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")
-    left, balance, distance = mu_of(privacy.epsilon, problem.delta), None, None
+    left, knots, balance, distance = mu_of(privacy.epsilon, problem.delta), None, None, None
+    if (found := _knots(job, problem)) is not None and found.bent:
+        knots, left = split_mu(left, SHARE)
     share = privacy.class_balance
     if share is not None:
         balance, left = split_mu(left, share)
@@ -135,7 +142,32 @@ def budgets_of(job: Job, problem: Problem) -> Budgets:
                 "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
             )
         distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
-    return Budgets(left, balance, distance)
+    return Budgets(left, knots, balance, distance)
+
+
+def knots_of(job: Job, problem: Problem) -> Knots | None:
+    """Return the release of the knots of a job's curves; None if all curves have declared knots."""
+    found = _knots(job, problem)
+    if found is None or job.privacy is None or not found.bent:
+        return found
+    columns, mu = sum(map(len, found.bent.values())), budgets_of(job, problem).knots or 0.0
+    return replace(found, event=event_for(columns, mu, problem.n_records))
+
+
+def _knots(job: Job, problem: Problem) -> Knots | None:
+    """Return the curves with knots to find and the numbers of their pieces, without the event."""
+    partition, privacy, curves = job.partition, job.privacy, {}
+    for party in partition.parties:
+        named = ((column, job.schema[column]) for column in partition.canonical_columns(party))
+        curves[party] = tuple(
+            (c, declared) for c, declared in named if isinstance(declared, Curve) and declared.knots is None
+        )
+    curves = {party: own for party, own in curves.items() if own}
+    if not curves:
+        return None
+    columns = len(partition.features)
+    mu = math.inf if privacy is None or problem.delta is None else mu_of(privacy.epsilon, problem.delta)
+    return Knots(curves, problem.n_records, quantiles_for(mu * problem.n_records / columns), None)
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:

@@ -20,7 +20,7 @@ from vfl.evaluation.score import Score
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
 from vfl.planning import words
-from vfl.planning.public_problem import bounds_fairness, budgets_of, problem_of
+from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
 from vfl.planning.sharing import sharing_of
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
     from vfl.secure.sharing import GramSharing, Sharing
     from vfl.solvers.protocol import Released, Solver, Vectors
+    from vfl.solvers.releases.knots import Knots, Placed
     from vfl.solvers.rules.recommend import Recommendation
     from vfl.types import Vector
 
@@ -138,13 +139,15 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
     return (*weak, warning)
 
 
-def _noting(schedule: Generator[Query, Released, T], gone: set[str]) -> Generator[Query, Released, T]:
-    """Run a schedule, and add the parties that the run drops meanwhile to `gone`."""
+def _noting(
+    schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None
+) -> Generator[Query, Released, T]:
+    """Run a schedule: add the found knots to its queries, and the parties that the run drops meanwhile to `gone`."""
     try:
         query = next(schedule)
         while True:
             try:
-                released = yield query
+                released = yield query if placed is None else replace(query, knots=placed)
             except PartyLost as lost:
                 gone.add(lost.party)
                 query = schedule.throw(lost)
@@ -166,6 +169,7 @@ class Plan:
     inquiries : evaluation queries after training.
     split : name of the public split of the records, None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
+    knots : first release of a run whose curves have no declared knots; None for other runs.
     """
 
     job: Job
@@ -176,15 +180,35 @@ class Plan:
     inquiries: tuple[Inquiry, ...] = ()
     split: str | None = None
     sharing: Sharing | GramSharing | None = None
+    knots: Knots | None = None
 
-    def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
-        """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""
+    def schedule(
+        self,
+    ) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings], Mapping[str, tuple[float, ...]]]]:
+        """Place the knots, train, then run the evaluation queries; return w (p,), {inquiry: findings} and {column: knots}."""
         gone: set[str] = set()
-        w = yield from _noting(self.solver.schedule(self.problem), gone)
+        placed = None if self.knots is None else (yield from self._place(self.knots, gone))
+        w = yield from _noting(self.solver.schedule(self.problem), gone, placed)
         found: dict[str, Findings] = {}
         for inquiry in self.inquiries:
-            found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone)
-        return w, found
+            found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone, placed)
+        return w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed)
+
+    def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
+        """Release the histograms and place the knots. A run that gives up a party meanwhile fits straight lines."""
+        if not knots.bent:
+            return knots.lines()
+        try:
+            released = yield knots.query()
+        except PartyLost as lost:
+            gone.add(lost.party)
+            return knots.lines()
+        return knots.placed(released)
+
+    @property
+    def n_before(self) -> int:
+        """Number of queries before the first one of the solver: 1 if the run releases histograms for knots."""
+        return int(self.knots is not None and bool(self.knots.bent))
 
     @property
     def committed(self) -> bool:
@@ -209,7 +233,9 @@ class Plan:
     @cached_property
     def round_trips(self) -> int:
         """Number of messages that the coordinator waits for. Counting may iterate over all steps of the solver."""
-        return self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
+        return (
+            self.n_before + self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
+        )
 
     @property
     def n_bytes(self) -> int:
@@ -291,11 +317,15 @@ def plan(job: Job, n_records: int) -> Plan:
     trained = solver.releases(problem)
     inquiries = inquiries_of(job, problem, n_records, solver, trained)
     name = None if job.split is None else job.split.name
-    asked = [(release, Side.TRAINING) for release in trained]
+    knots = knots_of(job, problem)
+    asked: list[tuple[tuple[Event, int], Side]] = []
+    if knots is not None and knots.event is not None:
+        asked.append(((knots.event, 1), Side.TRAINING))
+    asked += [(release, Side.TRAINING) for release in trained]
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
     releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
     sharing = sharing_of(job, problem, solver, trained)
-    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing)
+    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
         budgets, unfit = budgets_of(job, problem), ""

@@ -104,7 +104,7 @@ def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Re
             else:
                 query = schedule.send(released)
         except StopIteration as end:
-            _, told.findings = end.value
+            _, told.findings, _ = end.value
             told.whole = number + 1 == len(log.released)
             return
         except (BudgetExceeded, PartyLost):  # the schedule would have ended here without a model

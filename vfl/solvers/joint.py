@@ -236,7 +236,7 @@ def time_limit(problem: Problem, clip: float) -> float:
     if not math.isfinite(typical):
         return math.inf
     squares = squares_bound(problem) * (typical / clip) ** 2
-    return GAIN / 4.0 * squares * (problem.mu * problem.n_records) ** 2 / problem.layout.n_columns
+    return GAIN / 4.0 * squares * (problem.mu * problem.n_records) ** 2 / problem.layout.n_used
 
 
 def default_step_size(problem: Problem, clip: float, steps: int, full: float = 1.0) -> float:
@@ -249,7 +249,7 @@ def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
 
     A column whose mean square is a third of its squared bound moves by time/(3p) whole steps.
     """
-    if not problem.private or time / (3.0 * problem.layout.n_columns) >= STILL:
+    if not problem.private or time / (3.0 * problem.layout.n_used) >= STILL:
         return ()
     return (still(problem),)
 

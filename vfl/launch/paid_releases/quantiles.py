@@ -10,26 +10,26 @@ import numpy as np
 
 from vfl.columns import Numeric
 from vfl.errors import SpecificationError, nearest
-from vfl.features import GRID, GridCell
+from vfl.features import Curve
+from vfl.features.grid import edges_of
 from vfl.job.job import require_job
 from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
-from vfl.privacy import magnitudes
+from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
 from vfl.solvers.releases.ranges import ColumnCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.job import Job
-    from vfl.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateQuantiles:
     """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the distinct quantiles, ascending}, rounded to a hundredth of a cell of the grid or less.
+    edges : {column: the distinct quantiles, ascending}, with 6 digits. Quantiles within one cell give its ends.
     rank_error : standard error that noise adds to the share of records below a quantile, for the worst quantile.
-    resolution : {column: width of a cell of its grid}; quantiles are interpolated within a cell.
+    resolution : {column: width of the widest cell of its grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
@@ -51,9 +51,9 @@ def private_quantiles(
 ) -> PrivateQuantiles:
     """Learn quantiles of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 
-    Each column's owner counts its records in 160 equal cells between the declared bounds. Replacing a record lowers one cell
-    by one and raises another by one, in every column, so that Δ = √(2m) over m columns. Quantiles are interpolated from the
-    noisy counts. This is a separate run: its ε adds to that of the training, so charge both to one ledger.
+    Each column's owner counts its records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
+    Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
+    Quantiles are interpolated from the noisy counts. This is a separate run: its ε adds to that of the training, so charge both to one ledger.
 
     job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
@@ -77,50 +77,35 @@ def private_quantiles(
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_quantiles: name columns of numbers with bounds, each once")
     grids = {column: _grid(job, column) for column in asked}
+    lines = {c: replace(d, knots=()) for c, d in job.columns.items() if isinstance(d, Curve) and d.knots is None}
     draft = replace(
         job.on_all_records(),
         name=f"{job.name}-quantiles",
-        columns={**{c: d for c, d in job.columns.items() if c not in grids}, **grids},
+        columns={**job.columns, **lines, **grids},
         bounds={c: b for c, b in job.bounds.items() if c not in grids},
         fill={c: f for c, f in job.fill.items() if c not in grids},
     )
-    solver = ColumnCounts(asked)
+    solver = ColumnCounts(tuple(own for column in asked for own in grids[column].own(column)), CELLS[0])
     outcome = paid_release(draft, data, solver, terms)
-    counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
+    edges = {column: edges_of(grid.limits, CELLS[0]) for column, grid in grids.items()}
     found = {
-        column: shortened(quantiles_of(noisy, grids[column].edges(), shares), grids[column])
-        for column, noisy in zip(asked, counts, strict=True)
+        column: shortened(quantiles_of(noisy, edges[column], shares), grids[column].limits)
+        for column, noisy in zip(asked, outcome.w.reshape(len(asked), CELLS[0]), strict=True)
     }
     ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
     sigma = 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
     return PrivateQuantiles(
         edges=found,
-        rank_error=sigma * math.sqrt(GRID) / outcome.plan.problem.n_records,
-        resolution={column: (grid.bounds[1] - grid.bounds[0]) / GRID for column, grid in grids.items()},
+        rank_error=sigma * math.sqrt(CELLS[0]) / outcome.plan.problem.n_records,
+        resolution={column: float(np.diff(own).max()) for column, own in edges.items()},
         **cost_of(outcome),
     )
 
 
-def _grid(job: Job, column: str) -> GridCell:
+def _grid(job: Job, column: str) -> Curve:
     declared = job.schema[column]
     if not isinstance(declared, Numeric) or declared.bounds is None:
         raise TypeError("only numbers within bounds have a grid")
-    return GridCell(declared.bounds, of=job.partition.local(column), fill=declared.fill, missing=declared.missing)
-
-
-def shortened(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
-    """Return the edges rounded to a hundredth of a cell or less; further digits hold only interpolation and noise."""
-    digits = 2 - math.floor(math.log10((grid.bounds[1] - grid.bounds[0]) / GRID))
-    return tuple(
-        sorted({round(edge, digits) for edge in edges if grid.bounds[0] < round(edge, digits) < grid.bounds[1]})
+    return Curve(
+        1, bounds=declared.bounds, of=job.partition.local(column), fill=declared.fill, missing=declared.missing
     )
-
-
-def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the quantiles of noisy counts (GRID,): the points where the running sum, made monotone, passes share·total."""
-    running = np.concatenate([[0.0], np.maximum.accumulate(np.maximum(np.cumsum(counts), 0.0))])
-    if running[-1] <= 0:
-        return ()
-    at = np.interp(np.asarray(shares) * running[-1], running, edges)
-    inside = sorted({float(edge) for edge in at if edges[0] < edge < edges[-1]})
-    return tuple(inside)

@@ -33,8 +33,8 @@ GIVEN_UP = (
 )
 
 
-FIRST = 2
-"""Number of first queries whose releases are kept: moments of the columns, and the histogram of the labels."""
+FIRST = 3
+"""Number of first queries whose releases are kept: knots of curves, moments of the columns, and the histogram of the labels."""
 
 
 def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts, Vector, float] | None:
@@ -46,7 +46,7 @@ def counts_among(plan: Plan, released: Sequence[Released]) -> tuple[LabelCounts,
         return None
     schedule = plan.solver.schedule(plan.problem)
     query = next(schedule)
-    for values in released:
+    for values in released[plan.n_before :]:
         if isinstance(query, Tally):
             found = asked_by(query)
             return None if found is None else (found[0], values[0], found[1])
@@ -98,11 +98,12 @@ class Witness:
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
             federation=self._federation,
+            knots=outcome.knots,
         )
-        moments = first[0] if certificate.moments_digest else ()
+        moments = first[plan.n_before] if certificate.moments_digest else ()
         found = counts_among(plan, first)
         labels = None if found is None else found[1]
-        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels)
+        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, outcome.knots)
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""

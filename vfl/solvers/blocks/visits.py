@@ -100,7 +100,7 @@ class Walk:
         scale = np.ones(block.size) if isotropic else 1.0 / np.sqrt(M)
         if solver.clip == RECORD:
             layout = self.problem.layout
-            size = math.sqrt(float(known.smoothness.sum()) / layout.width if isotropic else layout.n_columns)
+            size = math.sqrt(float(known.smoothness.sum()) / layout.width if isotropic else layout.n_used)
             cap = float(solver.decided.record_clip or math.inf) * size * known.unit * self.factor
             return scale, Clip(cap, layout.n_coordinates)
         scale /= known.unit

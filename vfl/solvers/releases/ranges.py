@@ -39,6 +39,9 @@ class ColumnRanges(Solver):
 
     columns: tuple[str, ...]
 
+    cells: int = magnitudes.CELLS
+
+    of_curves: ClassVar[bool] = False
     name: ClassVar[str] = "ColumnRanges"
     clip: ClassVar[float] = math.inf
 
@@ -66,8 +69,9 @@ class ColumnRanges(Solver):
             for party, names in problem.layout.columns.items()
         }
         asked = {party: indices for party, indices in asked.items() if indices}
-        released = yield Ranges(asked, magnitudes.CELLS, event)
-        counts = np.concatenate(released).reshape(-1, magnitudes.CELLS)
+        positions = {party: tuple(range(len(own))) for party, own in asked.items()} if self.of_curves else asked
+        released = yield Ranges(positions, self.cells, event, of_curves=self.of_curves)
+        counts = np.concatenate(released).reshape(-1, self.cells)
         order = [problem.layout.columns[party][j] for party, indices in asked.items() for j in indices]
         return dict(zip(order, counts, strict=True))
 
@@ -93,16 +97,19 @@ class ColumnRanges(Solver):
         Δ = magnitudes.sensitivity(len(self.columns))
         z = noise_multiplier(problem.mu, 1)
         require_bearable(z * Δ)
-        return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, len(self.columns) * magnitudes.CELLS)
+        return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, len(self.columns) * self.cells)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCounts(ColumnRanges):
-    """Like ColumnRanges, for columns that are cells of a public grid (vfl.features.GridCell); used by `private_quantiles`.
+    """Like ColumnRanges, over the public grids of curves (vfl.features.grid); used by `private_quantiles`.
 
-    The schedule returns (m·CELLS,): the noisy counts of each column in the order of `columns`.
+    The schedule returns (m·cells,): the noisy counts of each column in the order of `columns`.
+
+    columns : first coordinates of all curves without declared knots.
     """
 
+    of_curves: ClassVar[bool] = True
     name: ClassVar[str] = "ColumnCounts"
 
     def schedule(self, problem: Problem) -> Schedule:

@@ -36,7 +36,7 @@ SPREAD_FROM = 100.0
 
 def signal_to_noise(problem: Problem) -> float:
     """Return ρ = μn/p, inf without privacy."""
-    return math.inf if problem.mu is None else problem.mu * problem.n_records / problem.layout.n_columns
+    return math.inf if problem.mu is None else problem.mu * problem.n_records / problem.layout.n_used
 
 
 def off_centre(problem: Problem) -> bool:

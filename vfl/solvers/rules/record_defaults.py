@@ -77,7 +77,7 @@ MOST = 400
 
 def signal_to_noise(problem: Problem) -> float:
     """Return ρ = μn/p of what the moments leave, inf without privacy."""
-    return clear(problem) / problem.layout.n_columns
+    return clear(problem) / problem.layout.n_used
 
 
 def clear(problem: Problem) -> float:

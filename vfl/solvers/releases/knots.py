@@ -1,0 +1,195 @@
+"""Knots of curves: one joint release of histograms before training, by which a run places them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.features.grid import edges_of
+from vfl.messages import Ranges
+from vfl.privacy import magnitudes
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian
+from vfl.solvers.releases.smoothness import require_bearable
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.columns import Bounds
+    from vfl.features import Curve
+    from vfl.messages import Query
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+    Placed = Mapping[str, tuple[tuple[float, ...], ...]]
+
+SHARE = 0.08
+"""Share of a run's μ² for the histograms. Chosen with the numbers below on two of six data sets (docs/benchmarks.md)."""
+CELLS = (160, 80, 40)
+"""Numbers of cells of a histogram. Many cells place knots finely, few cells add up less noise."""
+BLUR = 0.05
+"""Largest standard error, as a share of the records, that noise may add to a quantile before a histogram has fewer cells."""
+TAIL = (1 / 64, 1 / 16, 1 / 4)
+"""Places of knots between the last quantile and the bound, as shares of that distance, where the distance is long."""
+LONG = 0.5
+"""Share of the bounds' width from which the distance between the last quantile and the bound is long."""
+LINE, FEW = 20.0, 60.0
+"""μn per column below which curves are straight lines, and below which they have 2 quantiles as knots; from there on 4."""
+
+
+def quantiles_for(signal: float) -> int:
+    """Return the number of quantiles at which curves without declared pieces have knots; 0: straight lines.
+
+    signal : μn per column of the job, a public number.
+    """
+    return 0 if signal < LINE else 2 if signal < FEW else 4
+
+
+def cells_for(sigma: float, n_records: int) -> int:
+    """Return the number of cells per histogram for noise of this standard deviation, from public facts."""
+    fitting = (cells for cells in CELLS if sigma * math.sqrt(cells) / 2.0 <= BLUR * n_records)
+    return next(fitting, CELLS[-1])
+
+
+def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
+    """Return the event of the joint histograms of some columns, μ-GDP under replace-one.
+
+    Replacing a record lowers one cell of each column by one and raises another by one: Δ = √(2·columns) over all parties.
+    """
+    Δ = magnitudes.sensitivity(columns)
+    z = noise_multiplier(mu, 1)
+    require_bearable(z * Δ)
+    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns * cells_for(z * Δ, n_records))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knots:
+    """Release of the knots of all curves without declared ones, before the first query of the solver.
+
+    The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
+    Two knots at one place leave a coordinate that is always 0.
+
+    curves : {party: ((column, declaration), ...)} in the order of storage.
+    quantiles : number of quantiles at which curves without declared pieces have knots; 0: these curves are straight lines.
+    event : of the joint release; None without privacy, and if nothing is released.
+    """
+
+    curves: Mapping[str, tuple[tuple[str, Curve], ...]]
+    n_records: int
+    quantiles: int
+    event: Gaussian | None
+
+    @property
+    def bent(self) -> dict[str, tuple[int, ...]]:
+        """{party: positions of the curves that are no straight lines}."""
+        found = {
+            party: tuple(k for k, (_, declared) in enumerate(own) if self.shape(declared)[0])
+            for party, own in self.curves.items()
+        }
+        return {party: indices for party, indices in found.items() if indices}
+
+    def shape(self, declared: Curve) -> tuple[int, int]:
+        """Return the numbers of knots of a curve at quantiles and in its tail: 3 of 7 knots in the tail, or as declared."""
+        most = declared.n_pieces - 1
+        if declared.pieces is None:
+            quantiles = min(self.quantiles, most)
+            return quantiles, min(len(TAIL), most - quantiles) if quantiles else 0
+        tail = min(len(TAIL), most // 2)
+        return most - tail, tail
+
+    @property
+    def unused(self) -> int:
+        """Number of coordinates that stay 0 for every histogram, as the rule leaves them."""
+        return sum(
+            declared.n_pieces - 1 - sum(self.shape(declared)) for own in self.curves.values() for _, declared in own
+        )
+
+    @property
+    def cells(self) -> int:
+        """Number of cells per histogram."""
+        return cells_for(0.0 if self.event is None else self.event.sigma, self.n_records)
+
+    def query(self) -> Query:
+        """Return the query of the histograms."""
+        return Ranges(self.bent, self.cells, self.event, of_curves=True)
+
+    def lines(self) -> Placed:
+        """Return no knots for every curve."""
+        return {party: ((),) * len(own) for party, own in self.curves.items()}
+
+    def placed(self, released: Released) -> Placed:
+        """Return the knots of every curve of each party: post-processing of the released histograms."""
+        found = {party: list(own) for party, own in self.lines().items()}
+        for (party, indices), counts in zip(self.bent.items(), released, strict=True):
+            for k, own in zip(indices, counts.reshape(len(indices), -1), strict=True):
+                found[party][k] = self._of(self.curves[party][k][1], own)
+        return {party: tuple(own) for party, own in found.items()}
+
+    def by_column(self, placed: Placed) -> dict[str, tuple[float, ...]]:
+        """Return {column: its knots}."""
+        return {
+            column: knots
+            for party, own in self.curves.items()
+            for (column, _), knots in zip(own, placed[party], strict=True)
+        }
+
+    def explain(self) -> str:
+        """Return a sentence for the plan."""
+        count = sum(map(len, self.curves.values()))
+        if not self.bent:
+            return f"straight lines for {count} curves: noise at this ε would outweigh the gain of bends; nothing is released"
+        blur = "" if self.event is None else f", each count with noise of standard deviation {self.event.sigma:.3g}"
+        shapes = sorted({1 + sum(self.shape(declared)) for own in self.curves.values() for _, declared in own})
+        pieces = " or ".join(map(str, shapes))
+        return f"{count} curves of at most {pieces} pieces, by histograms of {self.cells} cells{blur}"
+
+    def _of(self, declared: Curve, counts: Vector) -> tuple[float, ...]:
+        quantiles, tail = self.shape(declared)
+        low, high = declared.limits
+        edges = edges_of((low, high), counts.size)
+        if declared.missing is None or declared.fill is not None:  # every record is counted, and their number is public
+            counts = counts + (self.n_records - counts.sum()) / counts.size
+        found = quantiles_of(counts, edges, [k / (quantiles + 1) for k in range(1, quantiles + 1)])
+        ends = (low, *found, high)
+        below, above = ends[1] - low, high - ends[-2]
+        if max(below, above) > LONG * (high - low):
+            places = (
+                [high - above + above * t for t in TAIL] if above >= below else [low + below - below * t for t in TAIL]
+            )
+            found = (*found, *places[-tail:]) if tail else found
+        return shortened(found, (low, high))[: quantiles + tail]
+
+
+def shortened(points: Sequence[float], bounds: Bounds) -> tuple[float, ...]:
+    """Return the distinct points inside the bounds with 6 digits; further digits hold only interpolation and noise."""
+    rounded = {float(f"{point:.6g}") for point in points}
+    return tuple(sorted(point for point in rounded if bounds[0] < point < bounds[1]))
+
+
+def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return at most as many points as shares, ascending, at which the noisy running sum passes share·total.
+
+    The sum is made monotone by the mean of its running maximum and its running minimum from above. Several shares within one
+    cell, which may be a single value of many records, give the ends of the cell.
+    """
+    noisy = np.cumsum(counts)
+    running = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2.0
+    total = float(running[-1])
+    if not total > 0.0:
+        return ()
+    running = np.clip(running, 0.0, total)
+    at = np.searchsorted(running, np.multiply(shares, total))
+    found: list[float] = []
+    for cell, number in zip(*np.unique(at, return_counts=True), strict=True):
+        low, high = float(edges[cell]), float(edges[cell + 1])
+        if number > 1:
+            found += [low, high]
+            continue
+        before = float(running[cell - 1]) if cell else 0.0
+        (share,) = (s for s, own in zip(shares, at, strict=True) if own == cell)
+        found.append(low + (high - low) * (share * total - before) / max(float(running[cell]) - before, 1e-300))
+    return tuple(sorted(set(found)))
