@@ -52,7 +52,7 @@ class Curves:
         if len(knots) != len(self.pending):
             raise PrivacyError("knots came for another number of curves than the party has")
         try:
-            declared = [replace(own.declared, knots=found) for own, found in zip(self.pending, knots, strict=True)]
+            declared = [own.declared.at(found) for own, found in zip(self.pending, knots, strict=True)]
         except SpecificationError as error:
             raise PrivacyError(f"knots came that no declaration allows: {error}") from error
         array.flags.writeable = True

@@ -203,7 +203,7 @@ def certify(
     facts["flags"] += tuple(flags)
     common: dict[str, Any] = {
         "events": _counted(tuple(charged.items())),
-        "moments_digest": moments_digest(plan, released),
+        "moments_digest": moments_digest(plan, moments_among(plan, released)),
         "model_digest": model_digest(model),
         "findings_digest": findings_digest(findings),
         "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
@@ -251,18 +251,22 @@ def findings_digest(findings: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(_exact(dict(findings))).encode()).hexdigest() if findings else ""
 
 
-def moments_digest(plan: Plan, released: Sequence[Released]) -> str:
-    """Return the SHA-256 of the moments that a private run releases first; '' if it releases none.
+def moments_among(plan: Plan, released: Sequence[Released]) -> Released:
+    """Return the first release of the solver, from the releases of the first queries of its run; () if there is none."""
+    return released[plan.n_before] if len(released) > plan.n_before else ()
+
+
+def moments_digest(plan: Plan, moments: Released) -> str:
+    """Return the SHA-256 of the moments that the solver of a private run releases first; '' if it releases none.
 
     The values are public too, but a certificate that lists them would be too long.
     """
     privacy = plan.job.privacy
-    if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not released:
+    if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not moments:
         return ""
-    first = plan.n_before
-    if len(released) <= first or not isinstance(next(plan.solver.schedule(plan.problem)), Moments):
+    if not isinstance(next(plan.solver.schedule(plan.problem)), Moments):
         return ""
-    return hashlib.sha256(canonical(_exact([list(map(float, u)) for u in released[first]])).encode()).hexdigest()
+    return hashlib.sha256(canonical(_exact([list(map(float, u)) for u in moments])).encode()).hexdigest()
 
 
 def _exact(value: Any) -> Any:

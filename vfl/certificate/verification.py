@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl import markup
-from vfl.certificate.issue import findings_digest, is_exact, model_digest, moments_digest, planned
+from vfl.certificate.issue import findings_digest, is_exact, model_digest, moments_among, moments_digest, planned
 from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
 from vfl.certificate.trust import fault_of as fault_of_trust
 from vfl.certificate.trust import said_of
@@ -99,6 +99,9 @@ class _Mismatch(Exception):
     """Reason for which a check fails, in words."""
 
 
+NO_LOG = "not checked: there is no log of the run"
+
+
 class _Unsettled(Exception):
     """Reason for which a check neither holds nor fails, in words."""
 
@@ -148,6 +151,7 @@ def verify(
         ("job", lambda: _job(certificate, plan, filed), "not checked: only the certificate was given"),
         ("plan", lambda: _plan(certificate, plan, filed, n_logged), "not checked: only the certificate was given"),
         *((("choice", lambda: _choice(certificate, plan), ""),) if _chosen(certificate) else ()),
+        *((("knots", lambda: _knots(certificate, plan, released), NO_LOG),) if certificate.knots else ()),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
         ("cap", lambda: _cap(certificate, ledger), _why_no_ledger(certificate)),
@@ -294,6 +298,8 @@ def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | N
         return None
     if model_digest(model) != certificate.model_digest:
         raise _Mismatch("it is not the certified model: its numbers or names differ")
+    if {column: list(own) for column, own in model.get("knots", {}).items()} != dict(certificate.knots):
+        raise _Mismatch("it is not the certified model: its curves have other knots")
     return f"the certified model, SHA-256 {certificate.model_digest[:16]}…"
 
 
@@ -419,10 +425,25 @@ def _choice(certificate: Certificate, plan: Plan | None) -> str:
     return f"candidate {number} of {len(stated['candidates'])} by {stated['score']}; ε covers all of them; {stated['withheld']}"
 
 
+def _knots(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
+    """Compare the certified knots with those that follow from the released histograms."""
+    if plan is None or plan.knots is None or not released:
+        return None
+    knots = plan.knots
+    try:
+        placed = knots.placed(released[0]) if knots.bent else knots.lines()
+        same = {column: list(own) for column, own in knots.by_column(placed).items()} == dict(certificate.knots)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # an altered log may hold anything
+        same = False
+    if not same:
+        raise _Mismatch("those of the histograms in the run's log are not the certified ones")
+    return "of the curves: those of the histograms in the run's log are the certified ones"
+
+
 def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
     if plan is None or not released or not certificate.moments_digest:
         return None
-    if moments_digest(plan, released) != certificate.moments_digest:
+    if moments_digest(plan, moments_among(plan, released)) != certificate.moments_digest:
         raise _Mismatch("those in the run's log are not the certified ones")
     return "of the columns, from which smoothness follows: those in the run's log are the certified ones"
 
@@ -430,11 +451,7 @@ def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Rel
 def _why_no_moments(certificate: Certificate) -> str:
     if certificate.selection:
         return "not checked: withheld with the other releases of the trials"
-    return (
-        "not checked: there is no log of the run"
-        if certificate.moments_digest
-        else "of the columns: none were released"
-    )
+    return NO_LOG if certificate.moments_digest else "of the columns: none were released"
 
 
 def _why_no_ledger(certificate: Certificate) -> str:

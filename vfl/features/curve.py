@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from vfl.errors import SpecificationError
 from vfl.features.base import OfNumbers, ascending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from vfl.types import Vector
 
@@ -72,6 +72,10 @@ class Curve(OfNumbers):
     def n_pieces(self) -> int:
         """Number of coordinates without the indicator of missing cells."""
         return self.pieces or (PIECES if self.knots is None else len(self.knots) + 1)
+
+    def at(self, knots: Sequence[float]) -> Curve:
+        """Return the same curve with declared knots and the same number of coordinates."""
+        return replace(self, pieces=self.n_pieces, knots=tuple(knots))
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column~0' for the line, then 'column~1', 'column~2', ... for the hats."""

@@ -16,6 +16,7 @@ from vfl.columns import Dropped, canonical_category, categories_of
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.evaluation.thresholds import margin_of
+from vfl.features import Curve
 from vfl.holdout import Split
 from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
@@ -184,6 +185,13 @@ class Job:
     def _check_start(self, start: Start) -> None:
         """Refuse a start with different columns, and a solver that always starts at 0."""
         require("start", start, "a vfl.job.start.Start, or None", fits=isinstance(start, Start))
+        for column in self.partition.features:
+            declared = self.schema[column]
+            if isinstance(declared, Curve) and declared.knots is None:
+                raise SpecificationError(
+                    f"the curve of column {column!r} finds its knots, and the start belongs to other knots: declare those of "
+                    "the model to start from (Result.knots)"
+                )
         columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
         start.require([name for column in columns for name in coordinates_of(column, self.class_names)])
         if self.trust != TRUSTS[0]:

@@ -328,11 +328,11 @@ def _decoded(family: str, plain: tuple[Any, ...]) -> Any:
     fields = _fields(cls)
     if len(given) != len(fields):
         raise PrivacyError(f"the {family} kind {name!r} has {len(fields)} parameters, and {len(given)} came")
-    values: list[Any] = []
+    values: dict[str, Any] = {}
     try:
-        for (_, of), one in zip(fields, given, strict=True):
-            values.append(of.decode(one))
-        return cls(*values)
+        for (field, of), one in zip(fields, given, strict=True):
+            values[field] = of.decode(one)
+        return cls(**values)
     except VflError as error:
         at = fields[len(values)][0] if len(values) < len(fields) else ""
         raise PrivacyError(f"the {family} kind {name!r} is refused{f', {at}' * bool(at)}: {error}") from error

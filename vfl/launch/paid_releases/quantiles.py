@@ -53,7 +53,8 @@ def private_quantiles(
 
     Each column's owner counts its records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
     Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
-    Quantiles are interpolated from the noisy counts. This is a separate run: its ε adds to that of the training, so charge both to one ledger.
+    Quantiles are interpolated from the noisy counts. This is a separate run: its ε adds to that of the training, so charge
+    both to one ledger. For curves within one ε declare vfl.Curve.
 
     job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.

@@ -66,7 +66,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
             "importance needs the spread of the columns, which this run did not release: train with "
             "Privacy(smoothness='private') and a solver that releases it, such as SkGD"
         )
-    if moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
+    if moments_digest(plan, result.moments) != result.certificate.moments_digest:
         raise OutputError("the released moments of the columns are not those that the certificate names")
     variance, error = spreads(plan.problem, result.moments)
     owner = result.owners

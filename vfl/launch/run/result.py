@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +22,7 @@ from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.evaluation.thresholds import ALL, margin_of, threshold_of
+from vfl.features import Curve
 from vfl.inference import Inference
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
@@ -158,6 +159,7 @@ class Result:
     labels : released histogram of the labels over their declared range, on which the certificate states nothing; None if the
         run released none.
     inference : covariance of the coefficients, on which the certificate states nothing; None unless the job asked for it.
+    knots : {column: knots} of the curves whose knots the run found; the certificate lists them, too.
     """
 
     job: Job
@@ -168,6 +170,22 @@ class Result:
     moments: tuple[Vector, ...] = ()
     labels: Vector | None = None
     inference: Inference | None = None
+    knots: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def applied(self) -> Job:
+        """The job by which the model is applied: the trained one, with the knots that the run found declared."""
+        if not self.knots:
+            return self.job
+        schema, bent = self.job.schema, dict(self.job.columns)
+        for column, found in self.knots.items():
+            declared = schema[column]
+            if isinstance(declared, Curve):
+                bent[column] = declared.at(found)
+        bounds, fill = (
+            {c: v for c, v in given.items() if c not in self.knots} for given in (self.job.bounds, self.job.fill)
+        )
+        return replace(self.job, columns=bent, bounds=bounds, fill=fill)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -304,7 +322,7 @@ class Result:
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in names], dtype=np.float64)
         model, intercept = model_digest(self.document()), self.intercept_on_scaled
-        return ModelPart(self.job, party, model, names, w, intercept, self.margin_threshold or 0.0)
+        return ModelPart(self.applied, party, model, names, w, intercept, self.margin_threshold or 0.0)
 
     def save_parts(self, folder: str | Path) -> dict[str, Path]:
         """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
@@ -489,6 +507,7 @@ class Result:
             **self.in_original_units(),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
+            **({"knots": {column: list(own) for column, own in self.knots.items()}} if self.knots else {}),
             **({} if self.labels is None else {"labels": list(map(float, self.labels))}),
             **({} if self.inference is None else {"inference": self.inference.to_dict()}),
         }
@@ -515,7 +534,8 @@ class Result:
             moments = tuple(np.array(u, dtype=np.float64) for u in model.get("moments", ()))
             labels = np.array(model["labels"], dtype=np.float64) if "labels" in model else None
             inference = Inference.from_dict(model["inference"]) if "inference" in model else None
+            knots = {column: tuple(map(float, own)) for column, own in model.get("knots", {}).items()}
             _check_shapes(job, w, coordinates, *moments, *(() if labels is None else (labels,)))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, certificate, w, coordinates, findings, moments, labels, inference)
+        return cls(job, certificate, w, coordinates, findings, moments, labels, inference, knots)

@@ -114,7 +114,7 @@ def _moments(result: Result, plan: Plan | None) -> Check | None:
     stated = result.certificate.moments_digest
     if not result.moments or (plan is None and stated):
         return None
-    if plan is None or moments_digest(plan, (result.moments,)) != stated:
+    if plan is None or moments_digest(plan, result.moments) != stated:
         return Check("moments", False, "those beside the model are not the certified ones")
     return Check("moments", True, "of the columns, from which smoothness follows: the certified ones")
 

@@ -46,7 +46,7 @@ def wide_bounds(result: Result) -> tuple[str, ...]:
 
 def _trusted(result: Result, plan: Plan) -> bool:
     """Return True if the certificate names the moments of the result."""
-    return bool(result.moments) and (moments_digest(plan, (result.moments,)) == result.certificate.moments_digest)
+    return bool(result.moments) and (moments_digest(plan, result.moments) == result.certificate.moments_digest)
 
 
 def _deviations(result: Result, plan: Plan) -> Vector | None:

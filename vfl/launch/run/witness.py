@@ -103,7 +103,9 @@ class Witness:
         moments = first[plan.n_before] if certificate.moments_digest else ()
         found = counts_among(plan, first)
         labels = None if found is None else found[1]
-        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, outcome.knots)
+        return Result(
+            plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, knots=outcome.knots
+        )
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""
