@@ -56,6 +56,7 @@ def test_plain_forms_are_spelt_as_documented() -> None:
         "record_norms",
         (("a", ((0, "a", 0, 1, 0), np.zeros(1).tobytes(), np.ones(1).tobytes())),),
         "training",
+        None,
     )
 
 
@@ -142,14 +143,17 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
         ((FORMAT, "shell", "rm"), "unknown message kind 'shell'"),
         ((FORMAT, "reply", (), None, None, 0.0), "a Query is needed, not Reply"),
         (
-            (FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),), "training"),
+            (FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),), "training", None),
             "a block needs 0 <= start <= stop",
         ),
         (
-            (FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),), "training"),
+            (FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),), "training", None),
             "a block needs 0 <= start <= stop",
         ),
-        ((FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2, "training"), "pairs of different names"),
+        (
+            (FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2, "training", None),
+            "pairs of different names",
+        ),
     ],
 )
 def test_invalid_messages_are_refused(plain: Any, said: str) -> None:
