@@ -255,7 +255,7 @@ def _described(cls: type, given: Mapping[str, Parameter]) -> tuple[tuple[str, Pa
     if not dataclasses.is_dataclass(cls):
         raise PrivacyError(f"{cls.__qualname__} is no dataclass, so its parameters are unknown: make it a frozen one")
     described = []
-    for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only):  # a base's options come last
+    for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True):  # a base's options come last
         if not field.init:
             continue
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
