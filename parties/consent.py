@@ -28,6 +28,10 @@ parties = ["bank"]              that may add up and so see this party's part of 
 sources = ["new/*.csv"]         of the sources above those that may be predicted; left out: all of them
 records = 1000                  that may be predicted on one day (UTC), counted beside the book; left out: any number
 labels = true                   also measure a model on this party's labels, without noise (vfl evaluate)
+callers = ["branch"]            whose requests a resident service may answer (vfl serve); "*" is any; left out: no service
+purposes = ["credit decision"]  that a caller may state; left out: any
+rate = 50.0                     records per second that a service may answer; left out: any number
+secure = true                   a service may also apply models trained under trust = "secure"
 
 [secure]                        demands on jobs under trust = "secure"; without an entry `trust`, other jobs are then refused
 collude = 2                     least k: so many parties may pool what they saw without learning more; left out: any
@@ -85,6 +89,18 @@ class Predicting:
     sources: tuple[str, ...] | None = None
     records: int | None = None
     labels: bool = False
+    callers: tuple[str, ...] | None = None
+    purposes: tuple[str, ...] | None = None
+    rate: float | None = None
+    secure: bool = False
+
+    def why_not(self, caller: str, purpose: str) -> str:
+        """Return the reason why a service may not answer a caller; '' if it may."""
+        if self.callers is None or not {ANY, caller} & set(self.callers):
+            return f"[prediction] callers: the caller {caller!r} is not listed there"
+        if self.purposes is not None and purpose not in self.purposes:
+            return "[prediction] purposes: the stated purpose is not listed there"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +225,19 @@ class Policy:
             self.refuse_prediction(party, "sources", "the source that was named is not listed there")
         if labels and not allowed.labels:
             self.refuse_prediction(party, "labels", "a model may not be measured on its labels")
+
+    def check_service(self, party: str, job: Job) -> None:
+        """Return if the owner allows a resident service to apply a job's model; `check_prediction` asks the other rules."""
+        allowed = self.prediction
+        if allowed is None or allowed.callers is None:
+            self.refuse_prediction(party, "callers", "no service is allowed: list the callers whom it may answer")
+        if job.secure is not None and not allowed.secure:
+            self.refuse_prediction(
+                party,
+                "secure",
+                "the model was trained under trust = 'secure', and a service shows this party's parts of margins to the party "
+                "that adds up; its owner accepts that with secure = true",
+            )
 
     def refuse_prediction(self, party: str, rule: str, why: str) -> NoReturn:
         """Raise ConsentRefused for a prediction, naming the rule of [prediction]."""
@@ -348,8 +377,11 @@ def _predicting(value: Any, where: str) -> Predicting:
             raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
         if key == "records":
             fits, form = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0, "a whole number"
-        elif key == "labels":
+        elif key in ("labels", "secure"):
             fits, form = isinstance(entry, bool), "true or false"
+        elif key == "rate":
+            fits = isinstance(entry, int | float) and not isinstance(entry, bool) and 0 < entry < math.inf
+            form = "a number above 0"
         else:
             fits = isinstance(entry, list) and all(isinstance(item, str) for item in entry)
             form = "a list of text"

@@ -30,6 +30,7 @@ class DailyCount:
     def take(self, party: str, records: int, most: int) -> bool:
         """Count records for today unless the total would exceed `most`; return True if they were counted.
 
+        party : name whose records are counted: of a party, or of a caller of its service.
         Raises ConsentRefused if the file cannot be read or written, since uncounted records are not predicted.
         """
         try:

@@ -276,6 +276,12 @@ register("message", "send_margins", joining.SendMargins)
 register("message", "take_margins", joining.TakeMargins)
 register("message", "add_up", joining.AddUp)
 register("message", "measure", joining.Measure, statistic=kind("statistic"))
+_asked = record(joining.Asked, ("part", TEXT), ("caller", TEXT), ("purpose", TEXT), ("records", WHOLE))
+register("message", "score", joining.Score, asked=sequence(_asked))
+_outcome = record(joining.Outcome, ("code", TEXT), ("why", TEXT))
+register("message", "scored", joining.Scored, outcomes=sequence(_outcome))
+register("message", "keep", joining.Keep, parts=sequence(TEXT))
+register("message", "kept", joining.Kept, states=mapping(TEXT))
 
 _version = record(Version, ("model", TEXT), ("place", WHOLE), ("attempt", WHOLE))
 

@@ -42,7 +42,7 @@ class Gathering:
     """
 
     def __init__(self, federation: Federation, identity: Identity, *, listen: str | None = None) -> None:
-        self._federation = federation
+        self._federation, self.parties = federation, tuple(federation.parties)
         self._process = secrets.token_bytes(16)
         self._links: dict[str, Link] = {}
         self._changed = threading.Condition()

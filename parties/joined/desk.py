@@ -18,12 +18,13 @@ from parties.allowed import name_of
 from parties.book import require_room
 from parties.consent import Policy, policy_of
 from parties.joined.sealing import Sealing
-from parties.joined.work import PredictingWork, TrainingWork
+from parties.joined.work import PredictingWork, ServingWork, TrainingWork
 from parties.loading import load
 from parties.permission import permitted
 from parties.prediction import ModelPart, NewRows
 from parties.services.aligning import AlignmentService
 from parties.services.predicting import PredictionService
+from parties.services.serving import ServingService
 from parties.services.training import TrainingService
 from parties.session import Credentials
 from vfl.alignment import Keeping
@@ -41,7 +42,7 @@ from vfl.federation import events
 from vfl.job.environment import path_of
 from vfl.job.file import decode
 from vfl.kinds import from_plain_call
-from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
+from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, SERVE, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.secure.requests import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
@@ -206,6 +207,8 @@ class Desk:
 
     def _offered(self, offer: Offer) -> Sent:
         work = self._work
+        if self._serves(offer) is not None:
+            return self._begun(offer)  # the policy judges each part of a service
         if work is not None and (work.offer.run, work.offer.digest) == (offer.run, offer.digest):
             if work.coordinator == self._coordinator:
                 return work.accepted()
@@ -218,6 +221,12 @@ class Desk:
         if not self._due(offer):
             raise FederationError("the offer is not for this party, or has an unknown purpose")
         return self._begun(offer)
+
+    def _serves(self, offer: Offer) -> ServingWork | None:
+        """Return the service in progress to which an offer adds a part of a model; None for other offers."""
+        work = self._work
+        same = isinstance(work, ServingWork) and (offer.purpose, offer.run) == (SERVE, work.offer.run)
+        return work if same and isinstance(work, ServingWork) and work.coordinator == self._coordinator else None
 
     def _due(self, offer: Offer) -> bool:
         """Return True for an offer that this member may be sent."""
@@ -238,7 +247,7 @@ class Desk:
 
     def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], Work]]:
         """Return an offer's request, and a function that returns its work or raises the reason for a refusal."""
-        part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
+        part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE, SERVE) else None
         job = _job_of(offer, self.party) if part is None else part.job
         columns = job.wanted(self.party) if part is None else job.made_of(self.party)
         return requested(offer, job, columns), partial(self._allowed, offer, job, part)
@@ -250,6 +259,8 @@ class Desk:
             policy.check(job, self.party)
         self._require_trust(policy, job)
         source = self._source(offer.source)
+        if part is not None and offer.purpose == SERVE:
+            return self._serving(offer, part, source)
         if part is None:
             policy.check_source(self.party, name_of(source), f"job {job.name!r}", owners=True)
             if not offer.resumed:
@@ -289,6 +300,18 @@ class Desk:
             aligning=aligning,
             rows=Here([NewRows(part, labelled=labelled) for _ in range(self._shards)]),
         )
+
+    def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
+        """Add a part to the service of the party that adds up, or begin it; the source is read in the background."""
+        receiver = part.job.partition.receiver(offer.parties)
+        if receiver != self._federation.coordinator.name or self._policy is None:
+            raise FederationError(
+                f"party {receiver!r} adds up the margins of this model, and only the party that adds up can ask for a service: "
+                "it has to be the coordinator of the federation"
+            )
+        work = self._serves(offer) or ServingWork(offer, ServingService(self.party, self._policy, receiver))
+        work.service.add(part, source)
+        return work
 
     def _dealer(self, job: Job) -> Member | None:
         """Return the member whose identity signs the dealer's keys, as stated in the job to which the owner has agreed."""

@@ -13,7 +13,7 @@ from parties.joined.answered import Answered
 from parties.services.training import RECORDS
 from vfl.errors import FederationError, PrivacyError
 from vfl.messages import Descend, Need, Notice
-from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, TakeMargins
+from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
 from vfl.planning import layout_of
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.parcels import parcel_names
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from parties.services.aligning import AlignmentService
     from parties.services.predicting import PredictionService
     from parties.services.service import Sent, Service
+    from parties.services.serving import ServingService
     from parties.services.training import TrainingService
     from vfl.job import Job
     from vfl.job.task import PartyTask
@@ -47,6 +48,9 @@ OF_MARGINS = ("weights", "margins")
 """Vectors of Records with K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
 """Limit of notices per offer, which the owner's book may record: two per start of a party and three per coordinator."""
+
+MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
+"""Limits of one call of a service: records, and bytes of their ids."""
 
 
 class Work:
@@ -304,6 +308,32 @@ class PredictingWork(Work):
     def summary(self) -> dict[str, Any]:
         """Return facts for the owner."""
         return super().summary() | {"records": self._service.n_records}
+
+
+class ServingWork(Work):
+    """Resident work for a service of the party that adds up: its process is the coordinator of the federation.
+
+    The stream ends in the process that may see the parts of the margins, so TLS alone seals them.
+    """
+
+    service: ServingService
+
+    def __init__(self, offer: Offer, service: ServingService) -> None:
+        super().__init__(offer, service, None)
+        self.service = service
+
+    @property
+    def limits(self) -> Limits:
+        """Return the size limits of the next call."""
+        return Limits(BODY_BYTES, {"ids": MOST_ID_BYTES, "ends": 8 * MOST_SCORED})
+
+    def takes(self, message: Any) -> Iterable[str]:
+        """Return the names of the vectors that a call takes: the ids of the records, and where each one ends."""
+        return ("ids", "ends") if isinstance(message, Score) else ()
+
+    def summary(self) -> dict[str, Any]:
+        """Return facts for the owner."""
+        return super().summary() | {"records": self.service.answered}
 
 
 class DealerWork(Work):

@@ -66,7 +66,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.inference",
     ),
     ("coordinator", "parties"),
-    ("vfl.launch", "vfl.examples", "vfl.tuning"),
+    ("vfl.launch", "vfl.examples", "vfl.tuning", "vfl.serving"),
     ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.ui", "vfl.auditing"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}

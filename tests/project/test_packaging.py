@@ -115,6 +115,7 @@ def test_every_third_party_import_is_declared(pyproject):
         + optional["plot"]
         + optional["frames"]
         + optional["federation"]
+        + optional["serve"]
         + optional["track"]
     } | {"grpcio-tools"}  # regenerates the code of vfl.wire, in a checkout
     shipped_as = {
@@ -127,6 +128,7 @@ def test_every_third_party_import_is_declared(pyproject):
         "grpc_tools": "grpcio-tools",
         "google": "protobuf",
         "mlflow": "mlflow-skinny",
+        "prometheus_client": "prometheus-client",
     }
     imported = set()
     for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):

@@ -34,6 +34,7 @@ FOLDERS = {
         "identity": "make a key and a certificate for one participant",
         "federation": "write, show or check the file that names all participants",
         "join": "take part with your data, under your own policy",
+        "serve": "answer scoring requests over HTTP",
         "doctor": "check this installation",
     },
     "cluster": {
@@ -50,7 +51,7 @@ COMMANDS = {name: said for commands in FOLDERS.values() for name, said in comman
 
 
 TOLD_TOGETHER = {
-    ("predict", "evaluate"): "apply a saved model, or measure it",
+    ("predict", "evaluate", "serve"): "apply a saved model, measure it, answer over HTTP",
     ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
     ("verify", "audit"): "check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PURPOSES = ("train", "align", "predict", "evaluate", "check")
+PURPOSES = ("train", "align", "predict", "evaluate", "serve", "check")
 """Purposes of requests to a party. `check` measures the connection for `vfl federation check` and touches no data."""
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vfl.messages.query import Statistic
 
-TRAIN, ALIGN, PREDICT, EVALUATE = PURPOSES = ("train", "align", "predict", "evaluate")
+TRAIN, ALIGN, PREDICT, EVALUATE, SERVE = PURPOSES = ("train", "align", "predict", "evaluate", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Offer:
     """Offer of work, which the owner's policy judges before any data are opened.
 
     purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a
-    prediction the party's part of the model (parties.prediction.ModelPart).
+    prediction or a service the party's part of the model (parties.prediction.ModelPart).
     digest : digest of the job or the part, which the party recomputes. parties : all participating parties.
     source : the owner's name of its source; '' is the one without a name.
     keeps : name under which the aligned rows are kept, for a run that may be resumed; '' keeps none.
@@ -213,3 +213,56 @@ class Measure:
     """
 
     statistic: Statistic
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request to a service.
+
+    part : digest of the part of the model to apply. caller, purpose : as the adding party states them. records : number of ids.
+    """
+
+    part: str
+    caller: str
+    purpose: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Call for parts of margins of records, by id, of several requests; the ids of all requests come in one vector."""
+
+    asked: tuple[Asked, ...]
+
+
+ANSWERED, REFUSED, EXHAUSTED, ABSENT = "", "refused", "exhausted", "absent"
+"""Codes of an outcome: counted and answered; the policy forbids it; a limit is reached; the part is not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of one request at one party. code : one of the above. why : a sentence, '' for an answer."""
+
+    code: str = ANSWERED
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Answer of Score: an outcome per request, and a vector of the margins of all answered requests; NaN for an unknown id."""
+
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Call to keep these parts of models and to drop all others that are served; answered by Kept. parts : digests."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """States of served parts. states : {digest: '' if it is loaded, else the reason why it is not}."""
+
+    states: Mapping[str, str] = field(default_factory=dict)

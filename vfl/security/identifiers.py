@@ -75,6 +75,15 @@ def normalised(
     return found, kind or next(iter(first))
 
 
+def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]:
+    """Return identifiers of a request in normal form; they may repeat. kind : as declared in the job.
+
+    Raises DataError for other types than integers or text, and for an empty id.
+    """
+    place = _Place("of the request", None)
+    return _normal(cells, _kind(cells, place), kind, place)
+
+
 class Gathered(Sequence[bytes], ABC):
     """Normalised identifiers that are read in pieces from other processes of their owner."""
 

@@ -71,6 +71,19 @@ def show(path: Path, *, as_json: bool) -> None:
     click.echo(f"key {key}: belongs to it, and is readable by you only" if key else "its key is not here")
 
 
+@command.command("token", short_help="Make a bearer token for a caller of a service (vfl serve).")
+def token() -> None:
+    """Make a bearer token for a caller of a service, and the hash to write into the service file.
+
+    The token is shown once, and kept nowhere.
+    """
+    from vfl.serving.callers import new_token
+
+    fresh, hashed = new_token()
+    click.echo(f"token {fresh}")
+    click.echo(f'in the service file: token = "{hashed}"')
+
+
 def _plain(read: Read, key: Path | None) -> dict[str, str | None]:
     return {
         "name": read.name,

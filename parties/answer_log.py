@@ -1,0 +1,91 @@
+"""An owner's log of the answers of a service, without ids in clear."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hmac
+import json
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from vfl.errors import ConsentRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+DIGITS = 32
+KEY_BYTES = 32
+
+
+class AnswerLog:
+    """Log with one line of JSON per answered request: time, caller, purpose, part of the model, and digests of the ids.
+
+    A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key lies beside the log, in a
+    file that only its owner can read, and never leaves it: without the key, digests reveal which lines are about one record,
+    and nothing about its id. A line is written before its answer is sent, in one piece, so processes may share the log.
+
+    path : path of the log. It may be renamed at any time; the next line begins a new file.
+    """
+
+    def __init__(self, path: Path, party: str) -> None:
+        self._path, self._party = path, party
+        try:
+            self._key = self._own_key(path.with_name(f"{path.name}.key"))
+        except OSError:
+            raise self._unusable() from None
+
+    def write(self, answers: Iterable[tuple[str, str, str, Iterable[bytes]]]) -> None:
+        """Append a line per answer. answers : caller, purpose, digest of the part, and ids. Raises ConsentRefused."""
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        lines = [
+            json.dumps(
+                {
+                    "time": now,
+                    "caller": caller,
+                    "purpose": purpose,
+                    "part": part,
+                    "records": [hmac.digest(self._key, own, "sha256").hex()[:DIGITS] for own in ids],
+                },
+                ensure_ascii=False,
+            )
+            for caller, purpose, part, ids in answers
+        ]
+        if not lines:
+            return
+        content = ("\n".join(lines) + "\n").encode()
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.write(descriptor, content) != len(content):
+                    raise OSError
+            finally:
+                os.close(descriptor)
+        except OSError:
+            raise self._unusable() from None
+
+    def _own_key(self, path: Path) -> bytes:
+        """Return the key in a file, which is made once."""
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        with contextlib.suppress(FileExistsError):
+            if not path.exists():
+                descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                try:
+                    os.write(descriptor, secrets.token_bytes(KEY_BYTES))
+                    os.fsync(descriptor)
+                    os.link(fresh, path)  # fails if another process was first; its key is then used
+                finally:
+                    os.close(descriptor)
+                    fresh.unlink()
+        key = path.read_bytes()
+        if len(key) != KEY_BYTES:
+            raise OSError
+        return key
+
+    def _unusable(self) -> ConsentRefused:
+        return ConsentRefused(
+            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be kept: give its owner's "
+            "process write access to the policy's folder, and space"
+        )

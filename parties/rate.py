@@ -1,0 +1,28 @@
+"""Rate limits of a service."""
+
+from __future__ import annotations
+
+import time
+
+
+class Rate:
+    """Token bucket: at most `per_second` records per second in the long run, and as many at once.
+
+    Single requests for more records than `per_second` are never admitted. A restart fills the bucket: this limit shapes load,
+    and the daily count is the one that must survive.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self.per_second = per_second
+        self._left, self._at = max(per_second, 1.0), time.monotonic()
+
+    def take(self, records: int) -> bool:
+        """Return True, and take the records, if they fit now."""
+        now = time.monotonic()
+        most = max(self.per_second, 1.0)
+        self._left = min(most, self._left + (now - self._at) * self.per_second)
+        self._at = now
+        if records > self._left:
+            return False
+        self._left -= records
+        return True

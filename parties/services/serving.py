@@ -1,0 +1,310 @@
+"""A party's part of a resident service: parts of models in memory, and an index from id to row.
+
+Guarantee. A part is applied only while the owner's policy allows it; a changed policy file holds from the next call on. Records
+are counted durably, and the answer is logged, before a margin leaves the party. The margins carry no noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.alignment.index import file_of, stamp_of
+from parties.alignment.reading import read_ids
+from parties.answer_log import AnswerLog
+from parties.consent import VARIABLE, policy_of
+from parties.loading import Unchanged, load_range, open_for
+from parties.permission import Permission, permitted
+from parties.prediction import ModelPart, task_of
+from parties.rate import Rate
+from parties.services.service import Service
+from parties.sources.stores import is_stored
+from vfl.errors import ConsentRefused, DataError, FederationError, VflError
+from vfl.messages.joining import ABSENT, ANSWERED, EXHAUSTED, REFUSED, Asked, Keep, Kept, Outcome, Score, Scored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from parties.consent import Policy
+    from parties.services.service import Sent
+    from vfl.types import Vector
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at a source, to see whether its file has changed."""
+LOADING = "its data are being read"
+MOST_PARTS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Records of a source. row_of : {id in normal form: row}. margins : (n,) or (n, K), the part's margins of all rows."""
+
+    row_of: Mapping[bytes, int]
+    margins: Vector
+
+    def of(self, ids: Sequence[bytes]) -> Vector:
+        """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id."""
+        rows = np.fromiter((self.row_of.get(own, -1) for own in ids), np.int64, len(ids))
+        found: Vector = np.array(self.margins[rows])
+        found[rows < 0] = np.nan
+        return found
+
+
+class Served:
+    """One part of a model with the rows of its source, which are read again when its file changes.
+
+    source : the source in this process. A file is watched; other sources are read again by `refresh`.
+    state : '' once rows are there, else the reason why not. stale : reason why a changed source could not be read; '' if none.
+    """
+
+    def __init__(self, part: ModelPart, source: Any) -> None:
+        self.part, self.source = part, source
+        self._stamp = self._stamped(source)
+        self._lock = threading.Lock()
+        self._looked = time.monotonic()
+        self._reading = False
+        self.rows: Rows | None = None
+        self.state, self.stale = LOADING, ""
+        self.refresh()
+
+    def look(self) -> None:
+        """Read the source again, in the background, if its file has changed since it was read."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        with contextlib.suppress(OSError):  # a file that is being replaced
+            if self._stamped(self.source) != self._stamp:
+                self.refresh()
+
+    def refresh(self) -> None:
+        """Read the source again in the background; the rows in memory are used until then, and if it cannot be read."""
+        with self._lock:
+            if self._reading:
+                return
+            self._reading = True
+        threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
+
+    @staticmethod
+    def _stamped(source: Any) -> Any:
+        return stamp_of(source) if file_of(source) or is_stored(source) else None
+
+    def _read(self) -> None:
+        why = ""
+        try:
+            stamp = self._stamped(self.source)
+            rows = read_rows(self.part, self.source)
+            self._stamp, self.rows = stamp, rows
+        except VflError as error:
+            why = str(error)
+        except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
+            why = f"its data cannot be read ({type(error).__name__})"
+        self.state, self.stale = ("" if self.rows is not None else why), why
+        self._reading = False
+
+
+def read_rows(part: ModelPart, source: Any) -> Rows:
+    """Read a source and apply a part of a model to all its records. Raises DataError."""
+    task = task_of(part, labelled=False)
+    if task.id is None:
+        raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
+    opened = open_for(task, source, ids=True)
+    unchanged = Unchanged(source, opened)
+    ids, _ = read_ids(task, opened)
+    if task.columns:
+        margins = part.applied(load_range(task, source, opened, None, None)[0])
+    else:
+        K = part.job.n_margins
+        margins = np.zeros((len(ids), K) if part.job.class_names else len(ids))
+    unchanged.require()
+    if len(margins) != len(ids):
+        raise DataError(f"party {part.party!r}: the source changed while it was read")
+    return Rows({own: row for row, own in enumerate(ids)}, margins)
+
+
+class ServingService(Service):
+    """Answers requests for parts of margins by id.
+
+    party : name of the party. policy : path of its owner's policy. receiver : party that adds up and sees the parts.
+    """
+
+    def __init__(self, party: str, policy: str | Path, receiver: str) -> None:
+        self._party, self._receiver = party, receiver
+        self._policy_path = os.environ.get(VARIABLE) or str(policy)
+        self._served: dict[str, Served] = {}
+        self._lock = threading.RLock()
+        self._policy_stamp: Any = None
+        self._policy: Policy | None = None
+        self._rate: Rate | None = None
+        self._log: AnswerLog | None = None
+        self.answered = 0
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Digests of the parts that are served."""
+        return tuple(self._served)
+
+    @property
+    def margins_per_record(self) -> int:
+        """Largest number of margins per record of the served parts."""
+        return max((served.part.job.n_margins for served in self._served.values()), default=1)
+
+    def add(self, part: ModelPart, source: Any) -> None:
+        """Serve a part of a model to this source, which is read in the background.
+
+        Raises ConsentRefused before the source is opened, unless the owner's policy allows it.
+        """
+        self._reread_policy()
+        with self._lock:
+            if part.digest in self._served:
+                return
+            if len(self._served) >= MOST_PARTS:
+                raise FederationError(f"party {self._party!r} serves at most {MOST_PARTS} parts of models")
+            self._require(part, source)
+            self._served[part.digest] = Served(part, source)
+
+    def keep(self, parts: Sequence[str]) -> dict[str, str]:
+        """Drop all parts except these; return {digest: state} of the others."""
+        with self._lock:
+            for digest in set(self._served) - set(parts):
+                del self._served[digest]
+            return {digest: served.state for digest, served in self._served.items()}
+
+    @property
+    def stale(self) -> str:
+        """Reason why a changed source could not be read; '' if all served rows are current."""
+        return next((served.stale for served in self._served.values() if served.stale), "")
+
+    def refresh(self) -> None:
+        """Read all sources again."""
+        for served in list(self._served.values()):
+            served.refresh()
+
+    def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
+        """Return the answer to a message of the service."""
+        match message:
+            case Keep():
+                return Kept(self.keep(message.parts)), {}
+            case Score():
+                ids = unpacked(vectors, [asked.records for asked in message.asked])
+                outcomes, margins = self.score(message.asked, ids)
+                flat = [own.reshape(-1) for own in margins if own is not None]
+                return Scored(tuple(outcomes)), {"margins": np.concatenate([np.zeros(0), *flat])}
+        raise self.undue(message)
+
+    def score(
+        self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]]
+    ) -> tuple[list[Outcome], list[Vector | None]]:
+        """Return an outcome and the margins of each request. ids : in normal form, one list per request."""
+        self._reread_policy()
+        served = [self._served.get(one.part) for one in asked]
+        outcomes = [self._admitted(one, own) for one, own in zip(asked, served, strict=True)]
+        self._count(asked, outcomes)
+        answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
+        if answered and self._log is None and self._policy is not None:
+            self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
+        if self._log is not None:
+            self._log.write((asked[k].caller, asked[k].purpose, asked[k].part, ids[k]) for k in answered)
+        margins: list[Vector | None] = [None] * len(asked)
+        for k in answered:
+            own = served[k]
+            if own is not None and (rows := own.rows) is not None:
+                margins[k] = rows.of(ids[k])
+        self.answered += sum(asked[k].records for k in answered)
+        return outcomes, margins
+
+    def _admitted(self, one: Asked, served: Served | None) -> Outcome:
+        """Return the outcome of a request before it is counted."""
+        if served is None:
+            return Outcome(ABSENT, f"party {self._party!r} does not serve this part of a model")
+        served.look()
+        allowed = None if self._policy is None else self._policy.prediction
+        if allowed is None:
+            return Outcome(REFUSED, f"the policy of party {self._party!r} allows no prediction")
+        if why := allowed.why_not(one.caller, one.purpose):
+            return Outcome(REFUSED, f"the policy of party {self._party!r} refuses it by its {why}")
+        if served.rows is None:
+            return Outcome(ABSENT, f"party {self._party!r}: {served.state}")
+        if self._rate is not None and not self._rate.take(one.records):
+            return Outcome(
+                EXHAUSTED, f"party {self._party!r} answers at most {self._rate.per_second:g} records per second"
+            )
+        return Outcome()
+
+    def _count(self, asked: Sequence[Asked], outcomes: list[Outcome]) -> None:
+        """Count the records of admitted requests; requests above the rest of the day are refused, first come first served."""
+        admitted = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
+        permission = Permission(self._party, self._policy)
+        try:
+            permission.count(sum(asked[k].records for k in admitted))
+        except ConsentRefused:
+            for k in admitted:
+                try:
+                    permission.count(asked[k].records)
+                except ConsentRefused as refused:
+                    outcomes[k] = Outcome(EXHAUSTED, str(refused))
+
+    def _require(self, part: ModelPart, source: Any) -> None:
+        """Raise ConsentRefused unless the owner's policy allows the service to apply a part to a source."""
+        policy = self._policy
+        if policy is None:
+            raise ConsentRefused(f"party {self._party!r} serves no model: its policy cannot be read")
+        if policy.trust is not None and part.job.trust not in policy.trust:
+            raise ConsentRefused(f"party {self._party!r} refuses a service by its policy's trust: {part.job.trust!r}")
+        policy.check_service(self._party, part.job)
+        permitted(part, source, self._policy_path, receiver=self._receiver, owners=True)
+
+    def _reread_policy(self) -> None:
+        """Read the policy again if its file has changed, and drop parts that it no longer allows. No policy allows nothing."""
+        with self._lock:
+            try:
+                found = Path(self._policy_path).stat()
+                stamp = found.st_mtime_ns, found.st_size, found.st_ino
+            except OSError:
+                stamp = None
+            if stamp == self._policy_stamp and self._policy is not None:
+                return
+            self._policy, self._policy_stamp = None, stamp
+            with contextlib.suppress(VflError):
+                self._policy = policy_of(self._policy_path)
+            allowed = None if self._policy is None else self._policy.prediction
+            rate = None if allowed is None else allowed.rate
+            if self._rate is None or rate != self._rate.per_second:
+                self._rate = None if rate is None else Rate(rate)
+            for digest, served in list(self._served.items()):
+                try:
+                    self._require(served.part, served.source)
+                except VflError:
+                    del self._served[digest]
+
+
+def packed(ids: Sequence[Sequence[bytes]]) -> dict[str, Any]:
+    """Return the ids of several requests as vectors of a call."""
+    whole = [own for each in ids for own in each]
+    return {"ids": b"".join(whole), "ends": np.cumsum([0, *map(len, whole)], dtype=np.int64)[1:]}
+
+
+def unpacked(vectors: Mapping[str, Any], counts: Sequence[int]) -> list[list[bytes]]:
+    """Return the ids of each request. counts : numbers of ids. Raises FederationError for vectors that do not fit."""
+    try:
+        text, ends = bytes(vectors["ids"]), np.frombuffer(vectors["ends"], "<i8")
+    except (KeyError, ValueError):
+        raise FederationError("a request came without its ids") from None
+    starts = np.concatenate([[0], ends])
+    fits = all(count >= 0 for count in counts) and sum(counts) == len(ends)
+    if not fits or (np.diff(starts) < 0).any() or int(starts[-1]) != len(text):
+        raise FederationError("the ids of a request have another number or length than it states")
+    cuts = starts.tolist()
+    whole = [text[start:stop] for start, stop in itertools.pairwise(cuts)]
+    found, at = [], 0
+    for count in counts:
+        found.append(whole[at : at + count])
+        at += count
+    return found

@@ -1,0 +1,318 @@
+"""The HTTP side of a service: requests in JSON or Arrow, answers in the same form."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from vfl.documents import parse_json
+from vfl.errors import ConsentRefused
+from vfl.launch.run.result import labels_of, probabilities_of
+from vfl.losses import loss_of
+from vfl.serving.openapi import document
+from vfl.serving.scoring import MOST_RECORDS, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from starlette.requests import Request
+
+    from vfl.serving.callers import Callers
+    from vfl.serving.file import Caller
+    from vfl.serving.scoring import Scores, Scoring
+
+ARROW = "application/vnd.apache.arrow.stream"
+LARGEST_BODY = 1 << 23
+MOST_WAITING = 256
+"""Largest number of requests that are answered at the same time; further ones are refused at once."""
+LONGEST_PURPOSE = 200
+STATE = "certificate"
+"""Entry of a connection's state with the fingerprint of the client certificate."""
+log = logging.getLogger("vfl.serving")
+
+
+class Application:
+    """Starlette application of a service."""
+
+    def __init__(self, scoring: Scoring, callers: Callers) -> None:
+        self._scoring, self._callers = scoring, callers
+        self._waiting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self.registry}
+        self._requests = Counter("vfl_serve_requests", "requests by model and code", ["model", "code"], **own)
+        self._records = Counter("vfl_serve_records", "scored records", ["model", "version"], **own)
+        self._fills = Counter("vfl_serve_fills", "scored records with a fill for a party", ["party"], **own)
+        buckets = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+        self._seconds = Histogram("vfl_serve_seconds", "time of answered requests", buckets=buckets, **own)
+        self._connected = Gauge("vfl_serve_connected", "1 while a party can be reached", ["party"], **own)
+        self._ready = Gauge("vfl_serve_ready", "1 while all active versions can be answered", **own)
+        self.app = Starlette(
+            routes=[
+                Route("/v1/models/{model}/predict", self._predict, methods=["POST"]),
+                Route("/v1/models/{model}/versions/{version}/predict", self._predict, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/healthz", self._healthy),
+                Route("/readyz", self._readiness),
+                Route("/openapi.json", self._described),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        tending = asyncio.create_task(self._tend())
+        try:
+            yield
+        finally:
+            tending.cancel()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do something in the thread that answers requests; for other threads."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(work)
+
+    async def _tend(self) -> None:
+        while True:
+            self._scoring.tend()
+            for party, there in self._scoring.connected().items():
+                self._connected.labels(party).set(there)
+            self._ready.set(not self._scoring.ready())
+            await asyncio.sleep(0.2)
+
+    async def _healthy(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _readiness(self, _: Request) -> Response:
+        lacking = self._scoring.ready()
+        return JSONResponse({"status": "not ready" if lacking else "ready"}, 503 if lacking else 200)
+
+    async def _described(self, _: Request) -> Response:
+        return JSONResponse(document())
+
+    async def _models(self, request: Request) -> Response:
+        return await self._answered(request, self._listed)
+
+    async def _listed(self, request: Request, caller: Caller) -> Response:
+        shown = self._scoring.described()
+        return JSONResponse(
+            {name: own for name, own in shown.items() if caller.models is None or name in caller.models}
+        )
+
+    async def _predict(self, request: Request) -> Response:
+        return await self._answered(request, self._scored)
+
+    async def _answered(self, request: Request, answer: Callable[[Request, Caller], Awaitable[Response]]) -> Response:
+        """Answer a caller, or a stranger with 401; every error has one form, and holds nothing of the request."""
+        model, began, code = request.path_params.get("model", ""), time.monotonic(), "ok"
+        try:
+            caller = self._caller(request)
+            model = model if model in self._scoring.described() else ""
+            self._require_room()
+            self._waiting += 1
+            try:
+                response = await answer(request, caller)
+            finally:
+                self._waiting -= 1
+            self._seconds.observe(time.monotonic() - began)
+        except Refusal as refusal:
+            code, response = refusal.code, _refused(refusal)
+        except ConsentRefused as refused:
+            log.error(json.dumps({"event": "refused", "why": str(refused)}))  # noqa: TRY400 - a file that cannot be written
+            code, response = "not_counted", _refused(Refusal(503, "not_counted", "the service cannot count requests"))
+        except Exception as error:  # noqa: BLE001 - a trace could hold data
+            log.error(json.dumps({"event": "failed", "kind": type(error).__name__}))  # noqa: TRY400 - as above
+            code, response = (
+                "failed",
+                _refused(Refusal(500, "failed", "the service failed; its owner's log has the kind")),
+            )
+        self._requests.labels(model, code).inc()
+        return response
+
+    def _require_room(self) -> None:
+        if self._waiting >= MOST_WAITING:
+            raise Refusal(503, "busy", "too many requests are being answered", retry=1.0)
+
+    def _caller(self, request: Request) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        caller = self._callers.identified(token, getattr(request.state, STATE, ""))
+        if caller is None:
+            raise Refusal(401, "unknown_caller", "show a bearer token or a client certificate of this service")
+        return caller
+
+    async def _scored(self, request: Request, caller: Caller) -> Response:
+        model = request.path_params["model"]
+        if caller.models is not None and model not in caller.models:
+            raise Refusal(403, "model_not_allowed", "this caller may not ask for this model")
+        body = await _body(request)
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind == ARROW:
+            asked = _of_arrow(body, request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model"))
+        elif kind == "application/json":
+            asked = _of_json(body)
+        else:
+            raise Refusal(415, "bad_type", f"send application/json or {ARROW}")
+        version = self._scoring.version(model, request.path_params.get("version"), asked.model)
+        ids = None if asked.ids is None else self._scoring.ids(version, asked.ids)
+        scores = await self._scoring.score(version, caller, asked.purpose, ids, asked.columns, asked.n)
+        self._records.labels(version.model, version.name).inc(asked.n)
+        for party in scores.filled:
+            self._fills.labels(party).inc(asked.n)
+        accepted = request.headers.get("accept", "")
+        arrow = ARROW in accepted or (kind == ARROW and "application/json" not in accepted)
+        return _arrow_answer(asked, scores) if arrow else _json_answer(asked, scores)
+
+
+class Asked:
+    """A request. ids : as the caller wrote them, or None. columns : {name: Arrow array}. model : digest that it expects."""
+
+    def __init__(
+        self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any, n: int | None = None
+    ) -> None:
+        self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
+        lengths = {len(own) for own in ((ids,) if ids is not None else ()) + tuple(columns.values())}
+        if not lengths:
+            raise Refusal(422, "bad_request", "send ids, or columns, or both")
+        if len(lengths) > 1:
+            raise Refusal(422, "bad_request", "ids and columns have different lengths")
+        (self.n,) = lengths
+        if not 0 < self.n <= MOST_RECORDS:
+            raise Refusal(413 if self.n else 422, "bad_size", f"send 1 to {MOST_RECORDS:,} records")
+        if not isinstance(purpose, str) or len(purpose) > LONGEST_PURPOSE:
+            raise Refusal(422, "bad_request", f"purpose must be text of at most {LONGEST_PURPOSE} characters")
+        if model is not None and not isinstance(model, str):
+            raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body; refuse it as soon as it is too large."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > LARGEST_BODY:
+            raise Refusal(413, "too_large", f"send at most {LARGEST_BODY >> 20} MiB per request")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _of_json(body: bytes) -> Asked:
+    try:
+        plain = parse_json(body)
+    except ValueError:
+        raise Refusal(400, "bad_json", "the body is not JSON") from None
+    if not isinstance(plain, dict) or (set(plain) - {"ids", "columns", "purpose", "model"}):
+        raise Refusal(422, "bad_request", "send an object with ids, columns, purpose or model")
+    ids, columns = plain.get("ids"), plain.get("columns", {})
+    if ids is not None and (not isinstance(ids, list) or not all(type(own) in (str, int) for own in ids)):
+        raise Refusal(422, "bad_ids", "ids must be a list of text or whole numbers")
+    if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
+        raise Refusal(422, "bad_columns", "columns must be an object with a list for each column")
+    return Asked(
+        ids, {name: _array(own) for name, own in columns.items()}, plain.get("purpose", ""), plain.get("model")
+    )
+
+
+def _array(cells: list[Any]) -> Any:
+    if {type(cell) for cell in cells} <= {int, float, type(None)}:
+        kind: Any = pa.float64()  # a column of the caller may hold 1 and 1.5
+        if all(type(cell) is int or cell is None for cell in cells) and any(cell is not None for cell in cells):
+            kind = pa.int64()
+    else:
+        kind = None
+    try:
+        return pa.array(cells, kind)
+    except (pa.ArrowException, TypeError, OverflowError, ValueError):
+        raise Refusal(422, "bad_columns", "the cells of a column are of different types") from None
+
+
+def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
+    try:
+        table = pa.ipc.open_stream(body).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError):
+        raise Refusal(400, "bad_arrow", "the body is not an Arrow stream") from None
+    if len(set(table.column_names)) < len(table.column_names):
+        raise Refusal(422, "bad_columns", "two columns have one name")
+    columns = {name: table.column(name) for name in table.column_names}
+    ids = columns.pop("id", None)
+    if ids is not None and not (
+        pa.types.is_integer(ids.type) or pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
+    ):
+        raise Refusal(422, "bad_ids", "the column id must hold text or whole numbers")
+    if ids is not None and ids.null_count:
+        raise Refusal(422, "bad_ids", "an id is missing")
+    return Asked(None if ids is None else ids.to_pylist(), columns, purpose, model)
+
+
+def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
+    """Return known (n,), margins, labels and probabilities; None for probabilities that the loss does not estimate."""
+    job, margins = scores.version.job, scores.margins
+    known = np.isfinite(margins.reshape(len(margins), -1)).all(axis=1)
+    whole = np.where(known.reshape(-1, *(1,) * (margins.ndim - 1)), margins, 0.0)
+    loss = loss_of(job.loss)
+    probabilities = probabilities_of(job, whole) if loss.log_odds or loss.multinomial else None
+    return known, whole, labels_of(job, whole), probabilities
+
+
+def _facts(scores: Scores) -> dict[str, Any]:
+    version = scores.version
+    facts: dict[str, Any] = {"model": version.model, "version": version.name, "digest": version.digest}
+    return facts | ({"fallback": dict.fromkeys(scores.filled, "fill")} if scores.filled else {})
+
+
+def _json_answer(asked: Asked, scores: Scores) -> Response:
+    known, margins, labels, probabilities = _results(scores)
+    ids = asked.ids if asked.ids is not None else [None] * asked.n
+    given = probabilities.tolist() if probabilities is not None else [None] * asked.n
+    rows = zip(ids, known.tolist(), margins.tolist(), np.asarray(labels).tolist(), given, strict=True)
+    classes = scores.version.job.class_names
+    predictions = []
+    for own, there, margin, label, probability in rows:
+        row: dict[str, Any] = {} if own is None else {"id": own}
+        if not there:
+            predictions.append({**row, "error": "unknown"})
+            continue
+        row |= {"label": label, "margin": dict(zip(classes, margin, strict=True)) if classes else margin}
+        if probability is not None:
+            row["probability"] = dict(zip(classes, probability, strict=True)) if classes else probability
+        predictions.append(row)
+    content = json.dumps({**_facts(scores), "predictions": predictions}, ensure_ascii=False, allow_nan=False)
+    return Response(content, 200 if known.any() else 404, media_type="application/json")
+
+
+def _arrow_answer(asked: Asked, scores: Scores) -> Response:
+    known, margins, labels, probabilities = _results(scores)
+    classes = scores.version.job.class_names
+    columns: dict[str, Any] = {} if asked.ids is None else {"id": pa.array(asked.ids)}
+    columns |= {"known": pa.array(known), "label": pa.array(np.asarray(labels), mask=~known)}
+    for name, values in (("margin", margins), ("probability", probabilities)):
+        if values is None:
+            continue
+        each = {f"{name}[{own}]": values[:, k] for k, own in enumerate(classes)} if classes else {name: values}
+        columns |= {own: pa.array(np.ascontiguousarray(column), mask=~known) for own, column in each.items()}
+    table = pa.table(columns).replace_schema_metadata({"vfl": json.dumps(_facts(scores))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return Response(sink.getvalue().to_pybytes(), 200 if known.any() else 404, media_type=ARROW)
+
+
+def _refused(refusal: Refusal) -> Response:
+    headers = {} if refusal.retry is None else {"Retry-After": f"{refusal.retry:.0f}"}
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    said = {"error": {"code": refusal.code, "message": str(refusal)}}
+    return JSONResponse(said, refusal.status, headers=headers)

@@ -1,0 +1,77 @@
+"""Callers of a service: who they are, and how much they may ask."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+
+from parties.daily_count import DailyCount
+from parties.rate import Rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from vfl.serving.file import Caller
+
+
+def new_token() -> tuple[str, str]:
+    """Return a fresh bearer token of 256 random bits, and its SHA-256 for the service file.
+
+    A random token needs no slow hash: guessing it takes 2^255 trials.
+    """
+    token = secrets.token_urlsafe(32)
+    return token, hash_of(token)
+
+
+def hash_of(token: str) -> str:
+    """Return the SHA-256 of a token, hex."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Callers:
+    """The callers of a service, with their rates and their durable counts of records per day.
+
+    counts : file of the counts.
+    """
+
+    def __init__(self, callers: Mapping[str, Caller], counts: Path) -> None:
+        self._counts = DailyCount(counts)
+        self._rates: dict[str, Rate] = {}
+        self.update(callers)
+
+    def update(self, callers: Mapping[str, Caller]) -> None:
+        """Replace the callers; unchanged rates go on."""
+        for name, caller in callers.items():
+            known = self._rates.get(name)
+            if caller.rate is None:
+                self._rates.pop(name, None)
+            elif known is None or known.per_second != caller.rate:
+                self._rates[name] = Rate(caller.rate)
+        self._callers = dict(callers)
+
+    def identified(self, token: str, certificate: str) -> Caller | None:
+        """Return the caller that shows a token or a client certificate; None for a stranger.
+
+        All hashes are compared, each in constant time. certificate : fingerprint as verified by TLS, '' for none.
+        """
+        shown = hash_of(token) if token else ""
+        found: Caller | None = None
+        for caller in self._callers.values():
+            by_token = bool(shown and caller.token) & hmac.compare_digest(shown, caller.token)
+            pinned = "" if caller.certificate is None else caller.certificate.fingerprint
+            by_certificate = bool(certificate and pinned) & hmac.compare_digest(certificate, pinned)
+            if by_token or by_certificate:
+                found = caller
+        return found
+
+    def in_time(self, caller: Caller, records: int) -> bool:
+        """Return True if the caller's rate allows these records now."""
+        rate = self._rates.get(caller.name)
+        return rate is None or rate.take(records)
+
+    def count(self, caller: Caller, records: int) -> bool:
+        """Count records durably; return False, and count nothing, above the caller's limit. Raises ConsentRefused."""
+        return caller.records is None or self._counts.take(f"caller {caller.name}", records, caller.records)

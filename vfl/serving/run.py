@@ -1,0 +1,184 @@
+"""Running a service: its server, its reload on SIGHUP, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import signal
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from prometheus_client import start_http_server
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from coordinator.federation.gathering import Gathering
+from vfl.errors import PlacementError, SpecificationError, VflError
+from vfl.federation.file import identity_for, read_federation
+from vfl.serving.application import STATE, Application
+from vfl.serving.callers import Callers
+from vfl.serving.file import read_service
+from vfl.serving.scoring import Scoring
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+COUNTS = ".counts"
+STOPPING_SECONDS = 5
+log = logging.getLogger("vfl.serving")
+
+
+class _Protocol(HttpToolsProtocol):
+    """Hands the fingerprint of a client certificate to the application."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("ssl_object")
+        der = None if connection is None else connection.getpeercert(binary_form=True)
+        self.app_state = {**self.app_state, STATE: hashlib.sha256(der).hexdigest() if der else ""}
+
+
+class Service:
+    """A service, made from its file. Raises SpecificationError before anything is opened to callers."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.file = read_service(path)
+        self._callers = Callers(self.file.callers, self.file.path.with_name(self.file.path.name + COUNTS))
+        self._stack = contextlib.ExitStack()
+        gathering = self._stack.enter_context(self._gathering()) if self.file.federation is not None else None
+        try:
+            self.scoring = Scoring(self.file, self._callers, gathering)
+        except BaseException:
+            self._stack.close()
+            raise
+        self.application = Application(self.scoring, self._callers)
+        host, _, port = self.file.listen.rpartition(":")
+        secure: dict[str, Any] = {}
+        if self.file.certificate is not None:
+            secure = {"ssl_certfile": self.file.certificate, "ssl_context_factory": self._context}
+        config = uvicorn.Config(
+            self.application.app,
+            host.strip("[]"),
+            int(port),
+            http=_Protocol,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=STOPPING_SECONDS,
+            **secure,
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self, watch: Callable[[dict[str, Any]], None]) -> None:
+        """Serve until SIGTERM or Ctrl-C; SIGHUP reads the service file and the data again. watch : called with events."""
+        metrics = self._metered()
+        self.scoring.start()
+        before = self._handled(watch)
+        watch({"event": "serving", "listen": self.file.listen, "party": self.file.party, **self._failures()})
+        try:
+            self._server.run()
+            if not self._server.started:
+                raise PlacementError(
+                    f"cannot serve at {self.file.listen}: name a free address of this machine in `listen`"
+                )
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGHUP, before)
+            self.scoring.stop()
+            self._stack.close()
+            if metrics is not None:
+                metrics.shutdown()
+
+    def stop(self) -> None:
+        """End the service; for another thread."""
+        self._server.should_exit = True
+
+    def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:
+        """Read the service file again; callers and models are taken from it, the addresses and data only at a restart."""
+        try:
+            file = read_service(self.file.path)
+            found, failures = self.scoring.loaded(file)
+        except VflError as error:
+            watch({"event": "not reloaded", "why": str(error)})
+            return
+
+        def take() -> None:
+            self._callers.update(file.callers)
+            self.scoring.take(file, found, failures)
+            watch({"event": "reloaded", **self._failures()})
+
+        self.application.soon(take)
+        self.scoring.refresh()
+
+    def _failures(self) -> dict[str, Any]:
+        return {"refused": self.scoring.failures} if self.scoring.failures else {}
+
+    def _handled(self, watch: Callable[[dict[str, Any]], None]) -> Any:
+        """Reload on SIGHUP, in a thread; return the earlier handler, None outside of the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return None
+
+        def reload(number: int, frame: object) -> None:
+            del number, frame  # the signature of handlers
+            threading.Thread(target=self.reload, args=(watch,), daemon=True).start()
+
+        return signal.signal(signal.SIGHUP, reload)
+
+    @contextlib.contextmanager
+    def _gathering(self) -> Iterator[Gathering]:
+        path = self.file.federation
+        if path is None:
+            raise SpecificationError("the service has no federation")
+        federation = read_federation(path)
+        if federation.coordinator.name != self.file.party:
+            raise SpecificationError(
+                f"{self.file.party!r} is not the coordinator of the federation {federation.name!r}, and the other parties send "
+                "their parts of margins to its coordinator: write one with vfl federation new NAME --coordinator "
+                f"{self.file.party}=…"
+            )
+        with Gathering(federation, identity_for(federation, path, self.file.party, self.file.identity)) as gathering:
+            yield gathering
+
+    def _metered(self) -> Any:
+        if self.file.metrics is None:
+            return None
+        host, _, port = self.file.metrics.rpartition(":")
+        try:
+            server, _ = start_http_server(int(port), host.strip("[]"), self.application.registry)
+        except OSError:
+            raise PlacementError(
+                f"cannot serve metrics at {self.file.metrics}: name a free address in `metrics`"
+            ) from None
+        return server
+
+    def _context(self, config: uvicorn.Config, default: Any) -> ssl.SSLContext:
+        """Return the context of TLS 1.3, which accepts the callers' pinned certificates, and callers without one."""
+        del config, default
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if self.file.certificate is None or self.file.key is None:
+            raise SpecificationError("HTTPS needs certificate and key")
+        try:
+            context.load_cert_chain(self.file.certificate, self.file.key)
+        except (OSError, ssl.SSLError) as error:
+            raise SpecificationError(f"certificate and key of the service cannot be used: {error.strerror}") from None
+        pinned = [one.certificate.pem.decode() for one in self.file.callers.values() if one.certificate is not None]
+        if pinned:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.load_verify_locations(cadata="\n".join(pinned))
+        return context
+
+
+def logged(event: dict[str, Any]) -> None:
+    """Write an event to the log."""
+    log.info(json.dumps(event, ensure_ascii=False))

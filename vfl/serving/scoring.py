@@ -1,0 +1,649 @@
+"""Scoring: the parts of a model's margins from this process and from the other parties, added up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from parties.prediction import ModelPart, added
+from parties.services.serving import ServingService, packed
+from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError, VflError
+from vfl.launch.run.result import Result
+from vfl.messages.joining import (
+    ABSENT,
+    ANSWERED,
+    EXHAUSTED,
+    SERVE,
+    Asked,
+    Done,
+    Keep,
+    Kept,
+    Offer,
+    Outcome,
+    Score,
+    Scored,
+)
+from vfl.security.identifiers import normal_forms
+from vfl.serving.file import FILL
+from vfl.serving.lanes import Lane
+from vfl.wire.frames import Limits, as_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.link import Link
+    from vfl.job import Job
+    from vfl.serving.callers import Callers
+    from vfl.serving.file import Caller, ServedModel, ServiceFile
+    from vfl.types import Vector
+
+MOST_IN_BATCH = 1 << 15
+"""Largest number of records of one call to a party."""
+MOST_RECORDS = 20_000
+"""Largest number of records of one request."""
+OFFER_SECONDS = 30.0
+PER_OUTCOME = 1 << 11
+AWAY = "away"
+"""Code of the outcome at a party that is not connected, or did not answer in time."""
+LOST = "is away"
+
+
+class Refusal(Exception):
+    """A request that is not answered. status : of HTTP. code : one word for machines. The message states cause and remedy."""
+
+    def __init__(self, status: int, code: str, why: str, *, retry: float | None = None) -> None:
+        super().__init__(why)
+        self.status, self.code, self.retry = status, code, retry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Version:
+    """One version of a served model. parts : {party: its part}, of all parties with columns and of the one that adds up."""
+
+    model: str
+    name: str
+    job: Job
+    digest: str
+    intercept: Any
+    parts: Mapping[str, ModelPart]
+    fills: Mapping[str, Vector]
+
+    @classmethod
+    def load(cls, model: ServedModel, name: str, party: str) -> Version:
+        """Read a run's folder. Raises OutputError if its certificate is not that of its model, and SpecificationError."""
+        folder = model.versions[name]
+        result = Result.load(folder)
+        where = f"version {name!r} of model {model.name!r}"
+        if result.certificate.signature is None:
+            raise OutputError(f"{where} is not served: its certificate is not signed, so it proves nothing")
+        if why := result.altered():
+            raise OutputError(f"{where} is not served: the certificate does not hold. {why}")
+        job = result.job
+        if job.partition.receiver(job.partition.parties) != party:
+            raise SpecificationError(
+                f"{where} is not served by {party!r}: the label party {job.partition.label_party!r} adds up its margins"
+            )
+        columns = job.partition.columns
+        parts = {own: result.part(own) for own in job.partition.parties if columns(own) or own == party}
+        fills = {own: _fill(part) for own, part in parts.items() if own != party} if model.fallback == FILL else {}
+        digest = parts[party].model
+        return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills)
+
+    def same(self, other: Version) -> bool:
+        """Return True if another version has this name and these parts, so that it need not be loaded again."""
+        own, others = ({party: part.digest for party, part in each.parts.items()} for each in (self, other))
+        return (self.name, own, self.fills.keys()) == (other.name, others, other.fills.keys())
+
+
+def _fill(part: ModelPart) -> Vector:
+    """Return the margins, (1,) or (1, K), of a part for a record whose cells are all missing."""
+    task = part.job.for_party(part.party).features
+    nothing = {name: pa.nulls(1, pa.float64()) for name in part.job.made_of(part.party)}
+    try:
+        return part.applied(_columns(task, nothing))
+    except DataError as error:
+        raise SpecificationError(f'fallback = "fill" needs a fill for every column: {error}') from None
+
+
+def _columns(task: Any, table: Mapping[str, Any]) -> Any:
+    from parties.loading import load_features
+
+    return load_features(task, pa.table(table))
+
+
+class Counting(Lane["tuple[Caller, int]", bool]):
+    """Counts callers' records durably, many requests at once."""
+
+    def __init__(self, callers: Callers) -> None:
+        super().__init__("vfl counting", MOST_IN_BATCH)
+        self._callers = callers
+
+    def answer(self, questions: Sequence[tuple[Caller, int]]) -> list[bool]:
+        """Count each caller's records together; if they do not fit, each request on its own."""
+        by_caller: dict[str, list[int]] = {}
+        for k, (caller, _) in enumerate(questions):
+            by_caller.setdefault(caller.name, []).append(k)
+        found = [False] * len(questions)
+        for which in by_caller.values():
+            caller = questions[which[0]][0]
+            if self._callers.count(caller, sum(questions[k][1] for k in which)):
+                for k in which:
+                    found[k] = True
+            else:
+                for k in which:
+                    found[k] = self._callers.count(caller, questions[k][1])
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One request to one party. ids : in normal form. width : margins per record."""
+
+    asked: Asked
+    ids: Sequence[bytes]
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """A party's reply: an outcome and, if it is an answer, the margins (n,) or (n, K)."""
+
+    outcome: Outcome
+    margins: Vector | None = None
+
+
+class PartyLane(Lane[Question, Reply]):
+    """One party of the service. states : {digest of a part: '' if it can be asked, else the reason why not}."""
+
+    def __init__(self, party: str) -> None:
+        super().__init__(f"vfl serving {party}", MOST_IN_BATCH)
+        self.party = party
+        self.states: Mapping[str, str] = {}
+        self.wanted: Mapping[str, tuple[ModelPart, str]] = {}
+        """{digest: part, name of its source at the party}, replaced as a whole by other threads."""
+
+    @property
+    def connected(self) -> bool:
+        """True if the party can be reached."""
+        return True
+
+
+class LocalParty(PartyLane):
+    """A party whose data are opened by this process."""
+
+    def __init__(self, party: str, service: ServingService, source: Any) -> None:
+        super().__init__(party)
+        self._service, self._source = service, source
+
+    def tend(self) -> None:
+        """Load parts that are wanted, and drop the others."""
+        refused = {}
+        for digest, (part, _) in self.wanted.items():
+            if digest not in self._service.parts:
+                try:
+                    self._service.add(part, self._source)
+                except VflError as error:
+                    refused[digest] = str(error)
+        self.states = self._service.keep(tuple(self.wanted)) | refused
+
+    def refresh(self) -> None:
+        """Read the data again."""
+        self._service.refresh()
+
+    def answer(self, questions: Sequence[Question]) -> list[Reply]:
+        """Look the records up."""
+        outcomes, margins = self._service.score([one.asked for one in questions], [one.ids for one in questions])
+        return [Reply(*pair) for pair in zip(outcomes, margins, strict=True)]
+
+
+class RemoteParty(PartyLane):
+    """A party in another organisation, which has joined the federation whose coordinator is this process.
+
+    gathering : the parties' streams. parties : all parties of the service. seconds : limit for one answer.
+    """
+
+    def __init__(self, party: str, gathering: Gathering, run: str, seconds: float) -> None:
+        super().__init__(party)
+        self._gathering, self._run, self._seconds = gathering, run, seconds
+        self._link: Link | None = None
+        self._offered: dict[str, str] = {}
+
+    @property
+    def connected(self) -> bool:
+        """True if the party can be reached."""
+        return self.party in self._gathering.connected()
+
+    def tend(self) -> None:
+        """Offer the wanted parts to a party that has connected, and ask which of them are loaded."""
+        link = self._gathering.connected().get(self.party)
+        if link is not self._link:
+            self._link, self._offered = link, {}
+        if link is None:
+            self.states = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}")
+            return
+        wanted = self.wanted
+        try:
+            for digest, (part, source) in wanted.items():
+                if digest not in self._offered:
+                    self._offered[digest] = self._offer(link, part, source)
+            if set(self._offered) - set(wanted) or any(self.states.get(d) != "" for d in wanted) or not self.states:
+                accepted = tuple(digest for digest in wanted if not self._offered[digest])
+                states: Mapping[str, str] = {}
+                if accepted:
+                    limits = Limits(PER_OUTCOME * (len(accepted) + 1))
+                    kept, _ = link.call(Keep(accepted), limits=limits).wait(OFFER_SECONDS)
+                    states = kept.states if isinstance(kept, Kept) else {}
+                self._offered = {digest: why for digest, why in self._offered.items() if digest in wanted}
+                dropped = {d for d in accepted if d not in states}  # the owner's policy has changed
+                for digest in dropped:
+                    del self._offered[digest]
+                self.states = {d: self._offered.get(d) or states.get(d, "it is not served") for d in wanted}
+        except (PartyLost, FederationError) as error:
+            self.states = dict.fromkeys(wanted, str(error))
+
+    def _offer(self, link: Link, part: ModelPart, source: str) -> str:
+        """Offer a part; return '' if the party accepts it, else its reason."""
+        offer = Offer(SERVE, self._run, part.to_json(), part.digest, tuple(part.job.partition.parties), source)
+        try:
+            reply, _ = link.call(offer).wait(OFFER_SECONDS)
+        except PartyLost:
+            raise
+        except VflError as error:
+            return str(error)
+        return "" if isinstance(reply, Done) else f"party {self.party!r} answered with a {type(reply).__name__}"
+
+    def answer(self, questions: Sequence[Question]) -> list[Reply]:
+        """Send the requests in one call."""
+        link = self._link
+        if link is None or link.ended:
+            self.tend()
+            link = self._link
+        replies = [Reply(Outcome(AWAY, f"party {self.party!r} {LOST}")) for _ in questions]
+        if link is None:
+            return replies
+        ready = [k for k, one in enumerate(questions) if self.states.get(one.asked.part) == ""]
+        for k in set(range(len(questions))) - set(ready):
+            replies[k] = Reply(Outcome(ABSENT, self.states.get(questions[k].asked.part, "it is not offered yet")))
+        if not ready:
+            return replies
+        asked = [questions[k] for k in ready]
+        most = 8 * sum(len(one.ids) * one.width for one in asked)
+        limits = Limits(PER_OUTCOME * (len(asked) + 8), {"margins": most})
+        score = Score(tuple(one.asked for one in asked))
+        try:
+            reply, vectors = link.call(score, vectors=packed([one.ids for one in asked]), limits=limits).wait(
+                self._seconds
+            )
+        except PartyLost as lost:
+            self.states = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}")
+            for k in ready:
+                replies[k] = Reply(Outcome(AWAY, str(lost)))
+            return replies
+        except VflError as error:
+            for k in ready:
+                replies[k] = Reply(Outcome(ABSENT, str(error)))
+            return replies
+        for k, own in zip(ready, self._replies(reply, vectors, asked), strict=True):
+            replies[k] = own
+            if own.outcome.code == ABSENT:
+                self.states = {**self.states, questions[k].asked.part: own.outcome.why}
+        return replies
+
+    def _replies(self, reply: Any, vectors: Mapping[str, Any], asked: Sequence[Question]) -> list[Reply]:
+        """Return the replies in an answer. Raises FederationError for an answer of another form."""
+        if not isinstance(reply, Scored) or len(reply.outcomes) != len(asked) or "margins" not in vectors:
+            raise FederationError(f"party {self.party!r} sent an answer of another form")
+        margins, at, found = as_vector(vectors["margins"], "float64"), 0, []
+        for one, outcome in zip(asked, reply.outcomes, strict=True):
+            if outcome.code != ANSWERED:
+                found.append(Reply(outcome))
+                continue
+            own = margins[at : at + len(one.ids) * one.width]
+            at += len(own)
+            if len(own) != len(one.ids) * one.width:
+                raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
+            found.append(Reply(outcome, own.reshape(len(one.ids), one.width) if one.width > 1 else own))
+        if at != len(margins):
+            raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Scores of one request.
+
+    margins : (n,) or (n, K); NaN for a record that some party does not know. filled : parties whose part is a fill.
+    """
+
+    version: Version
+    margins: Vector
+    filled: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    """Versions of a model. active : answers requests. wanted : becomes active once it is loaded everywhere.
+
+    retired : versions that are kept for requests which have begun, with the times at which they were retired.
+    """
+
+    active: Version | None
+    wanted: Version | None
+    versions: dict[str, Version]
+    retired: list[tuple[float, Version]]
+    sources: Mapping[str, str]
+
+    def retire(self, old: Version | None) -> None:
+        """Keep a version that is no longer named for a while."""
+        if old is not None and old is not self.active and old not in self.versions.values():
+            self.retired.append((time.monotonic(), old))
+
+    def all(self) -> list[Version]:
+        """Return all versions that a request may use."""
+        own = [*self.versions.values(), *(old for _, old in self.retired)]
+        return own if self.active is None or self.active in own else [*own, self.active]
+
+
+class Scoring:
+    """Models of a service, their versions, and the parties that score records together.
+
+    Guarantee. A score is the sum of the parts of one version, for one id; a party that is away makes the request fail, or its
+    part is the declared fill, and the answer names it. A request keeps the version with which it began. A new active version
+    answers once all parties have loaded it; until then the earlier one goes on.
+    """
+
+    def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
+        self.party, self._seconds, self._callers = file.party, file.answer_seconds, callers
+        self._counting = Counting(callers)
+        self._gathering, self._run = gathering, uuid.uuid4().hex
+        self._lanes: dict[str, PartyLane] = {}
+        for party, source in file.data.items():
+            service = ServingService(party, file.policies[party], self.party)
+            self._lanes[party] = LocalParty(party, service, source)
+        self._models: dict[str, _Model] = {}
+        self.failures: dict[str, str] = {}
+        self.take(file, *self.loaded(file))
+
+    def loaded(self, file: ServiceFile) -> tuple[dict[str, dict[str, Version]], dict[str, str]]:
+        """Read the versions of a service file; return {model: {version: it}} and {model/version: reason} of those refused."""
+        found: dict[str, dict[str, Version]] = {}
+        failures: dict[str, str] = {}
+        for name, given in file.models.items():
+            found[name] = {}
+            for version in given.versions:
+                try:
+                    found[name][version] = Version.load(given, version, self.party)
+                except VflError as error:
+                    failures[f"{name}/{version}"] = str(error)
+        return found, failures
+
+    def take(self, file: ServiceFile, found: Mapping[str, Mapping[str, Version]], failures: Mapping[str, str]) -> None:
+        """Take the models of a service file. found, failures : from `loaded`. In the thread that answers requests."""
+        failed, models = dict(failures), {}
+        for name, given in file.models.items():
+            known = self._models.get(name) or _Model(None, None, {}, [], {})
+            versions = {}
+            for version, own in found[name].items():
+                try:
+                    self._check_parties(own)
+                    versions[version] = next((old for old in known.all() if old.same(own)), own)
+                except VflError as error:
+                    failed[f"{name}/{version}"] = str(error)
+            wanted = versions.get(given.active)
+            model = models[name] = _Model(known.active or wanted, wanted, versions, known.retired, given.sources)
+            for old in known.versions.values():
+                model.retire(old)
+        self._models, self.failures = models, failed
+        self._want()
+
+    def _check_parties(self, version: Version) -> None:
+        for party in version.parts:
+            if party in self._lanes:
+                continue
+            if self._gathering is None or party not in self._gathering.parties:
+                raise SpecificationError(
+                    f"model {version.model!r} needs party {party!r}: give its data in [data], or a federation that it joins"
+                )
+            lane = self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
+            if self._counting.running:
+                lane.start()
+
+    def _want(self) -> None:
+        """Tell the lanes which parts to serve."""
+        for party, lane in self._lanes.items():
+            lane.wanted = {
+                version.parts[party].digest: (version.parts[party], model.sources.get(party, ""))
+                for model in self._models.values()
+                for version in model.all()
+                if party in version.parts
+            }
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._counting.start()
+        for lane in self._lanes.values():
+            lane.start()
+
+    def stop(self) -> None:
+        """End the threads, after the requests that wait."""
+        self._counting.stop()
+        for lane in self._lanes.values():
+            lane.stop()
+
+    def refresh(self) -> None:
+        """Read the data of this process again."""
+        for lane in self._lanes.values():
+            if isinstance(lane, LocalParty):
+                lane.refresh()
+
+    def tend(self) -> None:
+        """Switch models whose wanted version is loaded everywhere, and drop versions that no request can need any more."""
+        changed = False
+        for model in self._models.values():
+            old, wanted = model.active, model.wanted
+            if wanted is not None and wanted is not old and not self._lacking(wanted):
+                model.active = wanted
+                model.retire(old)
+            kept = [(at, own) for at, own in model.retired if time.monotonic() - at < 2 * self._seconds]
+            changed, model.retired = changed or len(kept) < len(model.retired), kept
+        if changed:
+            self._want()
+
+    def _lacking(self, version: Version) -> dict[str, str]:
+        """Return {party: reason} of the parties that cannot answer for a version now."""
+        states = {
+            party: self._lanes[party].states.get(part.digest, "it is not offered yet")
+            for party, part in version.parts.items()
+        }
+        return {party: why for party, why in states.items() if why}
+
+    def ready(self) -> dict[str, str]:
+        """Return {what: reason} of everything that keeps the service from answering; {} if it is ready."""
+        found = {}
+        for name, model in self._models.items():
+            version = model.active
+            if version is None:
+                found[name] = "its active version is not served"
+                continue
+            for party, why in self._lacking(version).items():
+                if party not in version.fills:
+                    found[f"{name}: {party}"] = why
+        return found
+
+    def connected(self) -> dict[str, bool]:
+        """Return {party: True if it can be reached}."""
+        return {party: lane.connected for party, lane in self._lanes.items()}
+
+    def described(self) -> dict[str, Any]:
+        """Return the models and their versions, for callers."""
+        return {
+            name: {
+                "active": None if model.active is None else model.active.name,
+                "versions": {
+                    own.name: {"digest": own.digest, "ready": not self._lacking(own)} for own in model.versions.values()
+                },
+            }
+            for name, model in self._models.items()
+        }
+
+    def version(self, model: str, name: str | None, digest: str | None) -> Version:
+        """Return the version that answers a request. Raises Refusal.
+
+        name : None takes the active one. digest : the model that the caller expects, if it states one.
+        """
+        known = self._models.get(model)
+        if known is None:
+            raise Refusal(404, "unknown_model", "this service has no model of this name")
+        found = known.active if name is None else known.versions.get(name)
+        if found is None and name is not None:
+            raise Refusal(404, "unknown_version", "this model has no version of this name: see /v1/models")
+        if found is None:
+            raise Refusal(503, "not_served", "the active version of this model cannot be served: see the service's log")
+        if digest is not None and digest != found.digest:
+            raise Refusal(
+                409,
+                "stale_model",
+                "the model in use is another one than `model` states: see /v1/models, or leave it out",
+            )
+        return found
+
+    def ids(self, version: Version, given: Sequence[Any]) -> list[bytes]:
+        """Return ids of a request in normal form. Raises Refusal for an id that no data can hold."""
+        task = version.job.for_party(self.party)
+        if not version.job.ids:
+            raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
+        try:
+            return normal_forms(list(given), kind=task.id_kind)
+        except DataError:
+            raise Refusal(
+                422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"
+            ) from None
+
+    async def score(
+        self,
+        version: Version,
+        caller: Caller,
+        purpose: str,
+        ids: Sequence[bytes] | None,
+        columns: Mapping[str, Any],
+        n: int,
+    ) -> Scores:
+        """Return the scores of n records. Raises Refusal, and counts the records durably before any party is asked.
+
+        columns : {column: Arrow array} that the caller gives: all or none of each party's. ids : None only if all are given.
+        """
+        until = time.monotonic() + self._seconds
+        given = self._given(version, columns)
+        missing = [party for party in version.parts if party not in given and version.job.partition.columns(party)]
+        if missing and ids is None:
+            raise Refusal(422, "no_ids", "send the ids of the records, or all columns of all parties")
+        if not self._callers.in_time(caller, n):
+            raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
+        if caller.records is not None and not await self._waited(self._counting.ask((caller, n), n, until), until):
+            raise Refusal(429, "quota", "this caller has used up its records of this day (UTC)")
+        parts = {party: asyncio.to_thread(self._applied, version.parts[party], table) for party, table in given.items()}
+        margins: dict[str, Vector] = dict(zip(parts, await asyncio.gather(*parts.values()), strict=True))
+        filled: list[str] = []
+        asked = sorted(missing, key=lambda party: party != self.party)
+        found: dict[str, Reply] = {}
+        known: Any = None
+        if asked and asked[0] == self.party:  # first, so that other parties are not told ids that are unknown here
+            found[self.party] = await self._asked(version, self.party, caller, purpose, ids or (), until)
+            margins[self.party] = self._accepted(version, self.party, found[self.party], filled, n)
+            known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
+            asked = asked[1:]
+        sent = (
+            ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
+        )
+        if asked and sent:
+            replies = await asyncio.gather(
+                *(self._asked(version, party, caller, purpose, sent, until) for party in asked)
+            )
+            for party, reply in zip(asked, replies, strict=True):
+                margins[party] = self._accepted(version, party, reply, filled, len(sent))
+        for party in asked:
+            own = margins.get(party)
+            if own is None or len(own) != n:
+                margins[party] = self._spread(version, own, known, n)
+        parties = [party for party in version.job.partition.parties if party in margins]
+        total = added({party: margins[party] for party in parties}, version.intercept)
+        return Scores(version, total, tuple(filled))
+
+    def _spread(self, version: Version, own: Vector | None, known: Any, n: int) -> Vector:
+        K = version.job.n_margins
+        whole = np.full((n, K) if version.job.class_names else n, np.nan)
+        if own is not None:
+            whole[known] = own
+        return whole
+
+    async def _asked(
+        self, version: Version, party: str, caller: Caller, purpose: str, ids: Sequence[bytes], until: float
+    ) -> Reply:
+        question = Question(
+            Asked(version.parts[party].digest, caller.name, purpose, len(ids)), ids, version.job.n_margins
+        )
+        try:
+            reply: Reply = await self._waited(self._lanes[party].ask(question, len(ids), until), until)
+        except Refusal:
+            return Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
+        return reply
+
+    @staticmethod
+    async def _waited(answer: Future[Any], until: float) -> Any:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer), max(until - time.monotonic(), 0.001))
+        except TimeoutError:
+            raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0) from None
+
+    def _accepted(self, version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
+        """Return the margins of a reply, or those of the fallback. Raises Refusal."""
+        outcome = reply.outcome
+        if outcome.code == ANSWERED and reply.margins is not None:
+            return reply.margins
+        if outcome.code == EXHAUSTED:
+            raise Refusal(429, "exhausted", outcome.why, retry=1.0)
+        if outcome.code in (AWAY, ABSENT):
+            if party in version.fills:
+                filled.append(party)
+                return np.repeat(version.fills[party], n, axis=0)
+            raise Refusal(
+                503,
+                "party_away",
+                f"party {party!r} cannot answer now; the fallback of this model is to refuse",
+                retry=1.0,
+            )
+        raise Refusal(403, "refused", outcome.why)
+
+    def _given(self, version: Version, columns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return {party: its columns} of the parties whose columns the caller gives. Raises Refusal."""
+        found: dict[str, dict[str, Any]] = {}
+        left = set(columns)
+        for party in version.parts:
+            made_of = version.job.made_of(party) if version.job.partition.columns(party) else ()
+            own = {name: columns[name] for name in made_of if name in columns}
+            left -= set(own)
+            if own and len(own) < len(made_of):
+                lacking = next(name for name in made_of if name not in own)
+                raise Refusal(
+                    422, "bad_columns", f"column {lacking!r} is missing: give all columns of a party, or none"
+                )
+            if own:
+                found[party] = own
+        if left:
+            raise Refusal(422, "bad_columns", "a given column is not one of the model: see its job for the names")
+        return found
+
+    @staticmethod
+    def _applied(part: ModelPart, table: Mapping[str, Any]) -> Vector:
+        try:
+            return part.applied(_columns(part.job.for_party(part.party).features, table))
+        except DataError as error:
+            raise Refusal(422, "bad_columns", str(error)) from None
