@@ -264,12 +264,15 @@ def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
     whole = np.where(known.reshape(-1, *(1,) * (margins.ndim - 1)), margins, 0.0)
     loss = loss_of(job.loss)
     probabilities = probabilities_of(job, whole) if loss.log_odds or loss.multinomial else None
-    return known, whole, labels_of(job, whole), probabilities
+    margin = next(iter(scores.version.parts.values())).threshold
+    return known, whole, labels_of(job, whole, margin), probabilities
 
 
 def _facts(scores: Scores) -> dict[str, Any]:
     version = scores.version
     facts: dict[str, Any] = {"model": version.model, "version": version.name, "digest": version.digest}
+    if version.threshold is not None:
+        facts["threshold"] = version.threshold
     return facts | ({"fallback": dict.fromkeys(scores.filled, "fill")} if scores.filled else {})
 
 

@@ -79,6 +79,10 @@ def document() -> dict[str, Any]:
             model={"type": "string"},
             version={"type": "string"},
             digest={"type": "string"},
+            threshold={
+                "type": "number",
+                "description": "Of the labels: a probability with logistic loss, else a margin.",
+            },
             fallback={"type": "object", "description": "Parties that were away, and what stands for their part."},
             predictions={"type": "array", "items": prediction},
         ),

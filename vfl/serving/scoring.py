@@ -66,7 +66,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """One version of a served model. parts : {party: its part}, of all parties with columns and of the one that adds up."""
+    """One version of a served model.
+
+    parts : {party: its part}, of all parties with columns and of the one that adds up.
+    fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is a fill.
+    threshold : as `Result.threshold`.
+    """
 
     model: str
     name: str
@@ -75,6 +80,7 @@ class Version:
     intercept: Any
     parts: Mapping[str, ModelPart]
     fills: Mapping[str, Vector]
+    threshold: float | None
 
     @classmethod
     def load(cls, model: ServedModel, name: str, party: str) -> Version:
@@ -86,7 +92,7 @@ class Version:
             raise OutputError(f"{where} is not served: its certificate is not signed, so it proves nothing")
         if why := result.altered():
             raise OutputError(f"{where} is not served: the certificate does not hold. {why}")
-        job = result.job
+        job = result.applied
         if job.partition.receiver(job.partition.parties) != party:
             raise SpecificationError(
                 f"{where} is not served by {party!r}: the label party {job.partition.label_party!r} adds up its margins"
@@ -95,7 +101,7 @@ class Version:
         parts = {own: result.part(own) for own in job.partition.parties if columns(own) or own == party}
         fills = {own: _fill(part) for own, part in parts.items() if own != party} if model.fallback == FILL else {}
         digest = parts[party].model
-        return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills)
+        return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold)
 
     def same(self, other: Version) -> bool:
         """Return True if another version has this name and these parts, so that it need not be loaded again."""
