@@ -26,13 +26,13 @@ from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.launch.engines import inprocess
 from vfl.launch.run import checkpoint, timing
+from vfl.launch.run.history import Gradient, history
 from vfl.launch.run.result import Result
 from vfl.launch.train import resume
 from vfl.messages import Block
 from vfl.planning import plan as make_plan
 from vfl.report import charts, write_plan, write_run
 from vfl.report.facts import gathered
-from vfl.report.history import Gradient, history
 from vfl.report.markup import element, text
 from vfl.report.signal import CHANCE, noise_reach, size
 from vfl.report.spending import epsilon_by_round
@@ -151,7 +151,7 @@ class TestPage:
             assert sentence in page.said
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-06)-differentially private for every record" in page.said
         assert page.headings == [
-            *("What is promised", "Who saw what", "Privacy spent", "Releases against their noise"),
+            *("Curves", "What is promised", "Who saw what", "Privacy spent", "Releases against their noise"),
             *("Coefficients", "Importance", "Contribution by party", "Course of the run", "Checks", "Particulars"),
         ]
         for words in (*certificate.who_sees_what.values(), certificate.model_digest, certificate.job_digest):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration
+from vfl.launch.run.effects import BAND_NOTE
 from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
+from vfl.report.effects import SAID, effects
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.model import BASELINE, HEAD, IMPORTANCE_NOTE, rows_of
@@ -25,6 +27,7 @@ from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
+    from vfl.launch.run.effects import Effect
     from vfl.report.facts import Facts
 
 NAME = "card.md"
@@ -84,6 +87,7 @@ def card(facts: Facts) -> Card:
         ("What is promised", promised),
         ("Data", _data(facts)),
         ("Coefficients", (_coefficients(facts),)),
+        ("Curves", _curves(facts)),
         *((("Importance", found),) if (found := _importance(facts)) else ()),
         ("Limits", _limits(facts)),
         ("Provenance", (_provenance(facts),)),
@@ -140,6 +144,24 @@ def _coefficients(facts: Facts) -> Table:
     largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]
     rows = tuple((name, owner, f"{w:.3g}", f"{original[name]:.4g}") for name, owner, w in largest)
     return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
+
+
+def _curves(facts: Facts) -> tuple[Block, ...]:
+    """Return the largest curves in numbers: where each is lowest and highest, and the widest band of the noise."""
+
+    def at(effect: Effect, k: int) -> str:
+        x = effect.x[k]
+        return f"{effect.value[k]:.3g} at {x if isinstance(x, str) else f'{x:.4g}'}"
+
+    rows = tuple(
+        (e.column, e.party, at(e, int(e.value.argmin())), at(e, int(e.value.argmax())), _widest(e))
+        for e in tuple(effects(facts))[:TOP]
+    )
+    return (Table(("largest curves", "party", "lowest", "highest", "noise, at most"), rows), SAID, BAND_NOTE)
+
+
+def _widest(effect: Effect) -> str:
+    return "not known" if effect.band is None else f"± {effect.band.max():.2g}"
 
 
 def _importance(facts: Facts) -> tuple[Block, ...]:

@@ -26,12 +26,16 @@ WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points (x, y). colour : number of its colour; None for a dashed reference line. step : draw steps."""
+    """A line through points (x, y). colour : number of its colour; None for a dashed reference line. step : draw steps.
+
+    band : half-height of a grey band around each point; None for no band.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: int | None = 0
     step: bool = False
+    band: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,11 @@ def panel(
         late = at > left + 0.8 * (right - left)
         drawn.append(label(at + (-6 if late else 6), top + 10, name, anchor="end" if late else "start"))
     for line in lines:
+        if line.band is not None:
+            over = [(a, b + half) for (a, b), half in zip(line.points, line.band, strict=True)]
+            under = [(a, b - half) for (a, b), half in zip(line.points, line.band, strict=True)]
+            around = _path([(across(a), up(b)) for a, b in (*over, *reversed(under))], step=False)
+            drawn.append(element("path", d=f"{around}Z", class_="noise"))
         shape = "dashed" if line.colour is None else f"curve s{line.colour % COLOURS}"
         steps = _path([(across(a), up(b)) for a, b in line.points], step=line.step)
         drawn.append(element("path", element("title", line.name), d=steps, class_=shape))

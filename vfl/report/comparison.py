@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import SpecificationError
+from vfl.launch.run.effects import Effect, effects_of
 from vfl.launch.run.folder import check_finished
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.losses import loss_of
-from vfl.report.markup import Child, element, page, section, table
+from vfl.report import charts
+from vfl.report.effects import DRAWN, SAID, overlay
+from vfl.report.markup import Child, Markup, element, page, section, table
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -29,13 +32,14 @@ class Compared:
     """One run of a comparison.
 
     name : name of its folder. holds : True if its certificate holds. facts : settings and guarantee.
-    measures : {name: measure} of all findings.
+    measures : {name: measure} of all findings. effects : curves of its columns.
     """
 
     name: str
     holds: bool
     facts: dict[str, Any]
     measures: dict[str, Estimate]
+    effects: tuple[Effect, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -78,7 +82,7 @@ def compared(run: str | Path) -> Compared:
         for kind, findings in result.findings.items()
         for name, e in findings.measures.items()
     }
-    return Compared(run.name or str(run), report.ok, facts, measures)
+    return Compared(run.name or str(run), report.ok, facts, measures, tuple(effects_of(result)))
 
 
 def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
@@ -141,6 +145,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
         element("h1", "Comparison of runs"),
         section("Side by side", table(("", *(run.name for run in runs)), body)),
         section("Differences", *(element("p", note) for note in notes_of(runs))),
+        _overlaid(runs),
         element(
             "footer",
             element("p", "Computed from released values and public facts. Intervals of 95 % cover noise and sampling."),
@@ -148,6 +153,25 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
     )
     write_whole(path, text)
     return path
+
+
+def _overlaid(runs: Sequence[Compared]) -> Markup | None:
+    """Return the curves of the columns that several runs have in the same form, over each other; None without such a column."""
+    drawn = []
+    for first in runs[0].effects:
+        same = [
+            (k, own)
+            for k, run in enumerate(runs)
+            for own in run.effects
+            if own.column == first.column and (own.x == first.x if isinstance(first.x, tuple) else own.numeric)
+        ]
+        if len(same) > 1:
+            numbers, found = zip(*same, strict=True)
+            drawn.append(overlay(found, numbers, [runs[k].name for k in numbers]))
+    if not drawn:
+        return None
+    key = charts.parties_key([run.name for run in runs])
+    return section("Curves", element("p", SAID), key, *drawn[:DRAWN])
 
 
 def _changed(solver: Any) -> str:

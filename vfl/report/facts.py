@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from vfl.certificate.verification import events_of
 from vfl.errors import VflError
 from vfl.launch.run import checkpoint, timing
+from vfl.launch.run.history import history
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.planning import plan as make_plan
-from vfl.report.history import history
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Budget
     from vfl.certificate import Certificate, Report
     from vfl.evaluation import Findings
+    from vfl.launch.run.history import History
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.report.history import History
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.launch.run.folder import check_finished
+from vfl.report import effects
 from vfl.report.course import course
 from vfl.report.curves import curves
 from vfl.report.facts import gathered
@@ -67,6 +68,7 @@ def html(facts: Facts) -> str:
         verdict(facts),
         findings(facts),
         curves(facts),
+        effects.curves(facts),
         fairness(facts),
         tiles(facts),
         promise(facts),

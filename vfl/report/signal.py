@@ -11,8 +11,8 @@ from vfl.report.markup import Markup, element, join, section
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vfl.launch.run.history import Gradient
     from vfl.report.facts import Facts
-    from vfl.report.history import Gradient
 
     Placed = tuple[float, Gradient]  # (share of the run's releases before the gradient, gradient)
 

@@ -14,9 +14,9 @@ from vfl.report.markup import Child, Markup, element, join, section, table
 
 if TYPE_CHECKING:
     from vfl.certificate import Certificate
+    from vfl.launch.run.history import History
     from vfl.privacy.events import Event
     from vfl.report.facts import Facts
-    from vfl.report.history import History
 
 
 POINTS, POINTS_PLD = 150, 10

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vfl.inference.summary import Summary
     from vfl.job import Job
     from vfl.launch.paid_releases.woe import WeightOfEvidence
+    from vfl.launch.run.effects import Effects
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
     from vfl.types import Vector
@@ -337,6 +338,25 @@ class Result:
         from vfl.launch.run.scikit import pipeline_of
 
         return pipeline_of(self)
+
+    def curves(self, run: str | Path | None = None) -> Effects:
+        """Return the part of the margin that each column adds over its range, the largest first; it costs no privacy.
+
+        Iterate over it, take `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
+
+        run : folder of the run, whose log gives the band of the noise around each curve; None leaves the bands out.
+
+        Raises OutputError for a folder without the log of this model.
+        """
+        from vfl.launch.run import checkpoint
+        from vfl.launch.run.effects import effects_of
+        from vfl.launch.run.history import history
+
+        if run is None:
+            return effects_of(self)
+        plan = make_plan(self.job, self.certificate.n_records)
+        _, _, log = checkpoint.read(Path(run), self.job)
+        return effects_of(self, history(plan, log), getattr(plan.solver, "iterate", None))
 
     def importance(self) -> tuple[Importance, ...]:
         """Return the change of the margin per standard deviation of each feature, with an interval, largest first.

@@ -44,6 +44,7 @@ class History:
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
     findings : results of the evaluation releases, by name.
+    iterates : {party: its coordinates of w before each of its visits}, for solvers that visit parties.
     repeated : number of rounds made more than once, after a process or a party was lost between charge and log.
     left : {round: the party given up in it}.
     whole : True if the schedule used every line of the log.
@@ -54,6 +55,7 @@ class History:
     chosen: Counter[int] = field(default_factory=Counter)
     noise: dict[int, float] = field(default_factory=dict)
     findings: Mapping[str, Findings] = field(default_factory=dict)
+    iterates: dict[str, list[Vector]] = field(default_factory=dict)
     repeated: int = 0
     left: Mapping[int, str] = field(default_factory=dict)
     whole: bool = True
@@ -86,6 +88,10 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)
         told.noise |= _noise(query)
+        if isinstance(query, Descend):
+            for party, steps in query.steps.items():
+                if any(step.block.start == 0 for step in steps):  # one iterate per pass, however many visits it has
+                    told.iterates.setdefault(party, []).append(query.start[party])
     return told
 
 

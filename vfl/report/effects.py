@@ -1,0 +1,86 @@
+"""Section with the curve of each column: the part of the margin that it adds, with the band of the noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.launch.run.effects import BAND_NOTE, effects_of
+from vfl.report import charts
+from vfl.report.markup import Markup, element, join, section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.launch.run.effects import Effect, Effects
+    from vfl.report.facts import Facts
+
+DRAWN = 24
+"""Largest number of curves to draw."""
+SAID = (
+    "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
+    "record is their sum and a constant. Each curve is 0 on average."
+)
+
+
+def effects(facts: Facts) -> Effects:
+    """Return the curves of a run, with bands if its log can be read."""
+    iterate = None if facts.plan is None else getattr(facts.plan.solver, "iterate", None)
+    return effects_of(facts.result, facts.told, iterate)
+
+
+def curves(facts: Facts) -> Markup | None:
+    """Return the section; None for a model without columns."""
+    found = tuple(effects(facts))
+    if not found:
+        return None
+    more = f" The {DRAWN} largest of {len(found):,} are drawn." if len(found) > DRAWN else ""
+    banded = any(effect.band is not None for effect in found)
+    return section(
+        "Curves",
+        element("p", SAID + more),
+        *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
+        element("p", BAND_NOTE, class_="note") if banded else None,
+    )
+
+
+def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str] = ()) -> Markup:
+    """Return the chart of one column's curve, or of the curves of several models over each other.
+
+    colours : number of the colour of each. names : names of the models; () for one model.
+    """
+    first = found[0]
+    head = element("h3", f"{first.column} ({first.party})")
+    if first.numeric:
+        lines = [
+            charts.Curve(
+                f"{first.column} {name}".strip(),
+                [(float(x), float(y)) for x, y in zip(effect.x, effect.value, strict=True)],
+                colour,
+                band=None if effect.band is None else [float(half) for half in effect.band],
+            )
+            for effect, colour, name in zip(found, colours, names or ("",), strict=True)
+        ]
+        reach = [
+            y + side * half
+            for line in lines
+            for (_, y), half in zip(line.points, line.band or [0.0] * len(line.points), strict=True)
+            for side in (-1.0, 1.0)
+        ]
+        x = charts.Axis(
+            first.column, min(line.points[0][0] for line in lines), max(line.points[-1][0] for line in lines)
+        )
+        y = charts.Axis("part of the margin", min(0.0, *reach), max(0.0, *reach))
+        zero = charts.Curve("0", [(x.low, 0.0), (x.high, 0.0)], None)
+        return join(head, charts.both(lambda width: charts.curves(width, x, y, [zero, *lines], height=200)))
+    rows = [
+        charts.Bar(
+            f"{category} {name}".strip(),
+            float(effect.value[k]),
+            f"{effect.value[k]:.3g}".replace("-", "−"),
+            None if effect.band is None else float(effect.band[k]),
+            colour,
+        )
+        for k, category in enumerate(first.x)
+        for effect, colour, name in zip(found, colours, names or ("",), strict=True)
+    ]
+    return join(head, charts.both(lambda width: charts.bars(width, rows, "part of the margin")))
