@@ -52,7 +52,7 @@ from vfl.secure import requests
 from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
 from vfl.solvers.blocks import prox
-from vfl.solvers.releases import excess, labelled_counts, labels
+from vfl.solvers.releases import excess, labelled_counts, labels, products
 from vfl.types import Adjacency
 
 M = TypeVar("M")
@@ -122,6 +122,7 @@ family("penalty", PENALTIES)
 
 register("clip", "norm", Clip)
 register("clip", "gram", noisy_gram.GramClip)
+register("clip", "products", products.ProductClip)
 
 register("event", "gaussian", events.Gaussian, adjacency=ADJACENCY)
 register("event", "poisson_subsampled_gaussian", events.PoissonSubsampledGaussian, adjacency=ADJACENCY)
@@ -137,6 +138,7 @@ register("weighting", "snapshot_derivative", svrg.SnapshotDerivative)
 register("weighting", "clipped_difference", svrg.ClippedDifference)
 register("weighting", "dual_step", scd.DualStep)
 register("weighting", "row", noisy_gram.Row)
+register("weighting", "products", products.Products)
 register("weighting", "ones", labelled_counts.Ones)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 

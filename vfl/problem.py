@@ -135,6 +135,7 @@ class Problem:
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
         loss bound those of s·ℓ.
+    inference : share of the μ² left by the other one-time releases that standard errors may spend; None: none are made.
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
@@ -158,6 +159,7 @@ class Problem:
     start: Vector | None = None
     exposure: tuple[float, float] | None = None
     weighted: bool = False
+    inference: float | None = None
 
     @property
     def private(self) -> bool:

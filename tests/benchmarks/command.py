@@ -6,7 +6,7 @@
 Each part yields results as its tasks finish. The command appends them to results.jsonl in the output folder, so an
 interrupted run continues after its last finished task. At the end the folder holds results.json, results.md and plots.
 Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
-speed, scale, privacy, partitions, peers, methods, study. Tasks that cannot run here (no data, no such peer, no such
+speed, scale, privacy, partitions, peers, methods, study, coverage. Tasks that cannot run here (no data, no such peer, no such
 solver for a loss) are listed with the reason.
 
 --data : folder of the real data; without it, only synthetic problems run. --only : tasks with this in their name.
@@ -34,7 +34,19 @@ if TYPE_CHECKING:
 
     from tests.benchmarks.results import Result
 
-PARTS = ("utility", "sweep", "curves", "speed", "scale", "privacy", "partitions", "peers", "methods", "study")
+PARTS = (
+    "utility",
+    "sweep",
+    "curves",
+    "speed",
+    "scale",
+    "privacy",
+    "partitions",
+    "peers",
+    "methods",
+    "study",
+    "coverage",
+)
 MODULES = {"privacy": "mechanisms"}
 """Where a part is not in the module of its name."""
 

@@ -8,8 +8,10 @@ import pytest
 
 import vfl
 from tests.neighbours.harness import compare, train, train_in_memory
-from tests.neighbours.setting import job, mirrored, turned
+from tests.neighbours.setting import job, mirrored, replaced, table, turned
 from vfl.solvers import SOLVERS
+from vfl.solvers.releases import products
+from vfl.solvers.rules import intervals
 
 SAMPLINGS = ("shuffled", "cyclic", "uniform", "importance", "nice", "full")
 BATCHES: dict[str, Any] = {"batch_size": 4, "passes": 1}
@@ -69,3 +71,46 @@ def test_a_path_loses_no_more_than_the_charges(name: str, pair: Any) -> None:
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged
+
+
+def crossed(loss: str = "squared") -> tuple[Any, Any]:
+    """Return neighbours whose record lies along two different columns: products move farthest."""
+    return replaced(table(loss), a=1.0, b=0.0, c=0.0), replaced(table(loss), a=0.0, b=0.0, c=1.0)
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow intervals for a dozen records, and let every record reach the bound of its products."""
+    for name in ("LEAST", "SETTLED"):
+        monkeypatch.setattr(intervals, name, 0.0)
+    monkeypatch.setattr(products, "LONGER", 1e-3)
+
+
+def with_intervals(loss: str) -> vfl.Job:
+    return job(vfl.SkGD(passes=3), loss, penalty=vfl.NoPenalty(), privacy={"inference": 0.5})
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("pair", [turned, mirrored, crossed])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "huber"])
+def test_intervals_lose_no_more_than_the_charges(loss: str, pair: Any) -> None:
+    found = compare(with_intervals(loss), *pair(loss), run=train, seed=WITHIN)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert 0 < found.path <= found.charged
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_products_whose_records_count_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = products.Products.__call__
+
+    def twice(self: Any, *given: Any) -> Any:
+        r, kept = true(self, *given)
+        return 4.0 * r, kept
+
+    asked = with_intervals("squared")
+    honest = compare(asked, *crossed(), run=train, seed=WITHIN)
+    monkeypatch.setattr(products.Products, "__call__", twice)
+    found = compare(asked, *crossed(), run=train, seed=WITHIN)
+    assert found.path > 1.2 * honest.path
+    assert found.complaints

@@ -53,6 +53,11 @@ def require_offered(job: Job) -> None:
             "leave holdout out, and measure the model on other records (vfl evaluate)",
         ),
         (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
+        (
+            privacy.inference is not None,
+            "releases the curvature at its margins, which shares do not have",
+            "leave privacy.inference out",
+        ),
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
         (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
     ):

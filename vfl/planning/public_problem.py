@@ -53,6 +53,11 @@ def problem_of(job: Job, n_records: int) -> Problem:
             f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
             "or train one class against the rest with vfl.train_one_vs_rest"
         )
+    if job.privacy is not None and job.privacy.inference and not job.solver.infers:
+        raise SpecificationError(
+            f"{job.solver.name} releases nothing that standard errors could follow from: use SkGD, or leave "
+            "privacy.inference out"
+        )
     loss = loss_of(job.loss)
     scaling = job.scaling_of(job.partition.features)
     reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
@@ -89,6 +94,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         start=_start(job, layout),
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
         weighted=job.partition.weight is not None,
+        inference=None if privacy is None else privacy.inference,
     )
     if (knots := _knots(job, problem)) is not None:
         problem = replace(problem, layout=replace(layout, unused=knots.unused))

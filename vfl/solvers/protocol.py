@@ -44,6 +44,7 @@ class Solver(Protocol):
 
     goes_on_without : the schedule continues when a party is given up.
     multinomial : the schedule can train K margins per record.
+    infers : the schedule can release what standard errors need.
     warm_starts : the schedule can start from a released model.
     weighs : the schedule uses losses only through derivatives, which record weights multiply.
     penalises_intercept : the intercept is penalised like other coefficients.
@@ -53,6 +54,7 @@ class Solver(Protocol):
     name: ClassVar[str]
     goes_on_without: ClassVar[bool] = False
     multinomial: ClassVar[bool] = False
+    infers: ClassVar[bool] = False
     warm_starts: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False

@@ -22,11 +22,13 @@ from vfl.solvers.iterates.convergence import Convergence, describe
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
+from vfl.solvers.releases import products
 from vfl.solvers.releases.once import Phase, Run
 from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
+    from vfl.messages import Backward
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -88,6 +90,7 @@ class SkGD(Solver):
     name: ClassVar[str] = "SkGD"
     goes_on_without: ClassVar[bool] = True
     multinomial: ClassVar[bool] = True
+    infers: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
 
     @property
@@ -157,7 +160,7 @@ class SkGD(Solver):
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its current model
             w = trail.outer(θ)
         else:
-            run.w = θ
+            run.w = trail.final(w)
             with contextlib.suppress(BudgetExceeded):
                 yield from budget.made(Phase.END, run)
         return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
@@ -249,9 +252,20 @@ class SkGD(Solver):
         """Return True if the run does not start at 0. This is a public fact, so all runs of a plan send the same queries."""
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
-    def _trail(self, problem: Problem, known: Curvature) -> Trail:
-        walk = Walk(self, problem, known)
+    def piece(self, problem: Problem, number: int) -> Backward | None:
+        """Return the products of a column with all later ones, in units of columns that are not scaled; None if none are made.
+
+        It depends on public facts alone, so a party's book can compare it with what it is asked (`products.piece`).
+        """
+        return products.planned(problem, number) if problem.inference else None
+
+    def skipped(self, problem: Problem) -> int:
+        """Return the number of block updates before the tail, whose iterates are averaged."""
+        walk = Walk(self, problem, Curvature.flat(problem))
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
-        average = Average(self.iterate or "last", early if self.by_pass else walk.n_releases // 2)
+        return early if self.by_pass else walk.n_releases // 2
+
+    def _trail(self, problem: Problem, known: Curvature) -> Trail:
+        average = Average(self.iterate or "last", self.skipped(problem))
         convergence = Convergence(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, convergence, self.step_size or 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vfl.errors import SpecificationError
+from vfl.errors import PlacementError, SpecificationError
 from vfl.job.faults import Faults
 from vfl.job.site import Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
@@ -84,6 +84,11 @@ def require_fit(place: Place, job: Job) -> None:
     """Raise PlacementError for a job that cannot run at this place. Organisations check their own processes."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust)
+    elif job.privacy is not None and job.privacy.inference:
+        raise PlacementError(
+            "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
+            "organisations: leave privacy.inference out, or train in one place"
+        )
 
 
 def dealer_of(job: Job, federation: Federation) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
+from vfl.inference.covariance import inference_of
 from vfl.launch.run.result import Result, numbers, told
 from vfl.messages import Tally
+from vfl.planning import Plan
 from vfl.solvers.releases.labels import asked_by
 
 if TYPE_CHECKING:
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log
-    from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Statement
     from vfl.solvers.protocol import Released
@@ -66,11 +68,14 @@ class Witness:
         self._charged: Counter[Event] = Counter()
         self._lost: set[ReleaseKey] = set()
         self._first: dict[int, Released] = {k: u for k, u in enumerate(log.released[:FIRST]) if u is not None}
+        self._all: list[Released | None] | None = list(log.released)
         self._flags = dict.fromkeys(log.flags)
 
     def note(self, event: object) -> None:
         """Count the charges of a round or of a lost attempt, and keep the flags of the reservation."""
-        if isinstance(event, Reserved):
+        if isinstance(event, Plan) and event.problem.inference is None:
+            self._all = None
+        elif isinstance(event, Reserved):
             self._flags.update(dict.fromkeys(event.flags))
         elif isinstance(event, Lost):
             # Seeded noise repeats a release under its charged key, at no further cost.
@@ -80,6 +85,8 @@ class Witness:
             self._charged.update(charged for key, charged in event.charges if key not in self._lost)
             if event.number < FIRST:
                 self._first[event.number] = event.released
+            if self._all is not None:
+                self._all.append(None if event.refused else event.released)
 
     def result(self, outcome: Outcome) -> Result:
         """Return the result of the run with an unsigned certificate."""
@@ -103,9 +110,12 @@ class Witness:
         moments = first[plan.n_before] if certificate.moments_digest else ()
         found = counts_among(plan, first)
         labels = None if found is None else found[1]
-        return Result(
+        result = Result(
             plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, knots=outcome.knots
         )
+        if self._all is None or outcome.left:
+            return result
+        return replace(result, inference=inference_of(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""

@@ -12,7 +12,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases import excess, smoothness, start
+from vfl.solvers.releases import excess, products, smoothness, start
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.releases.smoothness import Curvature, require_bearable
 from vfl.solvers.rules import record_defaults
@@ -71,6 +71,8 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
         rows.append(start.row(problem, shares.label_share, by_pass=solver.by_pass))
     if shares.excess_share:
         rows.append(excess.row(problem, shares.excess_share))
+    if problem.inference:
+        rows.append(products.row(problem, problem.inference))
     return tuple(rows)
 
 
@@ -99,6 +101,10 @@ class Budget:
                 events = row.events(part)
             rows.append((row, events))
         return tuple(rows), left
+
+    def spent(self, phase: Phase) -> float:
+        """Return the μ of the one-time releases of a phase."""
+        return math.sqrt(sum(mu_squared(event) for row, events in self.once if row.phase is phase for event in events))
 
     def made(self, phase: Phase, run: Run) -> Generator[Query, Released, None]:
         """Make the one-time releases of a phase."""

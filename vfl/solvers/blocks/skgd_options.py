@@ -16,7 +16,7 @@ from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
-from vfl.solvers.rules import defaults, record_defaults
+from vfl.solvers.rules import defaults, intervals, record_defaults
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
@@ -113,6 +113,8 @@ def resolved(given: Solver, problem: Problem) -> Solver:
         tol=tolerance(given.name, problem, given.tol, limited=(given.passes or given.inner_rounds) is not None),
     )
     if not solver.by_pass:
+        if problem.inference:
+            intervals.require(solver, problem)
         return replace(
             solver, step_size=given.step_size if given.step_size is not None else defaults.step_size(problem)
         )
@@ -124,7 +126,10 @@ def resolved(given: Solver, problem: Problem) -> Solver:
         excess_share=_excess_share(solver, problem, passes),
     )
     size = record_defaults.step_size(problem, passes) if given.step_size is None else given.step_size
-    return replace(solver, shares=shares, step_size=size)
+    solver = replace(solver, shares=shares, step_size=size)
+    if problem.inference:
+        intervals.require(solver, problem)
+    return solver
 
 
 def _clip(solver: SkGD, problem: Problem) -> float | str:

@@ -70,6 +70,9 @@ UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
 WIDENS = 300.0
 """Least ρ at which sums of what the record cap cuts are released."""
+WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0}
+"""{kind: least cap} where standard errors are asked for: they describe the capped regression, and a bias that the cap makes is
+larger than the noise that it saves."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -221,7 +224,11 @@ def cap_of(row: str, ρ: float) -> float:
 
 
 def _typical(problem: Problem) -> float:
-    """Return c, the cap on a record in units of √(p/L) and of a typical residual."""
+    """Return c, the cap on a record in units of √(p/L) and of a typical residual, at least WIDE for standard errors."""
+    return max(_by_rule(problem), WIDE[kind(problem)] if problem.inference else 0.0)
+
+
+def _by_rule(problem: Problem) -> float:
     ρ, row = signal_to_noise(problem), kind(problem)
     if counts.has_counts(problem):
         return counts.typical_cap(ρ)

@@ -1,0 +1,119 @@
+"""Covariance of coefficients: against closed forms, against repeated noise, and from a run's folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.benchmarks.coverage import fitted
+from tests.inference.setting import NAMES, SLOPES, N, job, table
+from vfl.inference.matrices import Noisy
+from vfl.inference.recursion import Update, noise_covariance
+from vfl.losses import loss_of
+from vfl.solvers.releases.products import Products
+
+
+def spd(p, rng):
+    root = rng.normal(size=(2 * p, p))
+    return root.T @ root
+
+
+class TestTheRecursion:
+    def test_it_is_the_covariance_of_the_averaged_recursion(self):
+        """Against the explicit derivative of the mean iterate along every noise, by running the recursion itself."""
+        rng = np.random.default_rng(0)
+        p, H = 4, spd(4, rng)
+        blocks = [slice(0, 1), slice(1, 3), slice(3, 4)]
+        updates = [
+            Update(
+                blocks[k], rng.uniform(0.01, 0.05, blocks[k].stop - blocks[k].start), np.array(0.99), rng.uniform(1, 2)
+            )
+            for _ in range(6)
+            for k in rng.permutation(3)
+        ]
+        skipped = 5
+
+        def mean_of(noises):
+            e, total = np.zeros(p), np.zeros(p)
+            for number, (update, ξ) in enumerate(zip(updates, noises, strict=True)):
+                S = update.S
+                e[S] = update.kept * (e[S] - update.gain * (H[S] @ e + update.sigma * ξ))
+                total += e * (number >= skipped)
+            return total / (len(updates) - skipped)
+
+        zeros = [np.zeros(u.S.stop - u.S.start) for u in updates]
+        V = np.zeros((p, p))
+        for k, zero in enumerate(zeros):
+            for j in range(zero.size):
+                one = [*zeros[:k], np.eye(zero.size)[j], *zeros[k + 1 :]]
+                V += np.outer(mean_of(one), mean_of(one))
+        np.testing.assert_allclose(noise_covariance(updates, skipped, H[None])[0], V, rtol=1e-10)
+
+    def test_repeated_noise_has_this_covariance(self):
+        """Sixty runs on the same records: the whole spread is privacy's."""
+        data, jobs = table(), [job(privacy={"noise": vfl.SeededNoise(seed)}) for seed in range(60)]
+        runs = [vfl.train(each, data, at="inprocess").inference for each in jobs]
+        spread = np.var([run.estimates for run in runs], axis=0, ddof=1)
+        said = np.mean([np.diag(run.noise_covariance) for run in runs], axis=0)
+        assert 0.75 < np.mean(spread / said) < 1.3
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_without_cap_and_noise_it_is_the_sandwich(loss):
+    """HC0 of statsmodels has this closed form."""
+    data = table(loss)
+    X, y = np.column_stack([*(data[name] for name in NAMES), np.ones(N)]), data["y"].astype(float)
+    w, known = fitted(X, y, loss)
+    labels, chosen = (y, loss_of(loss)) if loss == "squared" else (2.0 * y - 1.0, loss_of(loss))
+    matrices = []
+    for of_curvature in (True, False):
+        kept = {"norms": (X**2).sum(axis=1), "column": np.ones(N)}
+        t, _ = Products(chosen, np.inf, 1e6, 1e-4, of_curvature)(X @ w, labels, kept)
+        matrices.append(Noisy(1e6 * X.T @ (X * t[:, None]), 0.0).drawn(1, np.random.default_rng(0))[0])
+    inverse = np.linalg.inv(matrices[0])
+    np.testing.assert_allclose(inverse @ matrices[1] @ inverse, known, rtol=1e-6)
+
+
+class TestDraws:
+    def test_draws_of_a_clear_matrix_are_the_matrix(self):
+        M = spd(5, np.random.default_rng(0))
+        np.testing.assert_allclose(Noisy(M, 1e-9).drawn(3, np.random.default_rng(1)), np.stack([M] * 3), atol=1e-7)
+
+    def test_draws_are_positive_definite_and_on_average_near_the_truth(self):
+        rng, p, sigma = np.random.default_rng(0), 8, 40.0
+        true = 100.0 * np.eye(p)
+        found = []
+        for _ in range(100):
+            noise = np.tril(rng.normal(size=(p, p)), -1) * sigma / np.sqrt(2.0)
+            noisy = Noisy(true + noise + noise.T + sigma * np.diag(rng.normal(size=p)), sigma)
+            draws = noisy.drawn(4, rng)
+            assert np.linalg.eigvalsh(draws).min() > 0.0
+            found.append(np.trace(draws.mean(axis=0)) / p)
+        assert np.mean(found) == pytest.approx(100.0, rel=0.15)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "huber"])
+def test_a_run_has_intervals_that_survive_its_folder(loss, tmp_path):
+    result = vfl.train(job(loss, privacy={"noise": vfl.SeededNoise(1), "epsilon": 3.0}), table(loss), at="inprocess")
+    found = result.inference
+    assert found.names == (*NAMES, "(intercept)")
+    assert found.estimates.tolist() == list(result.original.values())
+    assert (np.diag(found.covariance) > np.diag(found.noise_covariance)).all()
+    z = (found.estimates - np.append(SLOPES, 0.3)) / np.sqrt(np.diag(found.covariance))
+    assert abs(z).max() < 4.5
+    assert vfl.Result.load(result.save(tmp_path / "run")).inference.to_dict() == found.to_dict()
+
+
+def test_units_of_columns_do_not_change_z_scores():
+    data, wide = table(), table()
+    wide["x1"] = 1000.0 * wide["x1"] + 5000.0
+    bounds = dict.fromkeys(NAMES, (-4.0, 4.0)) | {"y": (-8.0, 8.0)}
+    noise = {"noise": vfl.SeededNoise(3)}
+    one = vfl.train(job(privacy=noise), data, at="inprocess").inference
+    two = vfl.train(job(privacy=noise, bounds=bounds | {"x1": (1000.0, 9000.0)}), wide, at="inprocess").inference
+    deviations = [np.sqrt(np.diag(each.covariance)) for each in (one, two)]
+    np.testing.assert_allclose(deviations[1][1] * 1000.0, deviations[0][1], rtol=1e-6)
+    # The intercept moves to x1 = 0, five spreads of 1000 away.
+    C = np.append(np.zeros(5), 1.0) - np.eye(6)[1] * 5.0
+    np.testing.assert_allclose(deviations[1][5], np.sqrt(C @ one.covariance @ C), rtol=1e-6)

@@ -1,0 +1,181 @@
+"""Releases of curvature and of residuals' variance: their sensitivity, their charge, and the refusals of other pieces."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vfl
+from coordinator.rounds import Round
+from parties.charges import Charges
+from tests.inference.setting import N, job, table
+from vfl.errors import ConsentRefused, PrivacyError
+from vfl.kernels import dense as kernels
+from vfl.kernels.geometry import Geometry, capped, record_limits
+from vfl.losses import loss_of
+from vfl.messages import Block
+from vfl.planning import plan
+from vfl.solvers.releases import products
+from vfl.solvers.releases.products import ProductClip, Products
+
+LOSSES = ("logistic", "squared", "huber")
+CELLS = [0.0, 1e-200, 1e-8, -1.0, 3.0, 1e9, -1e150, math.inf, math.nan]
+
+
+def contribution(x, centre, scale, margin, label, weighting):
+    """Return the entries that one record adds to all pieces, through the margins' weighting and a party's kernel."""
+    p = len(x)
+    X = np.asfortranarray([x, [0.0] * p])
+    norms = kernels.record_norms(X, centre, scale)
+    geometry = ProductClip(1.0, p * (p + 1) // 2)
+    rows, found = {"q": (Block(0, "q", 0, p, 0), centre, scale)}, []
+    for number in range(p):
+        asked = products.column(number, rows)
+        column = np.zeros(2)
+        own = X[:, [number]]
+        column = kernels.forward(np.asfortranarray(own), asked.coordinates["q"][1], column, asked.shifts["q"])
+        r, _ = weighting(np.array([margin, 0.0]), np.array([label, 0.0]), {"norms": norms, "column": column})
+        r[1] = 0.0
+        piece = products.piece(_Sized(p), number, rows, weighting, None)
+        at = Geometry(piece.centres[0], piece.scales[0], 1.0, geometry.grid)
+        found.append(kernels.gradient(np.asfortranarray(X[:, number:]), r, r, kernels.WEIGHTS, at) * geometry.grid)
+    return np.concatenate(found), geometry
+
+
+class _Sized:
+    """A problem of which only the number of coordinates is read."""
+
+    def __init__(self, p):
+        self.layout = self
+        self.n_coordinates = p
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rows=st.lists(
+        st.lists(st.sampled_from(CELLS) | st.floats(-5.0, 5.0), min_size=3, max_size=3), min_size=2, max_size=2
+    ),
+    centre=st.lists(st.sampled_from([0.0, 0.5, -1e4]), min_size=3, max_size=3),
+    scale=st.lists(st.sampled_from([1e-3, 1.0, 1e3]), min_size=3, max_size=3),
+    margins=st.lists(st.floats(-20.0, 20.0) | st.sampled_from([1e300, math.nan]), min_size=2, max_size=2),
+    labels=st.lists(st.sampled_from([-1.0, 1.0, 1e8]), min_size=2, max_size=2),
+    loss=st.sampled_from(LOSSES),
+    cap=st.sampled_from([1e-6, 1.0, 1e6]),
+    bound=st.sampled_from([1e-9, 1.0, 1e9]),
+    of_curvature=st.booleans(),
+)
+def test_no_pair_of_records_exceeds_the_sensitivity(
+    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature
+):
+    """Whatever cells, margins, labels, caps and bounds are."""
+    weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature)
+    with np.errstate(all="ignore"):
+        (a, geometry), (b, _) = (
+            contribution(x, np.array(centre), np.array(scale), v, y, weighting)
+            for x, v, y in zip(rows, margins, labels, strict=True)
+        )
+    assert np.linalg.norm(a) <= geometry.sensitivity / math.sqrt(2.0)
+    assert np.linalg.norm(a - b) <= geometry.sensitivity
+
+
+def test_the_sensitivity_is_reached():
+    weighting = Products(loss_of("squared"), 1e6, 1e-9, 1e-4, of_curvature=True)
+    far = [contribution(x, np.zeros(2), np.ones(2), 0.0, 1.0, weighting)[0] for x in ([2.0, 0.0], [0.0, 3.0])]
+    Δ = ProductClip(1.0, 3).sensitivity
+    assert np.linalg.norm(far[0] - far[1]) <= Δ <= np.linalg.norm(far[0] - far[1]) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("cap", [0.3, 1.5, 100.0])
+def test_weights_are_the_slope_and_the_square_of_capped_residuals(loss, cap):
+    rng = np.random.default_rng(0)
+    v, y = rng.normal(size=400), rng.choice([-1.0, 1.0], 400)
+    norms, chosen = rng.uniform(1.0, 9.0, 400), loss_of(loss)
+    kept = {"norms": norms, "column": np.ones(400)}
+    ρ = capped(chosen.derivative(v, y), record_limits(norms, cap), chosen.kernel)
+    second, _ = Products(chosen, cap, 50.0, 1e-5, of_curvature=False)(v, y, kept)
+    np.testing.assert_allclose(second, np.minimum(ρ**2 / 50.0, 1.0 / norms))
+    first, _ = Products(chosen, cap, 50.0, 1e-5, of_curvature=True)(v, y, kept)
+    q, κ = abs(chosen.derivative(v, y)), cap / np.sqrt(norms)
+    if loss == "logistic":
+        m = np.maximum(q, 1.0 - q)
+        exact = np.where(κ >= m, q * (1.0 - q), np.where(q < 0.5, κ * (1.0 - m) / m, 0.0))
+    else:
+        exact = 1.0 * (abs(v - y) <= np.minimum(κ, getattr(chosen, "width", math.inf)))
+    sure = abs(q - κ) > 1e-3  # away from the kinks
+    np.testing.assert_allclose(first[sure], exact[sure] / 50.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_both_matrices_are_charged_as_planned(loss):
+    seen = []
+    spec = job(loss)
+    result = vfl.train(spec, table(loss), at="inprocess", watch=seen.append)
+    planned = plan(spec, N)
+    rounds = [event for event in seen if isinstance(event, Round)]
+    p = planned.problem.layout.n_coordinates
+    ends = [event for event, _ in planned.releases if event.dimension == p * (p + 1) // 2]
+    assert len(ends) == 2
+    assert [r.events[0] for r in rounds if r.events and r.events[0] in ends] == ends
+    assert planned.epsilon <= 1.0 + 1e-9
+    assert result.certificate.epsilon <= 1.0 + 1e-9
+    assert len(rounds) <= planned.round_trips
+    assert result.inference is not None
+    without = plan(replace(spec, privacy=vfl.Privacy(epsilon=1.0)), N)
+    assert without.epsilon == pytest.approx(planned.epsilon)
+
+
+def piece_of(spec, number, scale=1.0):
+    problem = plan(spec, N).problem
+    rows = {
+        party: (block, np.full(block.size, 0.1), np.full(block.size, scale))
+        for party, block in problem.layout.whole().items()
+    }
+    event = products.events_of(problem, 1.0)[0]
+    return products.piece(problem, number, rows, products.weightings_of(problem, problem.loss, 5.0)[0], event)
+
+
+class TestTheParty:
+    def charges(self, spec):
+        own = Charges(spec, "b")
+        own._plan = plan(spec, N)
+        return own
+
+    def test_planned_pieces_pass(self):
+        spec = job("squared")
+        own = self.charges(spec)
+        for number in range(6):
+            own._require_planned(piece_of(spec, number).shares()["b"])
+
+    def test_another_scale_within_a_matrix_is_refused(self):
+        spec = job("squared")
+        own = self.charges(spec)
+        own._require_planned(piece_of(spec, 0).shares()["b"])
+        with pytest.raises(ConsentRefused, match="piece of a joint release"):
+            own._require_planned(piece_of(spec, 1, scale=2.0).shares()["b"])
+
+    def test_a_job_without_intervals_has_no_pieces(self):
+        spec = job("squared")
+        without = replace(spec, privacy=vfl.Privacy(epsilon=1.0))
+        with pytest.raises(ConsentRefused, match="piece of a joint release"):
+            self.charges(without)._require_planned(piece_of(spec, 0).shares()["b"])
+
+
+@pytest.mark.parametrize("change", ["cap", "centre", "weighting", "column"])
+def test_other_sums_are_refused(change):
+    piece = piece_of(job("squared"), 2)
+    assert piece.clip.sensitivity_of(piece, 1) == piece.clip.sensitivity
+    clip = replace(piece.clip, cap=0.5) if change == "cap" else piece.clip
+    given = {
+        "cap": {"clip": clip},
+        "centre": {"centres": tuple(1e9 + c for c in piece.centres)},
+        "weighting": {"weighting": loss_of("squared")},
+        "column": {"fold": replace(piece.fold, number=4)},
+    }[change]
+    with pytest.raises(PrivacyError, match="products"):
+        clip.sensitivity_of(replace(piece, **given), 1)

@@ -1,0 +1,62 @@
+"""Refusals of intervals from public facts, before anything is released; each names what would make them possible."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import vfl
+from tests.inference.setting import NAMES, PARTITION, N, job
+from vfl.errors import SpecificationError
+from vfl.planning import plan
+
+UNFIT = {
+    "L1": ({"penalty": vfl.L1(0.1)}, "bias of a penalty"),
+    "box": ({"penalty": vfl.Box(-1.0, 1.0)}, "bias of a penalty"),
+    "a strong ridge": ({"penalty": vfl.L2(0.1)}, "at most 1/n"),
+    "a number as clip": ({"solver": vfl.SkGD(clip=1.0)}, "clip='record'"),
+    "the last iterate": ({"solver": vfl.SkGD(iterate="last")}, "average of the last iterates"),
+    "CD": ({"solver": vfl.CD()}, "average of the last iterates"),
+    "parallel": ({"solver": vfl.SkGD(parallel=2, sweep="visit")}, "in turn"),
+    "full": ({"solver": vfl.SkGD(sampling="full")}, "in turn"),
+    "another solver": ({"solver": vfl.GD()}, "use SkGD"),
+    "counts": (
+        {"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}},
+        "logistic, squared or Huber",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_runs_whose_intervals_would_mislead_are_refused(name):
+    options, said = UNFIT[name]
+    with pytest.raises(SpecificationError, match=re.escape(said)):
+        plan(job(options.pop("loss", "squared"), **options), N)
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(300, 1.0), (3000, 0.1)])
+def test_few_records_are_refused_and_the_numbers_that_are_named_would_do(n, epsilon):
+    with pytest.raises(SpecificationError, match="intervals would mislead") as caught:
+        plan(job(privacy={"epsilon": epsilon}), n)
+    said = str(caught.value)
+    enough = int(re.search(r"About n = ([\d,]+)", said)[1].replace(",", ""))
+    larger = float(re.search(r"or ε = ([\d.]+)", said)[1])
+    assert plan(job(privacy={"epsilon": epsilon}), round(1.3 * enough)).releases
+    assert plan(job(privacy={"epsilon": 1.1 * larger}), n).releases
+
+
+def test_a_small_ridge_is_taken():
+    assert plan(job(penalty=vfl.L2(0.5 / N)), N).releases
+
+
+def test_shares_and_organisations_are_refused():
+    with pytest.raises(SpecificationError, match=r"leave privacy\.inference out"):
+        job("logistic", partition=PARTITION, trust="secure")
+
+
+def test_the_cap_has_a_floor_and_keeps_the_other_releases():
+    wide, narrow = plan(job(), 20_000), plan(job(privacy={"inference": False}), 20_000)
+    of_wide, of_narrow = wide.solver.decided, narrow.solver.decided
+    assert of_wide.record_clip > of_narrow.record_clip
+    assert (of_wide.label_share, of_wide.excess_share) == (of_narrow.label_share, of_narrow.excess_share)

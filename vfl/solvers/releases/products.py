@@ -1,0 +1,234 @@
+"""Release of the curvature and of the residuals' variance at the final model, from which standard errors follow.
+
+Guarantee. Each of the two releases is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
+
+Proof. With z_i the record's scaled row over all parties, a release is the lower triangle of Σ_i t_i z_i z_iᵀ with off-diagonal
+entries times √2. `Products` ensures t_i ≥ 0 and t_i‖z_i‖² ≤ 1 for any margins, labels, caps and steps, so the contribution
+a_i of a record has norm t_i‖z_i z_iᵀ‖_F ≤ 1, and the contributions of two records have an inner product tt'(zᵀz')² ≥ 0.
+Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Sums are divided by their bound R before the release. Their
+events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
+
+Who sees what: margins hold each scaled column z_ij, one after the other, and the parties of later columns receive t_i z_ij as
+weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.kernels.geometry import HUGE, capped, record_limits
+from vfl.messages import Backward, Forward, Piece
+from vfl.privacy.calibration import noise_multiplier, split
+from vfl.solvers.noisy_gram import COLUMN, OFF_DIAGONAL, GramClip
+from vfl.solvers.releases.once import OneTime, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.losses import Loss
+    from vfl.messages import Block, Query
+    from vfl.privacy.events import Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.releases.once import Run
+    from vfl.types import Vector
+
+    Rows = Mapping[str, tuple[Block, Vector, Vector]]
+
+OF_CURVATURE = 0.6
+"""Share of the two releases' μ² for the curvature."""
+LONGER = 1.69
+"""Bound of h_i‖z_i‖², in units of its typical value: 97 % of the curvature of correlated normal columns lies below it."""
+FARTHEST = 2.0**26
+"""Largest |scale·centre| of a piece, which bounds the rounding of a column that the margins centre by themselves."""
+DIFFERENCE = 1e-4
+"""Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductClip(GramClip):
+    """Sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, rounded to the grid.
+
+    A contribution in floating point differs from its exact value by at most (p + 16)·2⁻⁵² relatively (norms are sums of p
+    terms, a few more operations follow), by 2⁻²⁴√p because margins compute s·x − s·c where the party computes (x − c)·s, with
+    |s·c| ≤ 2²⁶, and by g√d/2 from rounding:
+
+        Δ = √2 + 2((p + 16)·2⁻⁵² + 2⁻²⁴√p) + g√d.
+
+    cap : 1. dimension : d = p(p + 1)/2.
+    """
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ of all entries together, under replace-one."""
+        p = _order(self.dimension)
+        floating = (p + 16.0) * 2.0**-52 + math.sqrt(p) * 2.0**-24
+        return self.cap * (math.nextafter(OFF_DIAGONAL, 2.0) + 2.0 * floating) + self.grid * math.sqrt(self.dimension)
+
+    def sensitivity_of(self, query: Query, size: int) -> float:
+        """Return Δ of all pieces together if the query is one of them. Raise PrivacyError for other sums.
+
+        As with the clip 'gram', a party must trust the coordinator that the weights follow `Products`.
+        """
+        fits = isinstance(query, Backward) and isinstance(query.fold, Piece) and isinstance(query.weighting, Products)
+        if fits and isinstance(query, Backward) and query.fold is not None:
+            number, p = query.fold.number, query.fold.of
+            fits = self.cap == 1.0 and self.dimension == p * (p + 1) // 2 and not query.capped
+            for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
+                at = np.arange(block.offset + block.start, block.offset + block.stop)
+                fits = fits and bool((at >= number).all() and (at < p).all() and (scale > 0.0).all())
+                fits = fits and bool((abs(scale * centre) <= FARTHEST).all())
+        if not fits:
+            raise PrivacyError("the clip 'products' bounds pieces of one matrix of products alone: use the clip 'norm'")
+        return self.sensitivity
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The weighting r_i = t_i z_ij for the scaled column j that the margins hold.
+
+    t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
+    the record cap, or the derivative of ρ_i along the margin. It is the observed derivative, which is right for a
+    misspecified model too: the record's share of the slope of the released gradients.
+
+    cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
+    of_curvature : True for the derivative, False for ρ_i².
+    """
+
+    loss: Loss
+    cap: float
+    bound: float
+    half: float
+    of_curvature: bool
+
+    kernel: ClassVar[str] = ""
+    """No fused kernel: only the margins hold the norms and the column."""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        norms = kept["norms"]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.of_curvature:
+                m = self._residuals(margins + self.half, labels, norms) - self._residuals(
+                    margins - self.half, labels, norms
+                )
+                m = np.maximum(m / (2.0 * self.half), 0.0)
+            else:
+                m = self._residuals(margins, labels, norms) ** 2
+            t = np.minimum(m / self.bound, 1.0 / np.maximum(norms, 1.0))
+            r = np.where(norms <= HUGE, t, 0.0) * kept[COLUMN]
+            return np.where(np.isfinite(r), r, 0.0), {}
+
+    def _residuals(self, margins: Vector, labels: Vector, norms: Vector) -> Vector:
+        return capped(self.loss.derivative(margins, labels), record_limits(norms, self.cap), self.loss.kernel)
+
+
+def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
+    """Return R of the curvature and of the residuals' variance, given the record cap C.
+
+    Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers it to
+    C/‖z_i‖·½. The residuals' variance is bounded by the cap itself, ρ_i²‖z_i‖² ≤ C².
+    """
+    p = problem.layout.n_coordinates
+    narrow = min(1.0, cap / math.sqrt(p)) if problem.loss.log_odds else 1.0
+    return LONGER * p * narrow, cap**2
+
+
+def geometry_of(problem: Problem) -> ProductClip:
+    """Return the geometry of the pieces of one matrix."""
+    p = problem.layout.n_coordinates
+    return ProductClip(1.0, p * (p + 1) // 2)
+
+
+def events_of(problem: Problem, mu: float) -> tuple[Gaussian, Gaussian]:
+    """Return the events of curvature and of residuals' variance, together μ-GDP."""
+    clip = geometry_of(problem)
+    first, second = (clip.event(noise_multiplier(part, 1)) for part in split(mu, OF_CURVATURE))
+    return first, second
+
+
+def weightings_of(problem: Problem, loss: Loss, cap: float) -> tuple[Products, Products]:
+    """Return the weightings of the curvature and of the residuals' variance."""
+    half = DIFFERENCE
+    if not (loss.log_odds or loss.power is not None):
+        half *= cap / math.sqrt(problem.layout.n_coordinates / loss.curvature)
+    first, second = bounds_of(problem, cap)
+    return Products(loss, cap, first, half, True), Products(loss, cap, second, half, False)
+
+
+def piece(problem: Problem, number: int, rows: Rows, weighting: Products, event: Gaussian | None) -> Backward:
+    """Return the products of column `number` with itself and all later ones.
+
+    rows : rows of the record cap, {party: (all its columns, centres, scales)}.
+    """
+    p, blocks, centres, scales = problem.layout.n_coordinates, [], [], []
+    for whole, centre, scale in rows.values():
+        start = max(number - whole.offset, 0)
+        if start < whole.size:
+            blocks.append(replace(whole, start=start))
+            at = np.arange(whole.offset + start, whole.offset + whole.stop)
+            centres.append(centre[start:])
+            scales.append(scale[start:] * np.where(at == number, 1.0, OFF_DIAGONAL))
+    fold = Piece(number, p, (int(weighting.of_curvature),))
+    return Backward(weighting, tuple(blocks), tuple(centres), tuple(scales), geometry_of(problem), event, fold=fold)
+
+
+def planned(problem: Problem, number: int) -> Backward:
+    """Return a piece as the plan knows it: without the centres and scales that the run releases."""
+    whole = problem.layout.whole()
+    rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
+    return piece(problem, number, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
+
+
+def column(number: int, rows: Rows) -> Forward:
+    """Return the query that sends the scaled and centred column to the margins."""
+    for party, (whole, centre, scale) in rows.items():
+        if whole.offset <= number < whole.offset + whole.size:
+            at = number - whole.offset
+            own, s = replace(whole, start=at, stop=at + 1), float(scale[at])
+            return Forward({party: (own, np.array([s]))}, into=COLUMN, shifts={party: -float(centre[at]) * s})
+    raise ValueError(f"there is no column {number}")
+
+
+def row(problem: Problem, share: float) -> OneTime:
+    """Return curvature and residuals' variance as one-time releases after the last pass."""
+    p, parties = problem.layout.n_coordinates, len(problem.layout.whole())
+    said = (
+        f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. Margins hold "
+        "each scaled column, and parties receive it as weights."
+    )
+    return OneTime(
+        Phase.END,
+        share,
+        lambda mu: events_of(problem, mu),
+        release,
+        said,
+        messages=1 + 4 * p,
+        out=2 * p,
+        back=1 + -(-2 * p // parties),
+    )
+
+
+def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
+    """Release both matrices at the final model, in pieces by columns; nothing after the loss of a party."""
+    cap = run.walk.cap()
+    if cap is None or not run.present.mask.all():
+        return
+    yield from run.present.rebuilt(run.w)
+    for weighting, event in zip(weightings_of(run.problem, run.loss, cap.cap), events, strict=True):
+        for number in range(run.problem.layout.n_coordinates):
+            for query in (column(number, cap.rows), piece(run.problem, number, cap.rows, weighting, event)):
+                if not run.present.mask.all() or (yield from run.present.put(query, run.w)) is None:
+                    return
+
+
+def _order(dimension: int) -> int:
+    """Return the p with p(p + 1)/2 = dimension, or the next larger one."""
+    return math.ceil((math.sqrt(8.0 * dimension + 1.0) - 1.0) / 2.0 - 1e-9)

@@ -1,0 +1,103 @@
+"""Public rules for standard errors: which runs have them, and how much noise their curvature may have.
+
+All rules use n, p, ε, δ, loss, penalty and options only, never data or released values: a refusal that depended on a noisy
+standard error would lower the coverage of the intervals that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vfl.errors import SpecificationError
+from vfl.privacy.gaussian_dp import epsilon_of
+from vfl.solvers.blocks.shares import Budget
+from vfl.solvers.releases.once import Phase
+from vfl.solvers.releases.products import LONGER, events_of
+from vfl.solvers.rules import record_defaults
+
+if TYPE_CHECKING:
+    from vfl.problem import Problem
+    from vfl.solvers.skgd import SkGD
+
+LEAST, CLEAR = 1.5, 5.0
+"""Ratio of curvature to its noise below which intervals are refused, and below which they are marked conservative."""
+SETTLED = 20.0
+"""Least ρ = μn/p: runs with less noise per column stop early, which biases coefficients by more than a standard error."""
+LARGEST_RIDGE = 1.0
+"""Largest nλ of an L2 penalty: scikit-learn's default C = 1. More would bias coefficients by a part of a standard error."""
+TYPICAL = 0.8
+"""Curvature of logistic loss in units of ¼, at shares of positive labels between a quarter and three quarters."""
+
+
+def clearness(solver: SkGD, problem: Problem) -> float:
+    """Return P = n·h̄/(σ√(2p)): typical curvature of the sum over records, over the norm of its noise matrix.
+
+    Intervals of a resolved solver are conservative where it is below CLEAR.
+    """
+    mu = Budget(solver, problem).spent(Phase.END)
+    p = problem.layout.n_coordinates
+    sigma = events_of(problem, mu)[0].sigma * LONGER * p
+    return problem.n_records * (TYPICAL if problem.loss.log_odds else 1.0) / (sigma * math.sqrt(2.0 * p))
+
+
+def require(solver: SkGD, problem: Problem) -> None:
+    """Raise SpecificationError, with the remedy, for a resolved solver whose standard errors would mislead."""
+    unfit = _unfit(solver, problem)
+    if unfit:
+        what, remedy = unfit
+        raise SpecificationError(f"intervals need {what}: {remedy}, or leave privacy.inference out")
+    _require_signal(solver, problem)
+
+
+def _require_signal(solver: SkGD, problem: Problem) -> None:
+    """Raise SpecificationError, with the n, ε or p that would do, where noise would outweigh gradients or curvature."""
+    ρ, P = record_defaults.signal_to_noise(problem), clearness(solver, problem)
+    if ρ >= SETTLED and P >= LEAST:
+        return
+    n, p, total, delta = problem.n_records, problem.layout.n_columns, problem.mu, problem.delta
+    if total is None or delta is None:
+        return
+    short = max(SETTLED / ρ, LEAST / P)
+    columns = int(min(p * ρ / SETTLED, p * (P / LEAST) ** (2.0 / 3.0)))
+    fewer = f", or about {columns} columns" if columns > 1 else ""
+    drowned = "the gradients" if ρ < SETTLED else "the curvature that they rest on"
+    raise SpecificationError(
+        f"intervals would mislead at n = {n:,}, {p} columns and ε = {problem.epsilon:.3g}: noise would be most of {drowned}. "
+        f"About n = {_rounded(n * short):,} records would do, "
+        f"or ε = {epsilon_of(total * short, delta):.2g}{fewer}; or leave privacy.inference out"
+    )
+
+
+def _rounded(count: float) -> int:
+    """Return a number rounded up to two digits."""
+    digit: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / digit) * digit
+
+
+def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
+    """Return a missing requirement and its remedy; None if all are met."""
+    loss, penalty = problem.loss, problem.penalty
+    ridge = problem.n_records * penalty.convexity
+    for met, what, remedy in (
+        (not loss.multinomial, "one margin per record", "train one class against the rest (vfl.train_one_vs_rest)"),
+        (math.isfinite(loss.curvature) and loss.power is None, "logistic, squared or Huber loss", "choose one of them"),
+        (not problem.weighted and problem.exposure is None, "records of equal weight", "leave weight and exposure out"),
+        (penalty.name in ("none", "l2"), "coefficients without the bias of a penalty", "use no penalty"),
+        (
+            ridge <= LARGEST_RIDGE,
+            f"an L2 penalty of at most {LARGEST_RIDGE:g}/n",
+            f"lower its strength to {LARGEST_RIDGE / problem.n_records:.2g}",
+        ),
+        (solver.by_pass, "clip='record'", "leave clip and sampling out, or declare an intercept"),
+        (
+            solver.parallel == 1 and solver.sampling in ("shuffled", "cyclic"),
+            "blocks that move in turn",
+            "leave parallel out",
+        ),
+        (solver.noise_geometry == "scaled", "noise_geometry='scaled'", "leave it out"),
+        (solver.iterate == "tail", "the average of the last iterates", "use SkGD with iterate='tail'"),
+    ):
+        if not met:
+            return what, remedy
+    return None
