@@ -9,8 +9,9 @@ import vfl
 from tests.benchmarks.coverage import fitted
 from tests.inference.setting import NAMES, SLOPES, N, job, table
 from vfl.inference.matrices import Noisy
-from vfl.inference.recursion import Update, noise_covariance
+from vfl.inference.recursion import noise_covariance
 from vfl.losses import loss_of
+from vfl.solvers.blocks.observed import Update
 from vfl.solvers.releases.products import Products
 
 

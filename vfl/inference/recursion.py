@@ -12,23 +12,15 @@ linearisation at the returned model for others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.solvers.blocks.observed import Update
     from vfl.types import Vector
-
-
-class Update(NamedTuple):
-    """One block update. S : coordinates. gain : (s,) a. kept : (s,) d. sigma : σ of the release, in units of scaled columns."""
-
-    S: slice
-    gain: Vector
-    kept: Vector
-    sigma: float
 
 
 def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:

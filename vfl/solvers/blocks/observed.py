@@ -1,0 +1,77 @@
+"""Linear block updates of a run and its matrices of products, read from its queries and their releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vfl.messages import Backward, Descend
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.noisy_gram import OFF_DIAGONAL
+from vfl.solvers.releases.products import Products
+
+if TYPE_CHECKING:
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+
+class Update(NamedTuple):
+    """One block update e_S ← d(e_S − a(H_S e + ξ)), ξ ~ N(0, σ² I), in units of the scaled columns.
+
+    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + sλ) of an L2 penalty. sigma : σ.
+    """
+
+    S: slice
+    gain: Vector
+    kept: Vector
+    sigma: float
+
+
+@dataclass(eq=False, slots=True)
+class Observed:
+    """Releases of a run, sorted by their part in the covariance of its model.
+
+    scale, centre : (p,) of the columns. products : {of_curvature: {column: its products with later ones}}.
+    noises : {of_curvature: (σ of a release, bound R)}.
+    """
+
+    updates: list[Update] = field(default_factory=list)
+    centre: Vector = field(default_factory=lambda: np.zeros(0))
+    scale: Vector = field(default_factory=lambda: np.zeros(0))
+    products: dict[bool, dict[int, Vector]] = field(default_factory=lambda: {True: {}, False: {}})
+    noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
+
+    def note(self, query: Any, released: Released) -> None:
+        """Record a query of the run with its releases."""
+        if isinstance(query, Descend):
+            for step in query.ordered():
+                if type(step.rule) is not ProxStep or step.event is None:
+                    raise ValueError("a step is not linear in its release")
+                # A penalty λ/2 w² has prox w/(1 + sλ).
+                kept = 1.0 / (1.0 + step.rule.steps * step.rule.penalty.convexity)
+                gain = step.rule.gain / step.scale
+                self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
+        elif isinstance(query, Backward) and isinstance(query.weighting, Products) and query.fold is not None:
+            kind, number = query.weighting.of_curvature, query.fold.number
+            if not number:  # the first piece has all columns
+                once = np.where(np.arange(query.fold.of) == 0, 1.0, OFF_DIAGONAL)
+                self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales) / once
+            self.products[kind][number] = np.concatenate(released)
+            self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
+
+    def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
+        """Return a released matrix (p, p) and its σ, in units of the sum over records; None if pieces are missing.
+
+        Diagonal entries have noise of deviation σ, the others of σ/√2.
+        """
+        pieces, p = self.products[of_curvature], len(self.scale)
+        if not p or len(pieces) < p:
+            return None
+        sigma, bound = self.noises[of_curvature]
+        M = np.zeros((p, p))
+        for j, u in pieces.items():
+            M[j:, j] = u
+            M[j + 1 :, j] /= OFF_DIAGONAL
+        return bound * (np.tril(M) + np.tril(M, -1).T), bound * sigma
