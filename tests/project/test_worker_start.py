@@ -22,6 +22,7 @@ NEITHER = (
     "vfl.launch",
     "vfl.report",
     "cryptography.x509",
+    "scipy.special",
 )
 """Modules that neither a party nor the coordinator needs."""
 PARTY = (

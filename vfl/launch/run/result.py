@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from parties.alignment.reading import joined_rows
 from parties.permission import all_permitted
@@ -90,6 +89,8 @@ def probabilities_of(job: Job, margins: Vector) -> Vector:
 
     Raises SpecificationError for other losses than these.
     """
+    from scipy.special import expit, softmax  # its import takes longer than those of all of vfl
+
     if job.multinomial:
         return np.asarray(softmax(margins, axis=1), dtype=np.float64)
     if not loss_of(job.loss).log_odds:

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.special import chdtri
 
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward
@@ -169,6 +168,8 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
     """Return a lower estimate of the squared norm of a vector d that has noise of this deviation on each coordinate."""
+    from scipy.special import chdtri  # every process of a run imports this module, and one calls this
+
     p = d.size
     threshold = (math.sqrt(2.0 * math.log(p)) + SURE) * deviation
     single = float((np.maximum(abs(d) - threshold, 0.0) ** 2).sum())
