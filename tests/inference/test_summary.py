@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from scipy.stats import chi2, norm
 
 import vfl
+from vfl import cli
 from vfl.errors import SpecificationError
 from vfl.inference import Inference
+from vfl.report import write_card, write_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 N = 300
 RNG = np.random.default_rng(0)
@@ -207,5 +214,60 @@ def test_a_run_without_errors_names_the_option(result: vfl.Result) -> None:
             call()
 
 
-def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Any) -> None:
+def test_the_command_shows_and_tests(result: vfl.Result, tmp_path: Path) -> None:
+    run, call = result.save(tmp_path / "run"), CliRunner()
+    shown = call.invoke(cli.vfl, ["summary", str(run), "--test", "age = 0"])
+    assert str(result.summary()) in shown.output
+    assert str(result.test("age = 0")) in shown.output
+    told = json.loads(
+        call.invoke(cli.vfl, ["summary", str(run), "--level", "0.9", "--test", "age = 0", "--json"]).output
+    )
+    assert told["rows"][1]["high"] == pytest.approx(result.confint(0.9)["age"][1])
+    assert told["tests"][0]["df"] == 1
+
+
+def test_report_and_card_draw_every_interval(result: vfl.Result, tmp_path: Path) -> None:
+    run = result.save(tmp_path / "run")
+    page = write_run(run, tmp_path / "page.html")[0].read_text(encoding="utf-8")
+    card = write_card(run, tmp_path / "card.md")[0].read_text(encoding="utf-8")
+    drawn = page.split("</svg>")
+    for row in result.summary().rows:
+        assert f"{row.standard_error:.3g}" in page
+        if not row.name.startswith("("):
+            assert f"{row.standard_error:.3g}" in card
+            assert any(f"{row.name}: " in part for part in drawn)
+    assert "noise in the coefficient's last update" not in page
+
+
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_importance_covers_the_error_of_coefficients() -> None:
+    """Without a spread's noise the ends are |w| ± z·se times the spread, z of level 0.975; levels have no error."""
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"bank": ("age", "region")}, label=("bank", "y")),
+        columns={"region": COLUMNS["region"]},
+        bounds={"age": BOUNDS["age"]},
+        privacy=vfl.Privacy(epsilon=1e5, delta=1e-6, noise=vfl.SeededNoise(1)),
+        solver=vfl.SkGD(passes=2),
+    )
+    plain = vfl.train(job, FRAME, at=vfl.InProcess(cores=1))
+    names, values = zip(*plain.original.items(), strict=True)
+    error = abs(values[0])
+    V = error**2 * np.eye(len(names))
+    with_errors = dataclasses.replace(plain, inference=Inference(names, np.array(values), V, V / 2))
+    before, after = ({one.feature: one for one in result.importance()} for result in (plain, with_errors))
+    assert after["age"].high == pytest.approx(before["age"].value * (1 + norm.ppf(0.9875)), rel=1e-2)
+    assert after["age"].low == 0.0
+    assert after["region=n"] == before["region=n"]
+
+
+def test_estimators_summarise_their_fit(result: vfl.Result) -> None:
+    fitted = vfl.VerticalLogisticRegression(epsilon=None, classes=(0, 1)).fit(FRAME[["age2"]].to_numpy(), FRAME["y"])
+    with pytest.raises(SpecificationError, match="inference=True"):
+        fitted.summary()
+    fitted.result_ = result
+    assert fitted.confint(0.9) == result.confint(0.9)
+    assert str(fitted.summary()) == str(result.summary())
+
+
+def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Path) -> None:
     assert str(vfl.Result.load(result.save(tmp_path / "run")).summary()) == str(result.summary())

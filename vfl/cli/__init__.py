@@ -22,6 +22,7 @@ FOLDERS = {
     "results": {
         "predict": "apply a saved model to new records",
         "evaluate": "measure a model on held-out or other records",
+        "summary": "show coefficients with standard errors",
         "verify": "check a certificate, and state its guarantee",
         "audit": "try to refute a job's ε on simulated records",
         "export": "split a model by party, or for scikit-learn",
@@ -51,7 +52,8 @@ COMMANDS = {name: said for commands in FOLDERS.values() for name, said in comman
 
 
 TOLD_TOGETHER = {
-    ("predict", "evaluate", "serve"): "apply a saved model, measure it, answer over HTTP",
+    ("predict", "serve"): "apply a saved model, or answer over HTTP",
+    ("evaluate", "summary"): "measure a model; show its standard errors",
     ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
     ("verify", "audit"): "check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",

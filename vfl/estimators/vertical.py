@@ -36,6 +36,7 @@ from vfl.solvers.iterates.convergence import STILL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vfl.inference.summary import Summary
     from vfl.job.site import InProcess, Ray
     from vfl.losses import Loss
     from vfl.penalties import Penalty
@@ -109,6 +110,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ledger: str | None = None
     dataset: str | None = None
     weight_bounds: Sequence[float] | None = None
+    inference: bool | float | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -231,7 +233,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 f"noise is None or vfl.SeededNoise(...), which makes nothing private, not {self.noise!r}; random_state "
                 "orders the blocks"
             )
-        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
+        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, inference=self.inference)
 
     def _chosen_solver(self) -> Solver:
         """Return the solver with the given `max_iter` and `tol`, and the order of blocks that `random_state` draws."""
@@ -275,6 +277,19 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 elif isinstance(event, Result):
                     return event, max(1, round(updates / len(event.w)))
         raise AssertionError("a run ended without its result")
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Return the table of coefficients with standard errors, p-values and intervals; see `Result.summary`.
+
+        Raises SpecificationError unless the model was fitted with inference=True.
+        """
+        check_is_fitted(self)
+        return self.result_.summary(level)
+
+    def confint(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return {coefficient: (low, high)}, for the rows of `summary`."""
+        check_is_fitted(self)
+        return self.result_.confint(level)
 
     def _margins(self, X: Any) -> Vector:
         """Return the margins (n,); values outside the bounds are clamped as in training."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration
+from vfl.inference.summary import cells_of
 from vfl.launch.run.effects import BAND_NOTE
 from vfl.launch.run.folder import check_finished
 from vfl.losses import loss_of
@@ -21,8 +22,10 @@ from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
 from vfl.report.effects import SAID, effects
 from vfl.report.facts import gathered
+from vfl.report.intervals import HEAD as FOREST_HEAD
+from vfl.report.intervals import ranked
 from vfl.report.markup import Markup, element, page, section, table
-from vfl.report.model import BASELINE, HEAD, IMPORTANCE_NOTE, rows_of
+from vfl.report.model import BASELINE, HEAD, importance_note, rows_of
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -86,7 +89,7 @@ def card(facts: Facts) -> Card:
         ("How good it is", _quality(facts)),
         ("What is promised", promised),
         ("Data", _data(facts)),
-        ("Coefficients", (_coefficients(facts),)),
+        ("Coefficients", _coefficients(facts)),
         ("Curves", _curves(facts)),
         *((("Importance", found),) if (found := _importance(facts)) else ()),
         ("Limits", _limits(facts)),
@@ -137,13 +140,17 @@ def _data(facts: Facts) -> tuple[Block, ...]:
     )
 
 
-def _coefficients(facts: Facts) -> Table:
+def _coefficients(facts: Facts) -> tuple[Block, ...]:
     result = facts.result
+    if result.inference is not None:
+        summary, ordered = ranked(facts)
+        cells = tuple((row.name, party, *cells_of(row)) for row, _, party in ordered[:TOP])
+        return (Table(FOREST_HEAD, cells), *summary.notes)
     original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
     found = zip(result.coordinates, facts.owners, map(float, result.w), strict=True)
     largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]
     rows = tuple((name, owner, f"{w:.3g}", f"{original[name]:.4g}") for name, owner, w in largest)
-    return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
+    return (Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows),)
 
 
 def _curves(facts: Facts) -> tuple[Block, ...]:
@@ -175,7 +182,7 @@ def _importance(facts: Facts) -> tuple[Block, ...]:
         (i.feature, i.party, f"{i.value:.3g}", f"{i.low:.3g} to {i.high:.3g}", "too noisy to tell" * i.too_noisy)
         for i in found
     )
-    return (Table(head, rows), IMPORTANCE_NOTE)
+    return (Table(head, rows), importance_note(facts))
 
 
 def _limits(facts: Facts) -> tuple[Block, ...]:

@@ -28,7 +28,7 @@ BASELINE = (
 )
 IMPORTANCE_NOTE = (
     "The spread is released with noise and charged to the training. The interval is about the spread alone: it leaves out the "
-    "noise in the coefficients. Features that rise and fall together share their importance arbitrarily."
+    "noise in the coefficients{}. Features that rise and fall together share their importance arbitrarily."
 )
 LENGTH = (
     "‖w_k‖, the length of a party's coefficients on the scaled features, and its share in ‖w‖²; without the intercept."
@@ -158,9 +158,19 @@ def importance(facts: Facts) -> Markup | None:
             "p", f"Change of the margin when a feature changes by one standard deviation of it, largest first.{more}"
         ),
         charts.both(lambda width: charts.spans(width, rows, "change of the margin")),
-        charts.parties_key(facts.parties, ("noisekey", "95 % interval, by the noise of the released spread")),
-        element("p", IMPORTANCE_NOTE, class_="note"),
+        charts.parties_key(facts.parties, ("noisekey", "95 % interval")),
+        element("p", importance_note(facts), class_="note"),
     )
+
+
+def importance_note(facts: Facts) -> str:
+    """Return the errors that the intervals of importance cover, in words."""
+    if facts.result.inference is None:
+        return IMPORTANCE_NOTE.format("")
+    covered = IMPORTANCE_NOTE.replace(
+        "is about the spread alone: it leaves out", "covers the noise of the spread, and sampling and"
+    )
+    return covered.format(", except for levels of a full set, which have no error of their own")
 
 
 def bounds(facts: Facts) -> Markup | None:

@@ -12,6 +12,7 @@ from vfl.report.curves import curves
 from vfl.report.facts import gathered
 from vfl.report.fairness import fairness
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
+from vfl.report.intervals import forest
 from vfl.report.markup import Markup, element, page
 from vfl.report.model import bounds, choices, coefficients, contribution, findings, importance
 from vfl.report.signal import signal
@@ -76,7 +77,7 @@ def html(facts: Facts) -> str:
         spent(facts),
         signal(facts),
         choices(facts),
-        coefficients(facts),
+        forest(facts) or coefficients(facts),
         importance(facts),
         bounds(facts),
         contribution(facts),

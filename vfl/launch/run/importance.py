@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfl.certificate.issue import moments_digest
 from vfl.errors import OutputError, SpecificationError
+from vfl.launch.run.intervals import estimates_of
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.solvers.releases.smoothness import spreads
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 LEVEL = 1.959963984540054
 """A normal value is within this many standard deviations of its mean with probability 0.95."""
+EACH = 2.241402727604947
+"""The same for probability 0.975."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Importance:
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
     value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
-        probability 0.95.
+        probability 0.95. If the run released standard errors, it covers the coefficient's error too.
     """
 
     feature: str
@@ -39,7 +42,7 @@ class Importance:
 
     @property
     def too_noisy(self) -> bool:
-        """True if noise may explain the whole released spread."""
+        """True if noise may explain the whole released spread, or the coefficient if its error is known."""
         return self.low == 0.0 and self.high > 0.0
 
     def __str__(self) -> str:
@@ -53,8 +56,10 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     Training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
     vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
     [v_j − 1.96 s_j, v_j + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where
-    a mean is squared). The interval is about the spread alone: it says nothing about the coefficient that a model without
-    noise or with other records would have. Correlated features share their importance arbitrarily.
+    a mean is squared). Without standard errors the interval is about the spread alone: it says nothing about the coefficient
+    that a model without noise or with other records would have. With them, it is the product of an interval of the coefficient
+    and one of the spread, each of level 0.975, so that both hold with probability 0.95 at least. A level of a full set has no
+    error of its own, and keeps the interval of its spread. Correlated features share their importance arbitrarily.
 
     Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.
     """
@@ -70,11 +75,24 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
         raise OutputError("the released moments of the columns are not those that the certificate names")
     variance, error = spreads(plan.problem, result.moments)
     owner = result.owners
+    own_error = _errors(result)
     intercepts, found = coordinates_of(INTERCEPT, job.class_names), []
     for name, w, reach, v, s in zip(names, result.w, plan.problem.reach, variance, error, strict=True):
         if name in intercepts:
             continue
-        at, low, high = (math.sqrt(min(max(v + side * LEVEL * s, 0.0), reach * reach)) for side in (0, -1, 1))
-        size = abs(float(w))
-        found.append(Importance(name, owner[name], float(w), at, size * at, size * low, size * high))
+        level = EACH if name in own_error else LEVEL
+        at, low, high = (math.sqrt(min(max(float(v + side * level * s), 0.0), reach * reach)) for side in (0, -1, 1))
+        size, away = abs(float(w)), EACH * own_error.get(name, 0.0)
+        ends = max(0.0, size - away) * low, (size + away) * high
+        found.append(Importance(name, owner[name], float(w), at, size * at, *ends))
     return tuple(sorted(found, key=lambda one: -one.value))
+
+
+def _errors(result: Result) -> dict[str, float]:
+    """Return {feature: standard error on the scaled feature} where the records determine its coefficient; {} without errors."""
+    if result.inference is None:
+        return {}
+    scaling, estimates = result.job.scaling_of(result.job.partition.features), estimates_of(result)
+    width = dict(zip(scaling.features, map(float, scaling.width), strict=True))
+    rows = zip(estimates.names, estimates.errors, strict=True)
+    return {name: float(error) * width[name] for name, error in rows if name in width}

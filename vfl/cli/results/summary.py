@@ -1,0 +1,42 @@
+"""`vfl summary RUN`: print coefficients with standard errors, or test a hypothesis on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command("summary")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@click.option(
+    "--test",
+    "hypotheses",
+    multiple=True,
+    metavar="HYPOTHESIS",
+    help="Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table and the tests as JSON.")
+def command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the coefficients of the run in the folder RUN with standard errors, p-values and intervals.
+
+    The run must have been trained with --intervals, or without privacy. Showing them costs no privacy.
+    """
+    from vfl.errors import OutputError
+    from vfl.launch.run.result import Result
+
+    result = Result.load(run)
+    if why := result.altered():
+        raise OutputError(f"the model in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}")
+    summary = result.summary(level)
+    tests = [result.test(hypothesis) for hypothesis in hypotheses]
+    if as_json:
+        told = summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
+        click.echo(json.dumps(told, ensure_ascii=False))
+        return
+    click.echo(str(summary))
+    for test in tests:
+        click.echo(str(test))

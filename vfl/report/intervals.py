@@ -1,0 +1,76 @@
+"""Forest plot of the coefficients of a run with standard errors, and their table for the model card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.inference.summary import cells_of
+from vfl.launch.run.intervals import estimates_of
+from vfl.problem import INTERCEPT
+from vfl.report import charts
+from vfl.report.markup import Child, Markup, element, section, table
+
+if TYPE_CHECKING:
+    from vfl.inference.summary import Row, Summary
+    from vfl.report.facts import Facts
+
+ROWS, LISTED = 40, 1000
+"""Largest numbers of coefficients in the plot and in the table."""
+
+
+def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
+    """Return the summary, and (row, unit of the scaled feature, party) of its features, largest scaled coefficient first."""
+    result = facts.result
+    summary, estimates, owners = result.summary(), estimates_of(result), result.owners
+    scaling = result.job.scaling_of(result.job.partition.features)
+    width = dict(zip(scaling.features, map(float, scaling.width), strict=True))
+    found = []
+    for row, weights in zip(summary.rows, estimates.weights, strict=True):
+        names = [estimates.inference.names[j] for j in np.flatnonzero(weights)]
+        if INTERCEPT not in names:
+            found.append((row, width[names[0]], owners[names[0]]))
+    return summary, sorted(found, key=lambda one: -abs(one[0].coefficient) * one[1])
+
+
+def forest(facts: Facts) -> Markup | None:
+    """Return the coefficients with their intervals; None for a run without standard errors."""
+    if facts.result.inference is None:
+        return None
+    summary, found = ranked(facts)
+    spans = [
+        charts.Span(
+            row.name,
+            row.coefficient * unit,
+            (row.low * unit, row.high * unit),
+            f"{row.coefficient * unit:.3g}".replace("-", "−"),
+            colour=facts.parties.index(party),
+        )
+        for row, unit, party in found[:ROWS]
+    ]
+    more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
+    party = {row.name: party for row, _, party in found}
+    listed: list[tuple[Child, ...]] = [
+        (row.name, party.get(row.name, ""), *cells_of(row)) for row in summary.rows[:LISTED]
+    ]
+    return section(
+        "Coefficients",
+        element(
+            "p",
+            f"Coefficients on the scaled features, which are comparable, with intervals of {summary.level:.0%} for sampling "
+            f"and the noise of privacy; largest first, without the intercept.{more} An interval that includes 0 leaves the "
+            "sign open.",
+        ),
+        charts.both(lambda width: charts.spans(width, spans, "coefficient on the scaled feature")) if spans else None,
+        charts.parties_key(facts.parties),
+        *(element("p", note, class_="note") for note in summary.notes),
+        element(
+            "details",
+            element("summary", "All numbers, in original units"),
+            table(HEAD, listed, numbers=tuple(range(2, len(HEAD)))),
+        ),
+    )
+
+
+HEAD = ("coefficient", "party", "in original units", "std err", "z", "P>|z|", "from", "to", "due to privacy")
