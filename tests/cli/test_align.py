@@ -206,6 +206,11 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     assert said["unmatched"] == {party: n - len(rows) for party, n in sizes.items()}
     assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
     assert call("export", "run", "--sklearn", "--output", "plain.joblib").code == 0
+    for form in ("--sql", "--onnx"):
+        for words in ((), ("--party", "telco")):
+            path = f"{form[2:]}{len(words)}"
+            assert call("export", "run", form, *words, "--output", path).out == f"{path}\n"
+    assert "margin_part" in (folder / "sql2").read_text("utf-8")
     assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
     for words, code, message in (
         (("predict", *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
@@ -213,7 +218,8 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
         (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
         (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
         (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
-        (("export", "run", "--party", "bank", "--sklearn", "--output", "new"), 2, "give --party or --sklearn"),
+        (("export", "run", "--party", "bank", "--sklearn", "--output", "new"), 2, "give it without --party"),
+        (("export", "run", "--onnx", "--sql", "--output", "new"), 2, "one form at a time"),
     ):
         failed = call(*words)
         assert (failed.code, message in failed.err) == (code, True), failed.err

@@ -12,10 +12,12 @@ import numpy as np
 
 from vfl.columns import UNBOUNDED, Bounds, check_missing, checked_bounds, indicators
 from vfl.errors import SpecificationError
+from vfl.features.formula import apply, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
 
 
@@ -90,6 +92,14 @@ class OfCells(Feature, ABC):
     def _made(self, values: Any) -> Iterator[Vector]:
         """Yield each coordinate, NaN where a cell is missing."""
 
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the formula of each coordinate for a cell that is not missing; NotImplementedError if there is none."""
+        raise NotImplementedError
+
+    def filled_cell(self) -> Vector:
+        """Return the cell (1,) that replaces a missing one, as `made` takes it."""
+        return np.array([np.nan if self.fill is None else self.fill], dtype=np.float64)
+
 
 class OfNumbers(OfCells, ABC):
     """Base of features of a column of numbers; `fill` is a number, too."""
@@ -130,6 +140,13 @@ class OfBounded(OfNumbers, ABC):
     @abstractmethod
     def _ends(self, low: float, high: float) -> Bounds:
         """Return the range of the coordinate for cells within [low, high]."""
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the formula of the one coordinate."""
+        x = cell if self.bounds is None else clipped(cell, *self.bounds)
+        for name, *argument in self.steps:
+            x = apply(name, x, *argument)
+        return [clipped(x, *self.ranges[0])]
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         low, high = self.bounds or UNBOUNDED

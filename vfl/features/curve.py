@@ -10,10 +10,12 @@ import numpy as np
 from vfl.columns import UNBOUNDED, Bounds, checked_bounds
 from vfl.errors import SpecificationError
 from vfl.features.base import OfNumbers, ascending
+from vfl.features.formula import apply, clipped, steps_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
 
 PIECES, MOST_PIECES = 8, 32
@@ -90,6 +92,21 @@ class Curve(OfNumbers):
     def limits(self) -> Bounds:
         """Bounds of the column; infinite while they are not declared."""
         return self.ranges[0]
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the number, then the pieces of each hat."""
+        low, high = self.limits
+        x, points = clipped(cell, low, high), (low, *(self.knots or ()), high)
+        found: list[Formula] = [x]
+        for j in range(1, self.n_pieces):
+            if j >= len(points) - 1:
+                found.append(0.0)
+                continue
+            before, at, after = points[j - 1 : j + 2]
+            up = apply("divide", apply("subtract", x, before), at - before)
+            down = apply("divide", apply("subtract", after, x), after - at)
+            found.append(steps_at(x, (before, at, after), (0.0, up, down, 0.0)))
+        return found
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         low, high = self.limits

@@ -11,12 +11,16 @@ import numpy as np
 
 from vfl.errors import SpecificationError
 from vfl.features.base import OfNumbers, ascending, finite
+from vfl.features.formula import Case, Condition, apply, clipped, polynomial, steps_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vfl.columns import Bounds
+    from vfl.features.formula import Cell, Formula
     from vfl.types import Integers, Vector
+
+LARGEST = 1.79e308
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class Binned(OfNumbers):
     def ranges(self) -> tuple[Bounds, ...]:
         """[0, 1] for each interval."""
         return ((0.0, 1.0),) * (len(self.edges) + 1)
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return 1 within each interval and 0 elsewhere."""
+        n = len(self.edges) + 1
+        return [steps_at(cell, self.edges, tuple(float(k == j) for k in range(n))) for j in range(n)]
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         codes = np.searchsorted(self.edges, values, side="right")
@@ -81,6 +90,26 @@ class Spline(OfNumbers):
     def ranges(self) -> tuple[Bounds, ...]:
         """[0, 1] for each basis function."""
         return ((0.0, 1.0),) * (len(self.knots) + self.degree - 1)
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return each basis function as one polynomial per interval, in the distance from the interval's start."""
+        d, x = self.degree, clipped(cell, self.knots[0], self.knots[-1])
+        inside = np.arange(d + 1) / (d + 1.0)  # d + 1 points determine a polynomial of degree d
+        powers, pieces = np.vander(inside, d + 1, increasing=True), []
+        for low, high in pairwise(self.knots):
+            values = np.array([*self._made(np.asarray(low + (high - low) * inside, dtype=np.float64))])
+            pieces.append((low, high - low, np.linalg.solve(powers, values.T)))
+        return [
+            steps_at(
+                x,
+                self.knots[1:-1],
+                tuple(
+                    polynomial(apply("divide", apply("subtract", x, at), h), tuple(map(float, c[:, j])))
+                    for at, h, c in pieces
+                ),
+            )
+            for j in range(len(self.ranges))
+        ]
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         """Evaluate the basis by the recursion of Cox and de Boor.
@@ -137,6 +166,14 @@ class Cyclic(OfNumbers):
     def ranges(self) -> tuple[Bounds, ...]:
         """[−1, 1] for both."""
         return ((-1.0, 1.0),) * 2
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return sine and cosine of the angle; 0 and 1 for a cell too large to have one."""
+        most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # beyond it the angle overflows
+        far = (Condition("less", cell, -most), Condition("less", most, cell))
+        x = Case(tuple((condition, self.start) for condition in far), cell)
+        turns = apply("multiply", apply("subtract", x, self.start), 2 * math.pi / self.period)
+        return [apply("sin", turns), apply("cos", turns)]
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         with np.errstate(over="ignore"):

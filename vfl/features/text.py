@@ -10,10 +10,12 @@ import numpy as np
 from vfl.columns import Bounds, Categorical, Category, canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.base import OfCells, check_unknown
+from vfl.features.formula import UNKNOWN, Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vfl.features.formula import Cell, Formula
     from vfl.types import Integers, Vector
 
 FEWEST_BUCKETS, MOST_BUCKETS = 2, 1 << 16
@@ -43,6 +45,19 @@ class Ordinal(OfCells):
     def ranges(self) -> tuple[Bounds, ...]:
         """[0, k − 1]."""
         return ((0.0, len(self.categories) - 1.0),)
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the position; unknown for a cell that is not declared."""
+        from vfl.features.formulas import is_category
+
+        if self.unknown != "refuse":
+            raise NotImplementedError
+        return [Case(tuple((is_category(cell, c), float(k)) for k, c in enumerate(self.categories)), UNKNOWN)]
+
+    def filled_cell(self) -> Vector:
+        """Return the code (1,) that replaces a missing one."""
+        code = -1 if self.fill is None else Categorical(self.categories).texts.index(canonical_category(self.fill))
+        return np.array([float(code)])
 
     def _made(self, values: Integers) -> Iterator[Vector]:
         yield np.where(values < 0, np.nan, values.astype(np.float64))

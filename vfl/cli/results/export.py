@@ -1,12 +1,19 @@
-"""`vfl export RUN`: write a model split by party, or as a plain scikit-learn pipeline."""
+"""`vfl export RUN`: write a model split by party, or in a form that needs no vfl."""
 
 from __future__ import annotations
 
 import json
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from vfl.launch.run.result import Result
+
+OF_PARTS = ("sql", "onnx")
+"""Forms that also exist of one party's part."""
 
 
 @click.command("export")
@@ -14,20 +21,37 @@ import click
 @click.option("--party", metavar="NAME", help="Write the part of one party, which holds its own coefficients only.")
 @click.option(
     "--sklearn",
-    "plain",
-    is_flag=True,
+    "forms",
+    flag_value="sklearn",
+    multiple=True,
     help="Write a scikit-learn Pipeline for pickle.load or joblib.load; it needs no vfl.",
 )
 @click.option(
+    "--onnx",
+    "forms",
+    flag_value="onnx",
+    multiple=True,
+    help="Write an ONNX graph in double precision, of the model or with --party of one part.",
+)
+@click.option(
+    "--sql",
+    "forms",
+    flag_value="sql",
+    multiple=True,
+    help="Write a SELECT for DuckDB or PostgreSQL from a table 'records', of the model or with --party of one part.",
+)
+@click.option(
     "--scorecard",
-    "points",
-    is_flag=True,
+    "forms",
+    flag_value="scorecard",
+    multiple=True,
     help="Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
 )
 @click.option(
     "--tracking",
-    "tracker",
-    is_flag=True,
+    "forms",
+    flag_value="tracking",
+    multiple=True,
     help="Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
 )
 @click.option(
@@ -36,42 +60,50 @@ import click
     metavar="PATH",
     help="New file; without any of the above a new folder for the parts of all parties.",
 )
-def command(run: Path, party: str | None, output: Path | None, *, plain: bool, points: bool, tracker: bool) -> None:
-    """Write the model in the folder RUN for others to apply: split by party, for scikit-learn, or as a scorecard.
+def command(run: Path, party: str | None, output: Path | None, forms: tuple[str, ...]) -> None:
+    """Write the model in the folder RUN for others to apply: split by party, or for tools that need no vfl.
 
-    A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns; it fills,
-    clamps and encodes them as declared. It does not join parties, and it carries no certificate. The scorecard has 600
-    points at even odds and 20 more when the odds of the negative class double.
+    A party predicts with its part by vfl predict --part NAME=FILE. Pipelines, graphs and queries take one table of all
+    columns; they fill, clamp and encode them as declared, and decide at the model's threshold. They join no parties, and
+    carry no certificate. The scorecard has 600 points at even odds and 20 more when the odds of the negative class double.
     """
     from vfl.errors import OutputError, SpecificationError
     from vfl.launch.run.result import Result
-    from vfl.launch.run.tracking import tracked
     from vfl.writing import write_whole
 
-    if tracker and (plain or points or party is not None):
-        raise SpecificationError("--tracking writes no model: give it without --party, --sklearn and --scorecard")
-    if plain and party is not None:
-        raise SpecificationError("a party's part is not a scikit-learn model: give --party or --sklearn")
-    if points and (plain or party is not None):
-        raise SpecificationError("a scorecard is of the whole model: give --scorecard without --party and --sklearn")
-    if output is None and not tracker:
+    if len(forms) > 1:
+        raise SpecificationError(f"export one form at a time: give --{forms[0]} or --{forms[1]}")
+    form = forms[0] if forms else None
+    if party is not None and form is not None and form not in OF_PARTS:
+        raise SpecificationError(f"--{form} is of the whole model: give it without --party")
+    if output is None and form != "tracking":
         raise click.MissingParameter(param_hint="'--output'", param_type="option")
     result = Result.load(run)
     if output is None:
-        click.echo(json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False))
+        click.echo(_content(result, "tracking", None))
         return
-    if output.exists() and (plain or points or tracker or party is not None):
-        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
-    if plain:
-        write_whole(output, pickle.dumps(result.to_sklearn()))
-    elif tracker:
-        write_whole(output, json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False))
-    elif points:
-        write_whole(output, result.scorecard(digits=1).to_csv())
-    elif party is not None:
-        write_whole(output, result.part(party).to_json())
-    else:
+    if form is None and party is None:
         for path in result.save_parts(output).values():
             click.echo(path)
         return
+    if output.exists():
+        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
+    write_whole(output, _content(result, form, party))
     click.echo(output)
+
+
+def _content(result: Result, form: str | None, party: str | None) -> str | bytes:
+    """Return the content of a file. form : None for a part of vfl's own."""
+    from vfl.launch.run.tracking import tracked
+
+    if form == "sklearn":
+        return pickle.dumps(result.to_sklearn())
+    if form == "onnx":
+        return result.to_onnx(party=party)
+    if form == "sql":
+        return result.to_sql(party=party)
+    if form == "scorecard":
+        return result.scorecard(digits=1).to_csv()
+    if form == "tracking":
+        return json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False)
+    return result.part(str(party)).to_json()

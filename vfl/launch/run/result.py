@@ -359,6 +359,22 @@ class Result:
         _, _, log = checkpoint.read(Path(run), self.job)
         return effects_of(self, history(plan, log), getattr(plan.solver, "iterate", None))
 
+    def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
+        """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
+
+        party : for this party's part of the margin alone, of its own table. The parts of all parties and `intercept_on_scaled`
+            add up to the margin.
+        """
+        from vfl.launch.run.sql import query_of
+
+        return query_of(self, table, party)
+
+    def to_onnx(self, *, party: str | None = None) -> bytes:
+        """Return the model as an ONNX graph in double precision; see vfl.launch.run.onnx. party : as for `to_sql`."""
+        from vfl.launch.run.onnx import onnx_of
+
+        return onnx_of(self, party)
+
     def importance(self) -> tuple[Importance, ...]:
         """Return the change of the margin per standard deviation of each feature, with an interval, largest first.
 

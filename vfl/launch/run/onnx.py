@@ -1,0 +1,143 @@
+"""Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
+
+Each column is an input (n, 1): a double, NaN if missing, for numbers, booleans (1 and 0) and categories that are all numbers;
+else text, empty if missing. Outputs (n, 1) are 'margin', 'probability' (1 of the positive class, under log-odds) and, with two
+classes, 'positive'. A margin is NaN where `predict` refuses a cell.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.features.formula import Apply, Case, Cell
+from vfl.launch.run.parts import reach_of, sum_of
+from vfl.losses import loss_of
+
+if TYPE_CHECKING:
+    from vfl.features.formula import Condition, Formula
+    from vfl.launch.run.result import Result
+
+OPSET = 20
+_OPERATORS = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "power": "Pow",
+    "log": "Log",
+}
+
+
+def onnx_of(result: Result, party: str | None = None) -> bytes:
+    """Return the bytes of the graph. party : for the margin's part of this party alone, as output 'margin_part'.
+
+    Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise SpecificationError("an ONNX export needs onnx: pip install 'vfl[onnx]'") from None
+    own, graph = sum_of(result, party), _Graph(onnx.helper)
+    inputs = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
+    named: dict[Cell, str] = {}
+    for cell in inputs:
+        if any(other.column == cell.column and other.content != cell.content for other in named):
+            raise SpecificationError(
+                f"column {cell.column!r} is read as text and as a number, which an ONNX input cannot be: export to SQL"
+            )
+        named[cell] = cell.column
+    graph.inputs = named
+    total = graph.constant(own.constant)
+    for weight, formula in own.terms:
+        total = graph.node("Add", total, graph.node("Mul", graph.constant(weight), graph.of(formula)))
+    for guard in own.guards:
+        total = graph.node("Add", total, graph.of(guard))
+    outputs = [("margin" if party is None else "margin_part", onnx.TensorProto.DOUBLE, total)]
+    loss = loss_of(result.job.loss)
+    if party is None and loss.log_odds:
+        outputs.append(("probability", onnx.TensorProto.DOUBLE, graph.node("Sigmoid", total)))
+    if party is None and loss.classification:
+        cut = graph.constant(result.margin_threshold or 0.0)
+        outputs.append(("positive", onnx.TensorProto.BOOL, graph.node("Greater", total, cut)))
+    elif party is None and loss.power is not None:
+        outputs.append(
+            ("prediction", onnx.TensorProto.DOUBLE, graph.node("Exp", graph.clamped(total, *reach_of(loss))))
+        )
+    for name, _, found in outputs:
+        graph.nodes.append(onnx.helper.make_node("Identity", [found], [name]))
+    info = onnx.helper.make_tensor_value_info
+    kinds = {"text": onnx.TensorProto.STRING}
+    drawn = onnx.helper.make_graph(
+        graph.nodes,
+        result.job.name or "vfl",
+        [info(name, kinds.get(cell.content, onnx.TensorProto.DOUBLE), [None, 1]) for cell, name in named.items()],
+        [info(name, kind, [None, 1]) for name, kind, _ in outputs],
+        graph.constants,
+    )
+    model = onnx.helper.make_model(drawn, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=9)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+class _Graph:
+    """Nodes and constants of a graph that is being written. Equal nodes are written once."""
+
+    def __init__(self, helper: Any) -> None:
+        self._helper = helper
+        self._made: dict[Any, str] = {}
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: dict[Cell, str] = {}
+
+    def constant(self, value: float | str) -> str:
+        key = ("constant", value if isinstance(value, str) else float(value).hex())
+        if key not in self._made:
+            name = self._made[key] = f"c{len(self._made)}"
+            array = np.array([value.encode()], dtype=object) if isinstance(value, str) else np.array([value])
+            kind = 8 if isinstance(value, str) else 11  # TensorProto.STRING and DOUBLE
+            self.constants.append(self._helper.make_tensor(name, kind, [1], array.tolist()))
+        return self._made[key]
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        key = (kind, inputs, tuple(attributes.items()))
+        if key not in self._made:
+            name = self._made[key] = f"n{len(self._made)}"
+            self.nodes.append(self._helper.make_node(kind, list(inputs), [name], **attributes))
+        return self._made[key]
+
+    def clamped(self, x: str, low: float, high: float) -> str:
+        """Return x, clamped to [low, high]; NaN stays NaN."""
+        for end, nearer in ((low, "Less"), (high, "Greater")):
+            if np.isfinite(end):
+                x = self.node("Where", self.node(nearer, x, self.constant(end)), self.constant(end), x)
+        return x
+
+    def of(self, formula: Formula) -> str:
+        if isinstance(formula, Cell):
+            return self.inputs[formula]
+        if isinstance(formula, Apply):
+            args = [self.of(one) for one in formula.args]
+            if formula.name == "cos":  # onnxruntime has no cosine of doubles: cos x = 1 − 2 sin²(x/2)
+                half = self.node("Sin", self.node("Mul", *args, self.constant(0.5)))
+                square = self.node("Mul", self.node("Mul", half, half), self.constant(2.0))
+                return self.node("Sub", self.constant(1.0), square)
+            return self.node(_OPERATORS.get(formula.name, "Sin"), *args)
+        if isinstance(formula, Case):
+            found = self.of(formula.otherwise)
+            for condition, one in reversed(formula.cases):
+                found = self.node("Where", self._holds(condition), self.of(one), found)
+            return found
+        return self.constant(formula)
+
+    def _holds(self, condition: Condition) -> str:
+        a = self.of(condition.a)
+        if condition.name == "missing":
+            text = isinstance(condition.a, Cell) and condition.a.content == "text"
+            return self.node("RegexFullMatch", a, pattern=r"\s*") if text else self.node("IsNaN", a)
+        if isinstance(condition.b, str):
+            return self.node("RegexFullMatch", a, pattern=rf"\s*{re.escape(condition.b)}\s*")
+        return self.node("Less" if condition.name == "less" else "Equal", a, self.of(condition.b))

@@ -1,0 +1,130 @@
+"""Export of a result as a query in plain SQL: each feature is a CASE, each owner's part one expression.
+
+The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes as declared. A score is NULL where `predict` refuses
+a cell; text where a number is declared is an error of the database.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vfl.columns import canonical_category
+from vfl.features.formula import Apply, Case, Cell, clipped
+from vfl.launch.run.parts import reach_of, sum_of
+from vfl.losses import loss_of
+
+if TYPE_CHECKING:
+    from vfl.features.formula import Condition, Formula
+    from vfl.launch.run.parts import Sum
+    from vfl.launch.run.result import Result
+
+RECORD = "vfl_record"
+MARGIN = Cell("margin")
+BLANK = " \t\n\r\v\f"
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+_FUNCTIONS = {"power": "POWER", "log": "LN", "sin": "SIN", "cos": "COS"}
+
+
+def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
+    """Return a SELECT of all columns of a table and the model's margin, with probability or class as far as the loss has them.
+
+    party : for the margin's part of this party alone, in a table of its own; column 'margin_part'. Arguments as for `sum_of`.
+    """
+    own = sum_of(result, party)
+    names = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
+    cleaned = ",\n    ".join(f"{_cleaned(cell)} AS {name}" for cell, name in names.items())
+    margin = f"(SELECT {_sum(own, names)}\n  FROM (SELECT\n    {cleaned or 'NULL AS vfl_none'}\n  ) AS cells)"  # noqa: S608 - names are quoted
+    name = "margin" if party is None else "margin_part"
+    scored = f"SELECT {RECORD}.*,\n  {margin} AS {name}\nFROM {quoted(table)} AS {RECORD}\n"
+    if party is not None:
+        return scored
+    return f"SELECT scored.*{_outputs(result)}\nFROM (\n{scored}) AS scored\n"
+
+
+def _outputs(result: Result) -> str:
+    job, loss, found = result.job, loss_of(result.job.loss), ""
+    if loss.log_odds:
+        found += ",\n  1e0 / (1e0 + EXP(-margin)) AS probability"
+    if job.classification:
+        negative, positive = job.classes or (0, 1)
+        one, other = (
+            ("'rest'", text(canonical_category(positive)))
+            if isinstance(negative, tuple)
+            else map(_class, (negative, positive))
+        )
+        cut = number(result.margin_threshold or 0.0)
+        found += f",\n  CASE WHEN margin > {cut} THEN {other} WHEN margin <= {cut} THEN {one} END AS prediction"
+    elif loss.power is not None:
+        found += f",\n  EXP({_sql(clipped(MARGIN, *reach_of(loss)), {MARGIN: 'margin'})}) AS prediction"
+    return found
+
+
+def _class(value: object) -> str:
+    return (
+        str(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else text(canonical_category(value))
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """Return text in single quotes."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def number(value: float) -> str:
+    """Return a number as a double; NULL for an unknown one."""
+    if math.isnan(value):
+        return "NULL"
+    shown = repr(float(value))
+    return f"({shown}{'' if 'e' in shown else 'e0'})"
+
+
+def _cleaned(cell: Cell) -> str:
+    """Return a column without spellings: a double, text without surrounding blanks, or 1, 0 and −1; NULL if it is missing."""
+    column = f"{RECORD}.{quoted(cell.column)}"
+    plain = f"TRIM(CAST({column} AS VARCHAR), {text(BLANK)})"
+    none = f"WHEN {column} IS NULL OR {plain} IN ('NaN', 'nan') THEN NULL"
+    if cell.content == "text":
+        return plain
+    if cell.content == "boolean":
+        return (
+            f"CASE {none} WHEN LOWER({plain}) IN ('true', '1', '1.0') THEN 1e0 "
+            f"WHEN LOWER({plain}) IN ('false', '0', '0.0') THEN 0e0 ELSE -1e0 END"
+        )
+    return f"CASE {none} ELSE CAST({column} AS DOUBLE PRECISION) END"
+
+
+def _sum(own: Sum, names: dict[Cell, str]) -> str:
+    lines = [number(own.constant)]
+    lines += [f"{number(weight)} * {_sql(formula, names)}" for weight, formula in own.terms]
+    lines += [_sql(guard, names) for guard in own.guards]
+    return "\n  + ".join(lines)
+
+
+def _sql(formula: Formula, names: dict[Cell, str]) -> str:
+    if isinstance(formula, Cell):
+        return names[formula]
+    if isinstance(formula, Apply):
+        args = [_sql(one, names) for one in formula.args]
+        if formula.name in _OPERATORS:
+            return f"({f' {_OPERATORS[formula.name]} '.join(args)})"
+        return f"{_FUNCTIONS[formula.name]}({', '.join(args)})"
+    if isinstance(formula, Case):
+        cases = "".join(f" WHEN {_holds(c, names)} THEN {_sql(f, names)}" for c, f in formula.cases)
+        return f"CASE{cases} ELSE {_sql(formula.otherwise, names)} END" if cases else _sql(formula.otherwise, names)
+    return number(formula)
+
+
+def _holds(condition: Condition, names: dict[Cell, str]) -> str:
+    a = _sql(condition.a, names)
+    if condition.name == "missing":
+        return f"{a} IS NULL"
+    b = text(condition.b) if isinstance(condition.b, str) else _sql(condition.b, names)
+    return f"{a} {'<' if condition.name == 'less' else '='} {b}"
