@@ -135,9 +135,7 @@ class Alignment:
         return self.index
 
     def close(self) -> None:
-        """End the processes of an interrupted alignment; its saved state remains on disk."""
-        if self._blinder is not None:
-            self._blinder.close()
+        """Release the state of an interrupted alignment, which remains on disk."""
         if self._pending is not None:
             self._pending.release()
 

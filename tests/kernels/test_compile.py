@@ -13,6 +13,7 @@ import pytest
 from vfl.kernels import compile as compilation
 from vfl.kernels import dense_loops, ring_loops, sparse_loops
 from vfl.kernels.compile import SOURCES, sources
+from vfl.kernels.curve import ladder
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,7 +47,7 @@ def test_a_changed_module_is_compiled_in_again(tmp_path: Path, monkeypatch: pyte
     assert imported(path, VALUE=2).loop() == 2
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+@pytest.mark.parametrize("name", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")))
 def test_the_digest_covers_every_module(tmp_path: Path, name: str) -> None:
     copied = tmp_path / "kernels"
     shutil.copytree(FOLDER, copied, ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,7 +58,10 @@ def test_the_digest_covers_every_module(tmp_path: Path, name: str) -> None:
 
 def test_every_compiled_loop_is_stamped() -> None:
     loops = [
-        loop for module in (dense_loops, sparse_loops, ring_loops) for loop in vars(module).values() if is_cached(loop)
+        loop
+        for module in (dense_loops, sparse_loops, ring_loops, ladder)
+        for loop in vars(module).values()
+        if is_cached(loop)
     ]
     assert len(loops) > 8
     assert all(loop._cache._cache_file._source_stamp[1] == SOURCES for loop in loops)

@@ -470,13 +470,13 @@ class TestResume:
     ) -> None:
         data = frames(n=3000)
         paths, spec, multiplied = files(tmp_path, data), job(), []
-        products = psi._products
+        products = psi._Multiplier._products
 
-        def counted(key: Any, piece: bytes) -> bytes:
+        def counted(multiplier: Any, piece: bytes) -> bytes:
             multiplied.append(len(piece) // psi.SIZE)
-            return products(key, piece)
+            return products(multiplier, piece)
 
-        monkeypatch.setattr(psi, "_products", counted)
+        monkeypatch.setattr(psi._Multiplier, "_products", counted)
         owned = vfl.Source(paths, index=indexes)
         with pytest.raises(Cut):
             vfl.align(spec, owned, watch=cut_at(Aligning, 0, of="others"), at=vfl.InProcess(cores=1))

@@ -73,9 +73,9 @@ def test_a_party_that_sorts_in_buckets_sends_and_joins_the_same(
     for large in (1 << 30, 4):
         for module in (buckets, psi):
             monkeypatch.setattr(module, "LARGE", large)
-        with Blinder("a", SALT, folder=tmp_path) as blinder:  # the folder keeps the secret
-            own, blinded = blinder.own(ids), blinder.blind(others, "b")
-            rows = blinder.rows(np.arange(0, 150, 3))
+        blinder = Blinder("a", SALT, folder=tmp_path)  # the folder keeps the secret
+        own, blinded = blinder.own(ids), blinder.blind(others, "b")
+        rows = blinder.rows(np.arange(0, 150, 3))
         results.append((own.tobytes(), blinded.tobytes(), rows.tobytes()))
     assert results[0] == results[1]
 

@@ -29,9 +29,9 @@ PLAIN = bool(os.environ.get("VFL_PLAIN_KERNELS"))
 def sources(folder: Path) -> str:
     """Return a digest of the modules of a folder, names and content."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         content = path.read_bytes()
-        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
+        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 

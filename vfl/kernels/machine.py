@@ -1,8 +1,9 @@
 """Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, fetches into the cache.
 
-This is the only module with hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops return the same
-integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops without vectors of
-records, written for single columns, took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
+Only this module and vfl.kernels.curve hold hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops
+return the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops
+without vectors of records, written for single columns, took 1.6 to 2.2 times as long.
+`vfl.kernels.records` chooses between the two modules.
 
 A number below is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or a few
 vector registers. Every operation is the IEEE operation on each lane, so both forms give the same result for a record.

@@ -34,15 +34,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import os
-import queue
 import secrets
-import signal
-import subprocess
-import sys
-import threading
-import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,17 +62,17 @@ Points: TypeAlias = npt.NDArray[np.uint8]
 """(n, 32) u-coordinates, one row per point."""
 
 SIZE = 32
-PIECE = 1024
-"""Points per piece, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
+PIECE = 4096
+"""Points per piece, about 25 ms on one core; progress is reported per piece."""
+
+FEW = 1024
+"""Number of points from which a piece is multiplied by vfl.kernels.curve, whose loading takes longer than 1,024 products."""
 
 ROWS = 1 << 16
 """Number of positions that are converted to rows at once."""
 
-AHEAD = 64
-"""Largest number of pieces that wait or are being computed."""
-
-OPERATION_SECONDS, HANDLING_SECONDS = 25e-6, 3e-6
-"""Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
+OPERATION_SECONDS, HANDLING_SECONDS = 12e-6, 3e-6
+"""Rough costs of one multiplication with AVX2 (5 µs with AVX-512 IFMA), and of hashing, sorting and comparing one id."""
 
 _DOMAIN = b"vfl private set intersection, version 1"
 
@@ -136,13 +131,12 @@ class _Pieces:
         return (self.piece(start, min(start + PIECE, self.n)) for start in range(first, self.n, PIECE))
 
 
-class Blinder(contextlib.AbstractContextManager["Blinder"]):
+class Blinder:
     """One party's side of one alignment. It blinds all ids that it returns with a secret, which it never returns.
 
     party : name of the owner.
     salt : salt of the job, 32 bytes.
-    cores : number of cores to use. `cryptography` holds the interpreter's lock while it multiplies, so more than one core
-        needs one process per core; `close` ends them.
+    cores : number of cores to use, one thread each.
     folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. An alignment can
         then continue after its process ended. Without a folder, it can continue while this object lives.
 
@@ -157,9 +151,6 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         self._done: dict[str, tuple[Points, int]] = {}
         self._asked: dict[str, bytes] = {}
         self._order: Integers | None = None
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
@@ -226,13 +217,8 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             rows[start : start + len(piece)] = self._order[piece]
         return rows
 
-    def close(self) -> None:
-        """End the processes; the next call starts them again."""
-        self._multiplier.close()
-
     def discard(self) -> None:
         """Remove this alignment from `folder`, with its secret. Call nothing else afterwards."""
-        self.close()
         self._done.clear()
         for path in () if self._folder is None else self._folder.glob(self._path("*").name):
             path.unlink()
@@ -420,106 +406,41 @@ class _SmallOrderError(Exception):
 
 
 class _Multiplier:
-    """Multiplication of points by one secret on several cores. Processes start on the first call that needs them."""
+    """Multiplication of points by one secret on several cores."""
 
     def __init__(self, secret: bytes, cores: int) -> None:
-        self._secret = secret
-        self._key = X25519PrivateKey.from_private_bytes(secret)
-        self._cores, self._processes = cores if sys.executable else 1, list[_Process]()
+        self._secret, self._cores = secret, cores
 
     def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
         """Yield each piece's products, in order. Raises _SmallOrderError."""
-        pieces = iter(pieces)
-        first = list(itertools.islice(pieces, 2))
-        pieces = itertools.chain(first, pieces)
-        if self._cores == 1 or len(first) < 2:
-            yield from (_products(self._key, piece) for piece in pieces)
+        if self._cores == 1:
+            yield from map(self._products, pieces)
             return
-        self._processes += [_Process(self._secret) for _ in range(self._cores - len(self._processes))]
-        # Each process is in the queue twice: while it multiplies one piece, the next is already in its pipe.
-        idle = queue.SimpleQueue[_Process]()
-        for process in self._processes * 2:
-            idle.put(process)
-
-        def remote(piece: bytes) -> bytes:
-            process = idle.get()
-            try:
-                answer = process.products(piece)
-            finally:
-                idle.put(process)
-            # A process that found a product of zero, or was killed, gives a short answer: compute the piece here.
-            return answer if len(answer) == len(piece) else _products(self._key, piece)
-
+        pieces, threads = iter(pieces), ThreadPoolExecutor(self._cores)
         try:
-            with ThreadPoolExecutor(2 * self._cores) as threads:
-                asked = deque(threads.submit(remote, piece) for piece in itertools.islice(pieces, AHEAD))
-                while asked:
-                    yield asked.popleft().result()
-                    asked.extend(threads.submit(remote, piece) for piece in itertools.islice(pieces, 1))
-        except Exception:
-            self.close()  # an answer may be left in a pipe
-            raise
-
-    def close(self) -> None:
-        while self._processes:
-            self._processes.pop().close()
-
-
-class _Process:
-    """A Python process behind a pipe. It avoids forking a program with threads and importing the user's script."""
-
-    def __init__(self, secret: bytes) -> None:
-        path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
-        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-        environment = {**os.environ, "PYTHONPATH": path}
-        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own
-        self._end = weakref.finalize(self, _ended, self._popen)  # also if nobody closes it
-        self._asking, self._answering = threading.Lock(), threading.Lock()
-        self._write(secret)  # never on the command line, which all users can read
-
-    def products(self, piece: bytes) -> bytes:
-        """Return the products; fewer if the process has ended. Two threads may wait and get answers in their order."""
-        with self._asking:
-            self._write(len(piece).to_bytes(4, "big") + piece)
-            self._answering.acquire()
-        try:
-            return self._popen.stdout.read(len(piece)) if self._popen.stdout else b""
+            # Each thread has a piece in waiting.
+            asked = deque(threads.submit(self._products, piece) for piece in itertools.islice(pieces, 2 * self._cores))
+            while asked:
+                yield asked.popleft().result()
+                asked.extend(threads.submit(self._products, piece) for piece in itertools.islice(pieces, 1))
         finally:
-            self._answering.release()
+            threads.shutdown(cancel_futures=True)
 
-    def close(self) -> None:
-        self._end()
-
-    def _write(self, message: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            if self._popen.stdin is not None:
-                self._popen.stdin.write(message)
-                self._popen.stdin.flush()
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()  # ignores a broken pipe
+    def _products(self, piece: bytes) -> bytes:
+        """Return the 32-byte products of the 32-byte points in a piece."""
+        points = np.frombuffer(piece, np.uint8).reshape(-1, SIZE)
+        multiply = None if len(points) < FEW else importlib.import_module("vfl.kernels.curve").multiply
+        products = _one_by_one(self._secret, points) if multiply is None else multiply(self._secret, points)
+        if not products.any(axis=1).all():
+            raise _SmallOrderError
+        return products.tobytes()
 
 
-def serve() -> None:
-    """Serve a _Multiplier: read the secret and then pieces from standard input, and answer on standard output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; when it ends, the pipe closes
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    secret = source.read(SIZE)
-    if len(secret) < SIZE:  # the parent has ended before it sent the secret
-        return
+def _one_by_one(secret: bytes, points: Points) -> Points:
+    """Return the products of the points by `cryptography`, which holds the interpreter's lock."""
     key = X25519PrivateKey.from_private_bytes(secret)
-    with contextlib.suppress(_SmallOrderError, BrokenPipeError):  # the parent sees a short answer
-        while head := source.read(4):
-            sink.write(_products(key, source.read(int.from_bytes(head, "big"))))
-            sink.flush()
-
-
-def _products(key: X25519PrivateKey, data: bytes) -> bytes:
-    """Return the 32-byte products of the 32-byte points in `data`."""
-    points = (data[start : start + SIZE] for start in range(0, len(data), SIZE))
     try:
-        return b"".join(map(key.exchange, map(X25519PublicKey.from_public_bytes, points)))
+        found = b"".join(key.exchange(X25519PublicKey.from_public_bytes(point.tobytes())) for point in points)
     except ValueError:  # `cryptography` refuses a product of zero (RFC 7748, section 6.1)
         raise _SmallOrderError from None
+    return np.frombuffer(found, np.uint8).reshape(-1, SIZE)
