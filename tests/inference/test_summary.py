@@ -269,5 +269,66 @@ def test_estimators_summarise_their_fit(result: vfl.Result) -> None:
     assert str(fitted.summary()) == str(result.summary())
 
 
+def classical(X: Any, y: Any, loss: str, weights: Any = 1.0) -> tuple[Any, Any]:
+    """Return coefficients and their sandwich covariance, by Newton's method, in closed form."""
+    θ = np.zeros(X.shape[1])
+    for _ in range(50):
+        v = X @ θ
+        mean = {"logistic": 1 / (1 + np.exp(-v)), "poisson": np.exp(v), "squared": v}[loss]
+        h = weights * {"logistic": mean * (1 - mean), "poisson": mean, "squared": np.ones_like(v)}[loss]
+        H = (X * h[:, None]).T @ X
+        θ += np.linalg.solve(H, X.T @ (weights * (y - mean)))
+    J = (X * (weights * (y - mean))[:, None] ** 2).T @ X
+    return θ, np.linalg.inv(H) @ J @ np.linalg.inv(H)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "poisson"])
+def test_without_privacy_errors_are_the_classical_ones(loss: str) -> None:
+    """Equal to HC0, which statsmodels computes with cov_type="HC0"; one-hot levels as its treatment coding."""
+    rng = np.random.default_rng(3)
+    y = {"squared": rng.normal(size=N), "logistic": FRAME["y"], "poisson": rng.poisson(2, N)}[loss]
+    frame = FRAME.assign(y=y)
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"bank": ("age", "age2"), "telco": ("region",)}, label=("telco", "y")),
+        columns={"region": COLUMNS["region"]},
+        bounds={"age": (18, 90), "age2": (0, 1)}
+        | ({} if loss == "logistic" else {"y": (-10, 30) if loss == "squared" else (0, 30)}),
+        privacy=None,
+        loss=loss,
+        solver=vfl.SkGD(tol=1e-13, passes=3000),
+    )
+    result = vfl.train(job, frame, at=vfl.InProcess(cores=1)).infer(frame)
+    dummies = [(frame["region"] == level).to_numpy(float) for level in "sw"]
+    X = np.column_stack([np.ones(N), frame["age"], frame["age2"], *dummies])
+    θ, V = classical(X, frame["y"].to_numpy(float), loss)
+    assert [row.coefficient for row in result.summary().rows] == pytest.approx(θ, rel=1e-6, abs=1e-8)
+    assert result.cov_params() == pytest.approx(V, rel=1e-6, abs=1e-6 * np.abs(V).min())
+    assert {row.privacy for row in result.summary().rows} == {0.0}
+
+
+def test_weights_count_in_classical_errors() -> None:
+    weights = np.random.default_rng(4).uniform(0.5, 2, N)
+    fitted = vfl.VerticalLogisticRegression(
+        epsilon=None, classes=(0, 1), inference=True, C=np.inf, tol=1e-12, max_iter=3000
+    ).fit(FRAME[["age2"]], FRAME["y"], sample_weight=weights)
+    _, V = classical(np.column_stack([np.ones(N), FRAME["age2"]]), FRAME["y"].to_numpy(), "logistic", weights)
+    assert [row.standard_error for row in fitted.summary().rows] == pytest.approx(np.sqrt(np.diag(V)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"privacy": vfl.Privacy(epsilon=1.0)},
+        {"penalty": vfl.L1(0.1)},
+        {"penalty": vfl.L2(0.1)},
+        {"loss": "smoothed_hinge"},
+        {"holdout": 0.2},
+    ],
+)
+def test_exact_errors_are_refused_where_they_would_leak_or_mislead(options: dict[str, Any]) -> None:
+    with pytest.raises(SpecificationError, match="infer cannot"):
+        trained(**options).infer(FRAME)
+
+
 def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Path) -> None:
     assert str(vfl.Result.load(result.save(tmp_path / "run")).summary()) == str(result.summary())

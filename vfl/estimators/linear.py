@@ -57,6 +57,7 @@ class VerticalLinearRegression(VerticalRegressor):
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
         hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
     inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`.
+        Without privacy True computes them.
 
     Attributes
     ----------

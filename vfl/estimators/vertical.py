@@ -209,6 +209,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
+            if self.inference:
+                result = result.infer(sources)
             features = columns.sources_of(partition, names, X)
             warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol, n_iter=self.n_iter_)
         else:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parties.alignment.reading import joined_rows
+from parties.loading import new_records
 from parties.permission import all_permitted
 from parties.prediction import added
 from vfl.errors import SpecificationError
+from vfl.inference import Inference
+from vfl.inference.classical import sandwich
 from vfl.inference.estimates import Estimates, full_sets
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, Summary, quantile, rows_of
 from vfl.launch.sources import named_for, owned, sources_of
@@ -18,7 +22,6 @@ from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
-    from vfl.inference import Inference
     from vfl.launch.run.result import Result
     from vfl.types import Vector
 
@@ -28,7 +31,7 @@ def inference_of(result: Result) -> Inference:
     if result.inference is None:
         raise SpecificationError(
             "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB --intervals. "
-            "A run without privacy has them for smooth losses without a penalty that biases"
+            "A result without privacy computes them from its training records: result.infer(data)"
         )
     return result.inference
 
@@ -83,6 +86,70 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
     return np.asarray(_response(result, ends), dtype=np.float64)
+
+
+INFERS = ("logistic", "squared", "huber", "poisson", "gamma", "tweedie")
+"""Losses whose coefficients have standard errors without privacy; also logistic loss with class weights."""
+
+
+def inferred(result: Result, data: Any) -> Result:
+    """Return a result without privacy with standard errors from its training records; see `Result.infer`."""
+    job, loss = result.job, loss_of(result.job.loss)
+    _require_classical(result)
+    partition, features = job.partition, job.partition.features
+    data, policies, _ = owned(partition.parties, data)
+    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
+    permissions = all_permitted(parts, given, policies, receiver=partition.label_party, measured=True)
+    sources = sources_of(job, data)
+    joined, _ = joined_rows(job, sources)
+    scaling = job.scaling_of(features)
+    names = (*scaling.features, *((INTERCEPT,) if job.intercept else ()))
+    units = dict(zip(names, np.eye(len(names)), strict=True))
+    products, targets = {}, None
+    for party, source in sources.items():
+        rows = joined[party] if joined else slice(None)
+        if partition.columns(party):
+            products[party] = parts[party].products(source, units, permission=permissions[party])[rows]
+        if party == partition.label_party:
+            task = replace(job.for_party(party), intercept=False, storage="float64", groups=())
+            ((_, labels),) = new_records(task, source)
+            targets = job.targets.parts(np.reshape(np.asarray(labels), (job.targets.count, -1))[:, rows])
+    X = added(products, units.get(INTERCEPT, np.zeros(1)))
+    if targets is None or len(X) != result.certificate.n_records:
+        raise SpecificationError("infer needs the records that the model was trained on, with their labels")
+    w = np.array([dict(zip(result.coordinates, result.w, strict=True))[name] for name in names])
+    margins = X @ w + (0.0 if targets.offsets is None else targets.offsets)
+    penalised = np.array([float(name != INTERCEPT or job.solver.penalises_intercept) for name in names])
+    ridge = len(X) * job.penalty.convexity * penalised
+    V = sandwich(X, margins, targets.labels, loss, weights=targets.weights, ridge=ridge)
+    coefficients = [
+        scaling.original_units(e[: len(scaling.features)], float(e[len(scaling.features) :].sum()))
+        for e in np.eye(len(names))
+    ]
+    A = np.array([[*own, *((constant,) if job.intercept else ())] for own, constant in coefficients]).T
+    original = result.original
+    inference = Inference(
+        tuple(original), np.array(list(original.values())), A @ V @ A.T, np.zeros((len(names), len(names)))
+    )
+    return replace(result, inference=inference)
+
+
+def _require_classical(result: Result) -> None:
+    job, loss = result.job, loss_of(result.job.loss)
+    ridge = result.certificate.n_records * job.penalty.convexity
+    for met, unfit in (
+        (job.privacy is None, "the run is private, and exact errors would not be: train with Privacy(inference=True)"),
+        (not loss.multinomial, "multinomial loss has one margin per class: train one class against the rest"),
+        (loss.name in INFERS or loss.log_odds, f"{loss.name} loss has a kink: choose logistic, squared or Huber loss"),
+        (job.penalty.name in ("none", "l2"), f"the penalty {job.penalty.name} biases coefficients: leave it out"),
+        (
+            ridge <= 1.0 + 1e-9,
+            f"the penalty biases coefficients: lower its strength to {1 / result.certificate.n_records:.2g}",
+        ),
+        (job.split is None, "held-out records are not told apart here: train without holdout"),
+    ):
+        if not met:
+            raise SpecificationError(f"infer cannot give standard errors: {unfit}")
 
 
 def _directions(result: Result, found: Inference) -> dict[str, Vector]:

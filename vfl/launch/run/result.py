@@ -443,6 +443,20 @@ class Result:
         """Return the predicted labels (n,) for margins (n,)."""
         return labels_of(self.job, margins, self.margin_at(None))
 
+    def infer(self, data: Any) -> Result:
+        """Return the same result with standard errors, for a run without privacy. They are as data-dependent as its model.
+
+        The errors are those of the sandwich estimator, HC0, which holds for misspecified models too. This process reads all
+        data. A private run releases its own standard errors with Privacy(inference=True).
+
+        data : the training records, as for `train`.
+
+        Raises SpecificationError for a private result, and for losses and penalties without standard errors.
+        """
+        from vfl.launch.run.intervals import inferred
+
+        return inferred(self, data)
+
     def summary(self, level: float = 0.95) -> Summary:
         """Return the table of coefficients: standard errors, z, p-values, intervals, and the noise's share of the variances.
 
