@@ -102,5 +102,5 @@ def test_the_report_puts_measures_first_and_draws_curves(run: Path) -> None:
     said = write_run(run)[0].read_text(encoding="utf-8")
     headings = [part.split("</h2>")[0] for part in said.split("<h2>")[1:]]
     assert headings[0] == "Measures"
-    assert {"Calibration and lift", "Curves"} <= set(headings)
+    assert {"Decisions", "Curves", "Curves of the columns"} <= set(headings)
     assert "held-out records are missing" in said

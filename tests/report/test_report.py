@@ -151,7 +151,13 @@ class TestPage:
             assert sentence in page.said
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-06)-differentially private for every record" in page.said
         assert page.headings == [
-            *("Curves", "What is promised", "Who saw what", "Privacy spent", "Releases against their noise"),
+            *(
+                "Curves of the columns",
+                "What is promised",
+                "Who saw what",
+                "Privacy spent",
+                "Releases against their noise",
+            ),
             *("Coefficients", "Importance", "Contribution by party", "Course of the run", "Checks", "Particulars"),
         ]
         for words in (*certificate.who_sees_what.values(), certificate.model_digest, certificate.job_digest):

@@ -36,7 +36,7 @@ def curves(facts: Facts) -> Markup | None:
     more = f" The {DRAWN} largest of {len(found):,} are drawn." if len(found) > DRAWN else ""
     banded = any(effect.band is not None for effect in found)
     return section(
-        "Curves",
+        "Curves of the columns",
         element("p", SAID + more),
         *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
         element("p", BAND_NOTE, class_="note") if banded else None,

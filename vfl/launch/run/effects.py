@@ -130,7 +130,7 @@ def effects_of(result: Result, told: History | None = None, iterate: str | None 
 
     told : history of the run, from whose iterates the band follows; None draws no band. iterate : the solver's option.
     """
-    job, schema = result.job, result.job.schema
+    job, schema = result.job, result.applied.schema
     scaling = job.scaling_of(job.partition.features)
     units_of = {name: at for name, *at in zip(scaling.features, scaling.shift, scaling.width, strict=True)}
     by_name, owners = dict(zip(result.coordinates, result.w, strict=True)), result.owners

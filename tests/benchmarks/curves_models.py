@@ -1,0 +1,244 @@
+"""Curves against straight lines, against a DP-EBM, and against logistic regression without privacy.
+
+    python -m tests.benchmarks curves-models [--data DIR] [--peers-env DIR] [--only NAME ...] [--runs N] [--output DIR]
+
+Every arm sees the same three quarters of the records, and all are measured on the rest: AUC and log loss. Ours are untuned,
+over two parties, (ε, δ = 1/n²)-DP under replace-one, knots included. The DP-EBM (Nori et al. 2021, `interpret`) has all columns
+in one place, the same declared bounds and δ. It counts neighbours by adding or removing one record, so at equal ε it promises
+less: "matched" gives it the ε whose μ is half of ours, since a replacement is a removal and an addition. Its learning rate is
+the best of RATES on the test records, in favour of the peer.
+
+adult is bundled. credit reads default_credit_raw_*.parquet of --data, else simulated records take its place. bank is simulated:
+few positives, a long tail, and effects that rise and fall. --peers-env names an environment with `interpret`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+
+import vfl
+from tests.benchmarks.command import alone
+from tests.benchmarks.results import Absent, Result, Settings, Task
+from vfl import examples
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EPSILONS = (0.1, 0.5, 1.0, 4.0)
+RATES = (0.01, 0.05, 0.1, 0.2, 0.4)
+SCRIPT = Path(__file__).with_name("peers_interpret.py")
+
+
+@dataclass(frozen=True, eq=False)
+class Set:
+    """Records with public bounds of the numbers, and public categories of the other columns. The label is 'target'."""
+
+    frame: pd.DataFrame
+    bounds: dict[str, tuple[float, float]]
+    categories: dict[str, tuple[str, ...]]
+
+    @functools.cached_property
+    def parts(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Three quarters to train on, and the rest, by a fixed draw."""
+        test = np.random.default_rng(20261123).random(len(self.frame)) < 0.25
+        return self.frame[~test].reset_index(drop=True), self.frame[test].reset_index(drop=True)
+
+    @property
+    def delta(self) -> float:
+        """1/n² of the training records."""
+        return 1.0 / len(self.parts[0]) ** 2
+
+    def job(self, epsilon: float, *, curves: bool) -> vfl.Job:
+        """Return the job of two parties that hold every second column."""
+        columns: dict[str, Any] = {
+            c: vfl.Categorical(v, unknown="zero", missing="indicator") for c, v in self.categories.items()
+        }
+        columns |= {c: vfl.Curve(bounds=b) if curves else vfl.Numeric(b) for c, b in self.bounds.items()}
+        names = [c for c in self.frame.columns if c != "target"]
+        return vfl.Job(
+            partition=vfl.FeaturePartition({"a": names[::2], "b": names[1::2]}, label=("b", "target")),
+            columns=columns,
+            loss="logistic",
+            penalty=vfl.L2(1.0 / len(self.parts[0])),
+            privacy=vfl.Privacy(epsilon=epsilon, delta=self.delta),
+        )
+
+    def codes(self, frame: pd.DataFrame) -> np.ndarray:
+        """Return the columns as numbers: categories as their positions, −1 for others."""
+        return np.column_stack(
+            [
+                frame[c].clip(*self.bounds[c]).astype(float)
+                if c in self.bounds
+                else pd.Categorical(frame[c], self.categories[c]).codes.astype(float)
+                for c in frame.columns
+                if c != "target"
+            ]
+        )
+
+
+def adult(_: Settings) -> Set:
+    """Return the bundled records."""
+    job, _environment = vfl.Job.from_toml(examples.job_file("adult"))
+    frame = examples.table("adult").to_pandas().rename(columns={"over_50k": "target"})
+    texts = {c: tuple(sorted(frame[c].dropna().unique())) for c in ("race", "sex")}
+    texts |= {c: d.texts for c, d in job.columns.items() if isinstance(d, vfl.Categorical)}
+    ends = {
+        "age": (17, 90),
+        "education": (1, 16),
+        "hours_per_week": (1, 99),
+        "capital_gain": (0, 1e5),
+        "capital_loss": (0, 4400),
+    }
+    return Set(frame[[*ends, *texts, "target"]], ends, texts)
+
+
+def credit(settings: Settings) -> Set:
+    """Return default_credit, or simulated records with its kinds of columns."""
+    if settings.data is None:
+        return simulated(30_000, seed=1, numbers=14, share=0.22)
+    sides = [pd.read_parquet(settings.data / f"default_credit_raw_{side}.parquet") for side in ("guest", "host")]
+    frame = sides[0].merge(sides[1], on="id").drop(columns="id").rename(columns={"y": "target", "Y": "target"})
+    texts = {
+        c: tuple(str(v) for v in sorted(frame[c].unique())) for c in ("SEX", "EDUCATION", "MARRIAGE") if c in frame
+    }
+    frame = frame.astype(dict.fromkeys(texts, str))
+
+    def ends(column: str) -> tuple[float, float]:
+        if column.upper().startswith("PAY_AMT"):
+            return (0.0, 1e6)
+        if column.upper().startswith("PAY"):
+            return (-2.0, 8.0)
+        if column.upper().startswith("AGE"):
+            return (18.0, 90.0)
+        return (-2e5, 1e6)
+
+    return Set(frame, {c: ends(c) for c in frame.columns if c not in (*texts, "target")}, texts)
+
+
+def bank(_: Settings) -> Set:
+    """Return simulated records of a bank's campaign."""
+    return simulated(41_000, seed=2, numbers=7, share=0.1)
+
+
+def simulated(n: int, *, seed: int, numbers: int, share: float) -> Set:
+    """Return records whose numbers act by curves: waves, steps, tails; and three categorical columns."""
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {}
+    margin = np.zeros(n)
+    for j in range(numbers):
+        x = (
+            rng.lognormal(0.0, 1.2, n)
+            if j % 3 == 0
+            else rng.normal(0.0, 1.0, n)
+            if j % 3 == 1
+            else rng.uniform(0.0, 1.0, n)
+        )
+        effect = (np.log1p(x), abs(x), np.sin(6.0 * x), (x > np.quantile(x, 0.7)) * 1.5)[j % 4]
+        margin += 1.2 * effect / (1 + j / 3)
+        columns[f"x{j}"] = x
+    for j in range(3):
+        names = np.array([f"c{k}" for k in range(3 + 3 * j)])
+        drawn = rng.integers(0, len(names), n)
+        margin += rng.normal(0.0, 0.5, len(names))[drawn]
+        columns[f"k{j}"] = names[drawn]
+    margin -= np.quantile(margin, 1.0 - share)
+    columns["target"] = (rng.random(n) < 1.0 / (1.0 + np.exp(-margin))).astype(int)
+    ends = [(0.0, 100.0), (-5.0, 5.0), (0.0, 1.0)]
+    texts = {f"k{j}": tuple(f"c{k}" for k in range(3 + 3 * j)) for j in range(3)}
+    return Set(pd.DataFrame(columns), {f"x{j}": ends[j % 3] for j in range(numbers)}, texts)
+
+
+SETS: dict[str, Callable[[Settings], Set]] = {"adult": adult, "credit": credit, "bank": bank}
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Yield the floor of each data set, and every ε of ours and of the peer."""
+    for name, build in SETS.items():
+        records = functools.cache(functools.partial(build, settings))
+        yield Task(f"{name}, no privacy", functools.partial(floor, name, records))
+        for epsilon in EPSILONS[2:3] if settings.quick else EPSILONS:
+            yield Task(f"{name}, ε = {epsilon:g}", functools.partial(ours, name, records, epsilon, settings))
+            for matched in (False, True):
+                shown = f"{name}, DP-EBM {'matched' if matched else 'equal ε'}, ε = {epsilon:g}"
+                yield Task(shown, functools.partial(theirs, name, records, epsilon, settings, matched=matched))
+
+
+def rows(name: str, arm: str, found: Any, **about: Any) -> Iterator[Result]:
+    """Yield AUC and log loss of an arm. found : one pair for each run."""
+    for measure, values in zip(("AUC", "log loss"), zip(*found, strict=True), strict=True):
+        less = measure == "log loss"
+        yield Result(part="curves-models", case=name, arm=arm, measure=measure, values=values, less=less, **about)
+
+
+def floor(name: str, records: Callable[[], Set]) -> Iterator[Result]:
+    """Yield scikit-learn's logistic regression without privacy."""
+    own = records()
+    train, test = own.parts
+    made = make_column_transformer(
+        (MinMaxScaler(), list(own.bounds)), (OneHotEncoder(handle_unknown="ignore"), list(own.categories))
+    )
+    model = make_pipeline(made, LogisticRegression(max_iter=2000)).fit(train, train["target"])
+    p = model.predict_proba(test)[:, 1]
+    yield from rows(
+        name, "logistic regression, not private", [(roc_auc_score(test["target"], p), log_loss(test["target"], p))]
+    )
+
+
+def ours(name: str, records: Callable[[], Set], epsilon: float, settings: Settings) -> Iterator[Result]:
+    """Yield straight lines and curves, knots included in ε."""
+    own, seeds = records(), settings.seeds(whole=5)
+    train, test = own.parts
+    for arm, curves in (("vfl, lines", False), ("vfl, curves", True)):
+        found = []
+        for _ in seeds:
+            p = vfl.train(own.job(epsilon, curves=curves), train, at="inprocess").predict_proba(test)[:, 1]
+            found.append((roc_auc_score(test["target"], p), log_loss(test["target"], p)))
+        yield from rows(name, arm, found, at={"epsilon": epsilon}, seeds=seeds, tuned="default")
+
+
+def theirs(
+    name: str, records: Callable[[], Set], epsilon: float, settings: Settings, *, matched: bool
+) -> Iterator[Result]:
+    """Yield the DP-EBM with the learning rate that is best on the test records."""
+    if settings.peers is None:
+        raise Absent("interpret needs an environment of its own: name one, --peers-env DIR")
+    own, seeds, path = records(), settings.seeds(whole=5), settings.scratch / "peers.npz"
+    (train, test), delta = own.parts, own.delta
+    spent = epsilon_of(mu_of(epsilon, delta) / 2.0, delta) if matched else epsilon
+    names = [c for c in train.columns if c != "target"]
+    ends = np.array([own.bounds.get(c, (0.0, 1.0)) for c in names])
+    given = {
+        "X": own.codes(train), "y": train["target"], "X_test": own.codes(test), "y_test": test["target"], "low": ends[:, 0],
+        "high": ends[:, 1], "nominal": [c in own.categories for c in names], "epsilon": spent, "delta": delta, "seeds": seeds,
+    }  # fmt: skip
+    best: tuple[float, float, Any] = (0.0, 0.0, None)
+    for rate in RATES:
+        np.savez(path, **given, rate=rate)
+        command = [settings.peers / "bin" / "python", SCRIPT, path]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise Absent(f"interpret cannot be run: {done.stderr.strip().splitlines()[-1]}")
+        found = json.loads(done.stdout)["runs"]
+        best = max(best, (float(np.mean([auc for auc, _ in found])), rate, found), key=lambda one: one[0])
+    arm = "DP-EBM, matched μ" if matched else "DP-EBM, equal ε"
+    about = {"at": {"epsilon": epsilon}, "seeds": seeds, "tuned": "oracle grid", "note": f"learning rate {best[1]:g}"}
+    yield from rows(name, arm, best[2], **about)
+
+
+if __name__ == "__main__":
+    sys.exit(alone("curves-models"))
