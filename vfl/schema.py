@@ -27,7 +27,7 @@ from vfl.columns import (
     repeated,
 )
 from vfl.errors import SpecificationError, entry, nearest
-from vfl.features import FEATURES, Crossed, Feature, FeatureKind, Interaction, contents_of, ranges_of
+from vfl.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Interaction, contents_of, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -95,6 +95,21 @@ class Schema:
             if "bounds" in {f.name for f in fields(found)} and found.limits == UNBOUNDED:
                 given = {**_arguments(column, found), "bounds": plain.bounds}
                 declared[column] = plain if found == _UNDECLARED else _read(column, _declaration(column, given))
+        whole = Schema()
+        whole._keep(sorted(declared.items()))
+        return whole
+
+    def curved(self, columns: Iterable[str], curve: Curve) -> Schema:
+        """Return a schema with this curve for those of `columns` that are numbers with bounds.
+
+        Raises SpecificationError, which names the column.
+        """
+        declared = dict(self._of)
+        for column in columns:
+            found = declared.get(column, _UNDECLARED)
+            if isinstance(found, Numeric) and found.bounds is not None:
+                given = {**_arguments(column, curve), **_arguments(column, found), "kind": Curve.kind}
+                declared[column] = _read(column, _declaration(column, given))
         whole = Schema()
         whole._keep(sorted(declared.items()))
         return whole

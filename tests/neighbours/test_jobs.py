@@ -37,6 +37,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "exact moments": {"privacy": {"smoothness": "data"}},
     "moments by the bounds": {"privacy": {"smoothness": "bounds"}},
     "missing cells": {"columns": {"a": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator")}, "bounds": {"*": (-1, 1)}},
+    "curves": {"columns": {"*": vfl.Curve(4)}, "holdout": 0.4},
     "a dropped column": {"columns": {"a": vfl.Dropped()}, "bounds": {"b": (-1, 1), "c": (-1, 1)}},
 }
 

@@ -33,7 +33,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 
     features : {party: training data without the label}. labelled : the label party's source, with the label.
     """
-    job, loss = result.job, loss_of(result.job.loss)
+    job, loss = result.applied, loss_of(result.job.loss)
     y, offsets, weights = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
     K, classes = job.n_margins, job.class_names
     margins = result.decision_function(features).T.ravel()  # (K·n,), one class after the other

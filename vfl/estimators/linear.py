@@ -58,10 +58,11 @@ class VerticalLinearRegression(VerticalRegressor):
         hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
     inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`.
         Without privacy True computes them.
+    curves : True fits a curve of every column (vfl.Curve) in place of a straight line. It needs bounds that fit the columns.
 
     Attributes
     ----------
-    coef_ : (p,) coefficients in the units and order of X. intercept_ : float.
+    coef_ : (p,) coefficients in the units and order of X, or with curves those of `result_.feature_names`. intercept_ : float.
     n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
     n_iter_ : number of passes over the coordinates.

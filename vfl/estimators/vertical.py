@@ -23,6 +23,7 @@ from vfl.columns import checked_bounds
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.estimators import columns
 from vfl.estimators.convergence import warn_unless_converged
+from vfl.features import Curve
 from vfl.job import Job
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
@@ -111,6 +112,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     dataset: str | None = None
     weight_bounds: Sequence[float] | None = None
     inference: bool | float | None = None
+    curves: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -174,7 +176,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Vector, Any]:
         """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
 
-        With K > 2 classes these are (K, p) and (K,).
+        With K > 2 classes these are (K, p) and (K,). With curves, the coefficients of `result_.feature_names`.
 
         y : (n,) labels in the form that the job reads. read_from_data : declarations that were read from X or y, in words.
         factors : {'exposure': ..., 'weight': ...} for the given factors.
@@ -191,6 +193,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             elif (column := getattr(partition, role)) is not None:
                 raise SpecificationError(f"the partition names {role} {column!r}: give it, fit(X, y, {keyword}=...)")
         plain = self.epsilon is None and self.bounds is None  # no clamping was requested
+        if self.curves and (plain or is_sparse(X)):
+            raise SpecificationError("curves need a dense X and declared bounds=: give them, or leave curves out")
         job = Job(
             name=type(self).__name__,
             partition=partition,
@@ -198,6 +202,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             loss=loss,
             penalty=penalty if self.penalty is None else self.penalty,
             solver=self._chosen_solver(),
+            columns={"*": Curve()} if self.curves else {},
             bounds=({} if plain else columns.bounds_of(self.bounds, names)) | label,
             scaling="none" if plain else "bounds",
             classes=classes,
@@ -219,6 +224,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             result = dataclasses.replace(result, certificate=added)
         self.result_ = result
         self.certificate_ = result.certificate
+        if self.curves:
+            return result.coef_, result.intercept_
         position = {name: j for j, name in enumerate(result.feature_names)}
         return result.coef_[..., [position[name] for name in names]], result.intercept_
 

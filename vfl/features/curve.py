@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
 
-PIECES, MOST_PIECES = 8, 32
+PIECES, MOST_PIECES = 4, 32
 """Default and largest number of pieces of a curve."""
 
 
@@ -31,7 +31,7 @@ class Curve(OfNumbers):
     this knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing cell has 0 in every
     coordinate, or the number within the bounds that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32, and the number of coordinates; None is 8, or one more than the knots.
+    pieces : largest number of pieces, from 1 to 32, and the number of coordinates; None is 4, or one more than the knots.
     smooth, shape : penalty of bends, and 'increasing' or 'decreasing'.
     knots : public points inside the bounds, ascending; fewer than `pieces` leave coordinates that are always 0. None: a private
         run releases a noisy histogram of the column and places the knots by it (vfl.solvers.releases.knots).

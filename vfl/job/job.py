@@ -432,7 +432,10 @@ class Job:
         object.__setattr__(self, "columns", kept)
 
     def _declared(self) -> Schema:
-        """Return the declarations of all columns; "*" and "PARTY.*" give bounds to the columns that are not named."""
+        """Return the declarations of all columns.
+
+        "*" and "PARTY.*" give bounds to the columns that are not named, and a curve to every number with bounds.
+        """
         features = self.partition.features
         late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)
         known = dict.fromkeys((*features, *late))
@@ -440,7 +443,13 @@ class Job:
             ALL: features
         }
         named = {column: limits for column, limits in self.bounds.items() if column in known or column not in groups}
-        schema = Schema(self.columns, bounds=named, fill=self.fill)
+        curves = {name: self.columns[name] for name in groups if name in self.columns and name not in known}
+        for group, declared in curves.items():
+            if not isinstance(declared, Curve):
+                raise SpecificationError(
+                    f"columns [{group!r}] declare numbers with bounds as vfl.Curve(...), not {declared!r}"
+                )
+        schema = Schema({c: d for c, d in self.columns.items() if c not in curves}, bounds=named, fill=self.fill)
         schema.check({*known, *schema.bases()})
         for group, columns in groups.items():
             if group in self.bounds and group not in known:
@@ -448,6 +457,9 @@ class Job:
                     schema = schema.bounded(columns, self.bounds[group])
                 except SpecificationError as error:
                     raise SpecificationError(f"bounds [{group!r}]: {error}") from None
+        for group, columns in groups.items():
+            if isinstance(curve := curves.get(group), Curve):
+                schema = schema.curved(columns, curve)
         local = {column: self.partition.local(column) for column in known if self.partition.local(column) != column}
         schema = schema.placed({column: self.partition.owner(column) for column in known}, local)
         for column in self.partition.columns(self.partition.label_party):

@@ -18,7 +18,7 @@ from vfl.losses import loss_of
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
-from vfl.solvers.releases.knots import SHARE, Knots, event_for, quantiles_for
+from vfl.solvers.releases.knots import SHARE, Knots, event_for
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -173,7 +173,7 @@ def _knots(job: Job, problem: Problem) -> Knots | None:
         return None
     columns = len(partition.features)
     mu = math.inf if privacy is None or problem.delta is None else mu_of(privacy.epsilon, problem.delta)
-    return Knots(curves, problem.n_records, quantiles_for(mu * problem.n_records / columns), None)
+    return Knots(curves, problem.n_records, mu * problem.n_records / columns, None)
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:

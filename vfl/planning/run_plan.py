@@ -329,7 +329,9 @@ def plan(job: Job, n_records: int) -> Plan:
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
         budgets, unfit = budgets_of(job, problem), ""
-        if budgets.class_balance is not None:
+        if budgets.knots is not None:
+            unfit, remedy = "the histograms for knots of curves", "declare knots"
+        elif budgets.class_balance is not None:
             unfit, remedy = "class_balance", "leave it out"
         elif budgets.distance is not None:
             unfit, remedy = "the bound of fairness", "set its bound to false"

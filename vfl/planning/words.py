@@ -60,6 +60,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_privacy(plan),
         *_start(plan),
         ("penalty", _penalty(plan)),
+        *_curves(plan),
         ("training", _training(plan)),
         *_expected(plan, expected),
         *_asks(plan),
@@ -84,7 +85,7 @@ def whole(plan: Plan) -> Lines:
         if plan.split is not None:
             lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
         lines += _flags(plan)
-    lines += [*_trust(plan), _cost(plan), *_alignment(plan), *_asks(plan)]
+    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
     return (*lines, *_reasoned_advice(plan))
 
@@ -120,6 +121,10 @@ def _penalty(plan: Plan) -> str:
     options = ", ".join(f"{f.name.replace('_', ' ')} {getattr(penalty, f.name):g}" for f in fields(penalty))  # type: ignore[arg-type]
     name = type(penalty).__name__
     return "none" if name == "NoPenalty" else f"{name}, {options}"
+
+
+def _curves(plan: Plan) -> Lines:
+    return () if plan.knots is None else (("curves", plan.knots.explain()),)
 
 
 def _training(plan: Plan) -> str:

@@ -33,20 +33,12 @@ CELLS = (160, 80, 40)
 """Numbers of cells of a histogram. Many cells place knots finely, few cells add up less noise."""
 BLUR = 0.05
 """Largest standard error, as a share of the records, that noise may add to a quantile before a histogram has fewer cells."""
-TAIL = (1 / 64, 1 / 16, 1 / 4)
-"""Places of knots between the last quantile and the bound, as shares of that distance, where the distance is long."""
-LONG = 0.5
-"""Share of the bounds' width from which the distance between the last quantile and the bound is long."""
-LINE, FEW = 20.0, 60.0
-"""μn per column below which curves are straight lines, and below which they have 2 quantiles as knots; from there on 4."""
-
-
-def quantiles_for(signal: float) -> int:
-    """Return the number of quantiles at which curves without declared pieces have knots; 0: straight lines.
-
-    signal : μn per column of the job, a public number.
-    """
-    return 0 if signal < LINE else 2 if signal < FEW else 4
+TAIL = (1 / 16, 1 / 4, 1 / 64)
+"""Places of knots in a long tail, as shares of the distance from the last quantile to the bound; few pieces have the first."""
+LONG, EXTREME = 0.5, 0.1
+"""Share of the bounds' width above which a tail is long, and share of the records in a tail."""
+LINE = 10.0
+"""μn per column below which curves without declared pieces are straight lines."""
 
 
 def cells_for(sigma: float, n_records: int) -> int:
@@ -73,40 +65,37 @@ class Knots:
     The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
     Two knots at one place leave a coordinate that is always 0.
 
+    A curve has one knot in four at a quantile and the others in its longer tail, if that tail is long (LONG); otherwise all
+    of its knots lie at quantiles.
+
     curves : {party: ((column, declaration), ...)} in the order of storage.
-    quantiles : number of quantiles at which curves without declared pieces have knots; 0: these curves are straight lines.
+    signal : μn per column of the job, which decides if curves without declared pieces are straight lines.
     event : of the joint release; None without privacy, and if nothing is released.
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]
     n_records: int
-    quantiles: int
+    signal: float
     event: Gaussian | None
 
     @property
     def bent(self) -> dict[str, tuple[int, ...]]:
         """{party: positions of the curves that are no straight lines}."""
         found = {
-            party: tuple(k for k, (_, declared) in enumerate(own) if self.shape(declared)[0])
+            party: tuple(k for k, (_, declared) in enumerate(own) if self.knots_of(declared))
             for party, own in self.curves.items()
         }
         return {party: indices for party, indices in found.items() if indices}
 
-    def shape(self, declared: Curve) -> tuple[int, int]:
-        """Return the numbers of knots of a curve at quantiles and in its tail: 3 of 7 knots in the tail, or as declared."""
-        most = declared.n_pieces - 1
-        if declared.pieces is None:
-            quantiles = min(self.quantiles, most)
-            return quantiles, min(len(TAIL), most - quantiles) if quantiles else 0
-        tail = min(len(TAIL), most // 2)
-        return most - tail, tail
+    def knots_of(self, declared: Curve) -> int:
+        """Return the largest number of knots of a curve; 0 for a straight line."""
+        return 0 if declared.pieces is None and self.signal < LINE else declared.n_pieces - 1
 
     @property
     def unused(self) -> int:
-        """Number of coordinates that stay 0 for every histogram, as the rule leaves them."""
-        return sum(
-            declared.n_pieces - 1 - sum(self.shape(declared)) for own in self.curves.values() for _, declared in own
-        )
+        """Number of coordinates that stay 0 whatever is released: those of straight lines."""
+        curves = [declared for own in self.curves.values() for _, declared in own]
+        return sum(declared.n_pieces - 1 - self.knots_of(declared) for declared in curves)
 
     @property
     def cells(self) -> int:
@@ -143,25 +132,29 @@ class Knots:
         if not self.bent:
             return f"straight lines for {count} curves: noise at this ε would outweigh the gain of bends; nothing is released"
         blur = "" if self.event is None else f", each count with noise of standard deviation {self.event.sigma:.3g}"
-        shapes = sorted({1 + sum(self.shape(declared)) for own in self.curves.values() for _, declared in own})
+        shapes = sorted({1 + self.knots_of(declared) for own in self.curves.values() for _, declared in own})
         pieces = " or ".join(map(str, shapes))
         return f"{count} curves of at most {pieces} pieces, by histograms of {self.cells} cells{blur}"
 
     def _of(self, declared: Curve, counts: Vector) -> tuple[float, ...]:
-        quantiles, tail = self.shape(declared)
-        low, high = declared.limits
+        most, (low, high) = self.knots_of(declared), declared.limits
         edges = edges_of((low, high), counts.size)
         if declared.missing is None or declared.fill is not None:  # every record is counted, and their number is public
             counts = counts + (self.n_records - counts.sum()) / counts.size
-        found = quantiles_of(counts, edges, [k / (quantiles + 1) for k in range(1, quantiles + 1)])
-        ends = (low, *found, high)
-        below, above = ends[1] - low, high - ends[-2]
-        if max(below, above) > LONG * (high - low):
-            places = (
-                [high - above + above * t for t in TAIL] if above >= below else [low + below - below * t for t in TAIL]
-            )
-            found = (*found, *places[-tail:]) if tail else found
-        return shortened(found, (low, high))[: quantiles + tail]
+
+        def quantiles(number: int) -> tuple[float, ...]:
+            return quantiles_of(counts, edges, [k / (number + 1) for k in range(1, number + 1)])
+
+        tail = TAIL[: most - max(1, most // 4)]
+        nearly_all = (low, *quantiles_of(counts, edges, (EXTREME, 1.0 - EXTREME)), high)
+        below, above = nearly_all[1] - low, high - nearly_all[-2]
+        if max(below, above) <= LONG * (high - low) or not tail:
+            found = quantiles(most)
+        else:
+            found = quantiles(most - len(tail))
+            last, bound = ((low, *found)[-1], high) if above >= below else ((*found, high)[0], low)
+            found = (*found, *(last + (bound - last) * place for place in tail))
+        return shortened(found, (low, high))[:most]
 
 
 def shortened(points: Sequence[float], bounds: Bounds) -> tuple[float, ...]:

@@ -1,0 +1,206 @@
+"""Curves whose knots the run finds: one release, one ε, one certificate; a run that stops after it continues from its knots."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import vfl
+from coordinator.rounds import Round
+from parties.loading import load
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.features.grid import edges_of, histogram
+from vfl.launch.run import checkpoint
+from vfl.launch.run.verification import verify_run
+from vfl.launch.train import resume, stream
+from vfl.messages import Ranges, Records
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.solvers.releases.knots import LINE, Knots, event_for
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N = 3000
+PARTITION = vfl.FeaturePartition({"bank": ["age", "amount"], "telco": ["calls", "tariff"]}, label=("telco", "y"))
+BOUNDS = {"age": (18, 90), "amount": (0, 1e5), "calls": (0, 50)}
+SEEDED = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3))
+
+
+def table(n: int = N) -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    age, calls = rng.uniform(18, 90, n), rng.exponential(5, n)
+    amount = np.where(rng.random(n) < 0.8, 0.0, rng.lognormal(8, 1, n))
+    margin = 3 - ((age - 50) / 15) ** 2 + 2 * (amount > 0)
+    y = (margin + rng.logistic(size=n) > 0).astype(int)
+    return pd.DataFrame({"age": age, "amount": amount, "calls": calls, "tariff": rng.choice(["S", "M"], n), "y": y})
+
+
+def job(curve: Any = None, **options: Any) -> vfl.Job:
+    columns = {"*": curve or vfl.Curve(), "tariff": vfl.Categorical(("S", "M"))}
+    given = {"partition": PARTITION, "bounds": BOUNDS, "columns": columns, "privacy": SEEDED, "penalty": vfl.L2(1e-4)}
+    return vfl.Job(**given | options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[vfl.Result, Path]:
+    folder = tmp_path_factory.mktemp("curves") / "run"
+    return vfl.train(job(holdout=0.2), table(), at="inprocess", output=folder), folder
+
+
+def test_one_run_finds_its_knots_and_spends_one_budget(run: tuple[vfl.Result, Path]) -> None:
+    result, folder = run
+    plan = vfl.plan(job(holdout=0.2), N)
+    assert 1.99 < plan.epsilon <= 2.0
+    assert plan.epsilon == pytest.approx(result.certificate.epsilon)
+    assert list(result.knots) == ["age", "amount", "calls"]
+    assert all(1 <= len(own) <= 3 for own in result.knots.values())
+    assert {c: list(own) for c, own in result.knots.items()} == dict(result.certificate.knots)
+    assert "histogram" in result.certificate.who_sees_what["coordinator"]
+    again = vfl.Result.load(folder)
+    assert (again.decision_function(table()) == result.decision_function(table())).all()
+    report = verify_run(folder)
+    assert report.ok
+    assert {check.name: check.holds for check in report.checks}["knots"]
+    line = vfl.train(job(columns={"tariff": vfl.Categorical(("S", "M"))}, holdout=0.2), table(), at="inprocess")
+    right, left = ((own.predict(table()) == table()["y"]).mean() for own in (result, line))
+    assert right > left + 0.05
+
+
+def test_knots_that_were_altered_are_found_out(run: tuple[vfl.Result, Path], tmp_path: Path) -> None:
+    result, _ = run
+    folder = result.save(tmp_path / "run")
+    model = json.loads((folder / "model.json").read_text())
+    model["knots"]["age"][0] += 1.0
+    (folder / "model.json").write_text(json.dumps(model))
+    assert "knots" in vfl.Result.load(folder).altered()
+
+
+def test_parts_hold_the_knots(run: tuple[vfl.Result, Path], tmp_path: Path) -> None:
+    result, _ = run
+    frame = table().drop(columns="y")
+    sources = {"bank": frame[["age", "amount"]], "telco": frame[["calls", "tariff"]]}
+    parts = result.save_parts(tmp_path / "parts")
+    margins = vfl.predict(parts, sources, at="inprocess").margins
+    assert (margins == result.decision_function(frame)).all()
+
+
+def test_declared_knots_cost_nothing(run: tuple[vfl.Result, Path]) -> None:
+    result, _ = run
+    assert vfl.plan(result.applied, N).knots is None
+    declared = replace(result.applied, privacy=None, holdout=None)
+    assert vfl.train(declared, table(), at="inprocess").certificate.knots == {}
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_run_that_stops_after_its_knots_continues_from_them(after: int, tmp_path: Path) -> None:
+    whole = vfl.train(job(), table(), at="inprocess", output=tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(event: object) -> None:
+        if isinstance(event, Round) and event.number == after - 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        vfl.train(job(), table(), at="inprocess", output=tmp_path / "run", watch=stop)
+    _, _, log = checkpoint.read(tmp_path / "run", job())
+    assert len(log.released) >= after
+    kinds: list[str] = []
+    resumed = resume(tmp_path / "run", table(), watch=lambda e: kinds.append(getattr(e, "kind", "")))
+    assert "Ranges" not in kinds  # no histogram is drawn again
+    assert resumed.knots == whole.knots
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+    assert verify_run(tmp_path / "run").ok
+
+
+@pytest.mark.parametrize("solver", [vfl.CD(passes=2), vfl.GD(passes=3), vfl.SGD(passes=1, batch_size=500)])
+def test_every_solver_trains_curves_within_its_budget(solver: Any) -> None:
+    result = vfl.train(job(solver=solver), table(), at="inprocess")
+    assert result.knots["age"]
+    assert result.certificate.epsilon <= 2.0
+
+
+def test_a_small_budget_fits_straight_lines_and_releases_no_histogram() -> None:
+    small = job(privacy=vfl.Privacy(epsilon=0.005, noise=vfl.SeededNoise(1)))
+    plan = vfl.plan(small, N)
+    assert "straight lines" in plan.explain()
+    assert not any(event.sensitivity == math.sqrt(6) for event, _ in plan.releases)  # type: ignore[attr-defined]
+    result = vfl.train(small, table(), at="inprocess")
+    assert dict(result.knots) == dict.fromkeys(["age", "amount", "calls"], ())
+    bent = vfl.plan(job(vfl.Curve(pieces=3), privacy=vfl.Privacy(epsilon=0.005)), N)
+    assert bent.knots is not None
+    assert bent.knots.bent  # declared pieces hold at any budget
+
+
+def test_the_party_refuses_a_histogram_with_less_noise_than_its_sensitivity() -> None:
+    """A record in another cell of each of two columns moves the joint histogram by √4."""
+    party = load(job(privacy=vfl.Privacy(epsilon=1.0)).for_party("bank"), table()[["age", "amount"]])
+    weak = Gaussian(Adjacency.REPLACE_ONE, 1.9, 10.0, 80)
+    with pytest.raises(PrivacyError):
+        party.answer(Ranges({"bank": (0, 1)}, 40, weak, of_curves=True), Records(), ReleaseKey(0))
+    assert event_for(2, 1.0, N).sensitivity >= 2.0
+    edges = edges_of((0.0, 1.0), 40)
+    one, other = (histogram(np.array([0.5, value]), edges) for value in (0.0, 1.0))
+    assert math.hypot(*(one - other)) == math.sqrt(2.0)
+
+
+def test_knots_that_no_declaration_allows_are_refused() -> None:
+    party = load(job().for_party("bank"), table()[["age", "amount"]])
+    query = Ranges({"bank": (0,)}, 40, None, of_curves=True)
+    for knots in (((30.0,),), ((30.0,), (2e5,)), ((40.0, 30.0), (1.0,)), ((20.0, 30.0, 40.0, 50.0, 60.0), ())):
+        with pytest.raises(PrivacyError, match="knots"):
+            party.rows.sums(replace(query, knots={"bank": knots}), Records())
+
+
+def test_knots_lie_at_quantiles_and_in_a_long_tail() -> None:
+    curve = vfl.Curve(bounds=(0.0, 1000.0))
+    found = Knots({"bank": (("x", curve),)}, 10_000, LINE, None)
+    uniform = histogram(np.linspace(0, 1000, 10_000), edges_of((0.0, 1000.0), found.cells)).astype(float)
+    assert found.placed((uniform,))["bank"][0] == pytest.approx((250, 500, 750), abs=5)
+    low = histogram(np.linspace(0, 100, 10_000), edges_of((0.0, 1000.0), found.cells)).astype(float)
+    assert found.placed((low,))["bank"][0] == pytest.approx((50, 109.4, 287.5), abs=3)
+    for odd in (np.zeros(160), np.full(160, -5.0), np.full(160, np.nan)):
+        knots = found.placed((odd,))["bank"][0]
+        curve.at(knots)
+
+
+def test_missing_cells_have_no_part_in_a_curve() -> None:
+    frame = table()
+    frame.loc[frame.index % 3 == 0, "age"] = np.nan
+    columns = {"age": vfl.Curve(missing="indicator"), "tariff": vfl.Categorical(("S", "M"))}
+    result = vfl.train(job(columns=columns), frame, at="inprocess")
+    gaps, at_zero = frame.iloc[:1], frame.iloc[:1].assign(age=18.0)
+    names = [name for name in result.feature_names if name.startswith("age")]
+    effect = dict(zip(result.feature_names, result.coef_, strict=True))
+    moved = result.decision_function(gaps) - result.decision_function(at_zero)
+    assert moved[0] == pytest.approx(effect["age=(missing)"], abs=1e-9)
+    assert names == ["age~0", "age~1", "age~2", "age~3", "age=(missing)"]
+
+
+def test_estimators_fit_curves() -> None:
+    frame = table()[["age", "amount", "calls"]]
+    model = vfl.VerticalLogisticRegression(epsilon=None, curves=True, bounds=BOUNDS).fit(frame, table()["y"])
+    line = vfl.VerticalLogisticRegression(epsilon=None, bounds=BOUNDS).fit(frame, table()["y"])
+    assert model.score(frame, table()["y"]) > line.score(frame, table()["y"]) + 0.05
+    assert model.coef_.shape == (1, 12)
+    with pytest.raises(SpecificationError, match="curves need"):
+        vfl.VerticalLogisticRegression(epsilon=None, curves=True).fit(frame, table()["y"])
+
+
+def test_mistakes() -> None:
+    with pytest.raises(SpecificationError, match=r"vfl\.Curve"):
+        job(columns={"*": vfl.Numeric(), "tariff": vfl.Categorical(("S", "M"))})
+    start = vfl.train(job(), table(), at="inprocess")
+    with pytest.raises(SpecificationError, match=r"Result\.knots"):
+        vfl.train(job(), table(), at="inprocess", warm_start=start)
+    list(stream(start.applied, table(), at="inprocess", warm_start=start))
+    with pytest.raises(PrivacyError, match="declare knots"):
+        vfl.plan(job(solver=vfl.GCD(rounds=5)), N)
