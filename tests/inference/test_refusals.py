@@ -60,3 +60,13 @@ def test_the_cap_has_a_floor_and_keeps_the_other_releases():
     of_wide, of_narrow = wide.solver.decided, narrow.solver.decided
     assert of_wide.record_clip > of_narrow.record_clip
     assert (of_wide.label_share, of_wide.excess_share) == (of_narrow.label_share, of_narrow.excess_share)
+
+
+def test_the_command_asks_for_intervals():
+    from click.testing import CliRunner
+
+    from vfl.cli import vfl as command
+
+    refused = CliRunner().invoke(command, ["run", "diabetes", "--intervals"])
+    assert refused.exit_code
+    assert "privacy.inference" in str(refused.exception)

@@ -161,6 +161,12 @@ def test_not_private_jobs_need_their_own_consent(changes: dict[str, Any]) -> Non
     policy(allow_non_private=True).check(job(**changes), "bank")
 
 
+def test_intervals_need_their_own_consent() -> None:
+    asks = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True))
+    refused("intervals", policy(), asks)
+    policy(intervals=True).check(asks, "bank")
+
+
 def test_limits_of_one_job_hold_for_either_number() -> None:
     chosen = policy(job=Limit(1.0, 1e-9))
     chosen.check(job(), "bank")

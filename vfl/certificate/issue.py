@@ -97,6 +97,11 @@ GEOMETRY: Mapping[str, str] = {
     "NoisyGram": "Euclidean norm of a record's row over all columns of all parties, with its label; cap clip",
 }
 
+OF_INTERVALS = {
+    "party": "; for intervals, the scaled columns of the parties before it, times a weight per record",
+    "coordinator": "; for intervals, every scaled column",
+}
+
 
 def who_sees_what(
     job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None, histograms: bool = False
@@ -117,6 +122,8 @@ def who_sees_what(
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if histograms:
         said = said | {"coordinator": said["coordinator"] + OF_CURVES}
+    if job.privacy is not None and job.privacy.inference:
+        said = {who: what + OF_INTERVALS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
         said = said | {"coordinator": said["coordinator"] + seen}

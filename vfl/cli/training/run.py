@@ -54,6 +54,7 @@ LONGEST = 60
     help="Log the finished run to the MLflow store or server at URI.",
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
+@click.option("--intervals", is_flag=True, help="Pay for standard errors out of ε; vfl summary prints them.")
 @EXPLAIN
 @watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
@@ -72,6 +73,7 @@ def command(
     *,
     allow_network_file_system: bool,
     diagnostics: bool,
+    intervals: bool,
     explain: bool,
     as_json: bool,
 ) -> None:
@@ -90,7 +92,8 @@ def command(
 
     if track is not None:
         check_tracker(track)  # before a folder is made
-    spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
+    more = [text for text, on in (("diagnostics=true", diagnostics), ("privacy.inference=true", intervals)) if on]
+    spec, environment = read_job(job, (*assignments, *more))
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         where = replace(
