@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,14 @@ from parties.daily_count import DailyCount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from parties.prediction import ModelPart
+
+
+def count_of(policy: Policy) -> Path:
+    """Return the file with an owner's counts of predicted records, beside its book."""
+    return policy.book.with_suffix(".predictions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +34,9 @@ class Permission:
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return
-        count = DailyCount(self.policy.book.with_suffix(".predictions"))
-        if not count.take(self.party, records, allowed.records):
+        with contextlib.closing(DailyCount(count_of(self.policy))) as count:
+            taken = count.take(self.party, records, allowed.records)
+        if not taken:
             self.policy.refuse_prediction(
                 self.party, "records", f"these are more than are left today of the {allowed.records} of a day"
             )

@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +22,15 @@ from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import read_ids
 from parties.answer_log import AnswerLog
 from parties.consent import VARIABLE, policy_of
+from parties.daily_count import CountedAhead, DailyCount
 from parties.loading import Unchanged, load_range, open_for
-from parties.permission import Permission, permitted
+from parties.permission import count_of, permitted
 from parties.prediction import ModelPart, task_of
 from parties.rate import Rate
 from parties.services.service import Service
 from parties.sources.stores import is_stored
 from vfl.errors import ConsentRefused, DataError, FederationError, VflError
-from vfl.messages.joining import ABSENT, ANSWERED, EXHAUSTED, REFUSED, Asked, Keep, Kept, Outcome, Score, Scored
+from vfl.messages.joining import ABSENT, ANSWERED, EXHAUSTED, QUOTA, REFUSED, Asked, Keep, Kept, Outcome, Score, Scored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,6 +146,7 @@ class ServingService(Service):
         self._policy: Policy | None = None
         self._rate: Rate | None = None
         self._log: AnswerLog | None = None
+        self._counts: tuple[Path, CountedAhead] | None = None
         self.answered = 0
 
     @property
@@ -200,13 +203,16 @@ class ServingService(Service):
         raise self.undue(message)
 
     def score(
-        self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]]
+        self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], quotas: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[list[Outcome], list[Vector | None]]:
-        """Return an outcome and the margins of each request. ids : in normal form, one list per request."""
+        """Return an outcome and the margins of each request.
+
+        ids : in normal form, one list per request. quotas : {caller: most records per day}, counted with the party's own.
+        """
         self._reread_policy()
         served = [self._served.get(one.part) for one in asked]
         outcomes = [self._admitted(one, own) for one, own in zip(asked, served, strict=True)]
-        self._count(asked, outcomes)
+        self.count(asked, outcomes, quotas)
         answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
         if answered and self._log is None and self._policy is not None:
             self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
@@ -238,18 +244,43 @@ class ServingService(Service):
             )
         return Outcome()
 
-    def _count(self, asked: Sequence[Asked], outcomes: list[Outcome]) -> None:
-        """Count the records of admitted requests; requests above the rest of the day are refused, first come first served."""
+    def count(
+        self, asked: Sequence[Asked], outcomes: list[Outcome], quotas: Mapping[str, int], *, own: bool = True
+    ) -> None:
+        """Count the records of admitted requests durably; change the outcome of those above a limit, first come first served.
+
+        quotas : {caller: most records per day}. own : False counts callers alone, whose requests need no record of this party.
+        """
         admitted = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
-        permission = Permission(self._party, self._policy)
-        try:
-            permission.count(sum(asked[k].records for k in admitted))
-        except ConsentRefused:
-            for k in admitted:
-                try:
-                    permission.count(asked[k].records)
-                except ConsentRefused as refused:
-                    outcomes[k] = Outcome(EXHAUSTED, str(refused))
+        if not admitted or self._taken([asked[k] for k in admitted], quotas, own=own) == "":
+            return
+        for k in admitted:
+            over = self._taken([asked[k]], quotas, own=own)
+            if over == self._party:
+                outcomes[k] = Outcome(
+                    EXHAUSTED, f"party {self._party!r} has answered all records that it allows on one day"
+                )
+            elif over:
+                outcomes[k] = Outcome(QUOTA, "this caller has used up its records of this day (UTC)")
+
+    def _taken(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> str:
+        """Count requests together, all or none; return the name whose limit is too low, '' if they were counted."""
+        policy = self._policy
+        if policy is None or policy.prediction is None:
+            raise ConsentRefused(f"party {self._party!r} answers nobody: its policy cannot be read")
+        most, wanted = policy.prediction.records, dict[str, tuple[int, int]]()
+        for one in asked:
+            if one.caller in quotas:
+                name = f"caller {one.caller}"  # no party has a name with a space in it
+                wanted[name] = (wanted.get(name, (0, 0))[0] + one.records, quotas[one.caller])
+        if own and most is not None:
+            wanted[self._party] = (sum(one.records for one in asked), most)
+        if not wanted:
+            return ""
+        path = count_of(policy)
+        if self._counts is None or self._counts[0] != path:
+            self._counts = (path, CountedAhead(DailyCount(path)))
+        return self._counts[1].take_all(self._party, wanted)
 
     def _require(self, part: ModelPart, source: Any) -> None:
         """Raise ConsentRefused unless the owner's policy allows the service to apply a part to a source."""

@@ -17,7 +17,7 @@ import vfl
 import vfl.launch.evaluate
 from parties import consent
 from parties.consent import Demands, Limit, Policy, Predicting, policy_of
-from parties.daily_count import DailyCount
+from parties.daily_count import CountedAhead, DailyCount
 from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
 from vfl.job import file as jobfile
@@ -490,3 +490,19 @@ class TestDailyCount:
             file.execute("DELETE FROM predicted")
             file.execute("INSERT INTO predicted VALUES ('bank', '2999-01-01', 3)")
         assert not count.take("bank", 1, 3)
+
+    def test_a_service_counts_ahead_and_never_below_what_it_answered(self, tmp_path: Path) -> None:
+        def on_disk() -> int:
+            with contextlib.closing(sqlite3.connect(tmp_path / "count")) as file:
+                return int(file.execute("SELECT records FROM predicted WHERE party = 'bank'").fetchone()[0])
+
+        answered = 0
+        for _ in range(3):  # each time a process that is killed
+            ahead = CountedAhead(DailyCount(tmp_path / "count"))
+            for records in (1, 3, 12, 5):
+                assert ahead.take_all("bank", {"bank": (records, 500), "caller x": (records, 90)}) == ""
+                answered += records
+                assert answered <= on_disk() <= answered + 3 * 5
+        assert ahead.take_all("bank", {"bank": (1, 500), "caller x": (28, 90)}) == "caller x"  # counted exactly
+        exact = sum(1 for _ in range(500) if not ahead.take_all("bank", {"bank": (1, 500)}))
+        assert 500 - 3 * 5 <= answered + exact <= 500

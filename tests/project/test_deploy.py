@@ -174,7 +174,7 @@ def test_the_image_of_a_participant() -> None:
     assert 'ENTRYPOINT ["vfl"]' in lines
     (state,) = [line.split()[1] for line in lines if line.startswith("VOLUME")]
     assert any(line.startswith("ENV ") and f"XDG_STATE_HOME={state}" in line for line in lines)
-    assert any("[federation]" in line for line in lines)
+    assert any("[federation,serve]" in line for line in lines)
     assert not any("[cluster]" in line or "EXPOSE" in line for line in lines)  # a party needs neither Ray nor a port
     runs = " ".join(line.lstrip("# ").rstrip("\\") for line in lines if line.startswith("#  "))
     for option in ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--ulimit core=0"):
@@ -236,6 +236,22 @@ def test_the_service(tmp_path: Path) -> None:
     if measured.returncode == 0:
         open_still = {row["name"] for row in json.loads(measured.stdout) if not row["set"]}
         assert len(open_still) < 20
+
+
+def test_a_scoring_service_and_the_party_that_it_asks(tmp_path: Path) -> None:
+    from vfl.cli.administration.serve import command
+
+    compose = yaml.safe_load((DEPLOY / "organisations" / "serve.compose.yaml").read_text(encoding="utf-8"))
+    bank, telco = (compose["services"][name]["command"] for name in ("bank", "telco"))
+    assert told(shlex.join(telco))["name"] == "telco"
+    unit = settings("organisations/vfl-serve.service")
+    for words in (bank, shlex.split(unit["ExecStart"][0])[1:]):
+        assert words[0] == "serve"
+        assert command.make_context("serve", words[1:]).params == {"path": Path("/etc/vfl/serve.toml"), "as_json": True}
+    assert unit["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+    joined = settings("organisations/vfl-join.service")
+    same = set(unit) - {"Description", "ExecStart", "ExecReload", "RestartSec", "TimeoutStopSec"}
+    assert {key: unit[key] for key in same} == {key: joined[key] for key in same}  # it has no more rights
 
 
 def test_certificates(tmp_path: Path) -> None:

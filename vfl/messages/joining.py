@@ -235,8 +235,8 @@ class Score:
     asked: tuple[Asked, ...]
 
 
-ANSWERED, REFUSED, EXHAUSTED, ABSENT = "", "refused", "exhausted", "absent"
-"""Codes of an outcome: counted and answered; the policy forbids it; a limit is reached; the part is not loaded."""
+ANSWERED, REFUSED, EXHAUSTED, QUOTA, ABSENT = "", "refused", "exhausted", "quota", "absent"
+"""Codes of an outcome: answered; the policy forbids it; the party's limit, or the caller's, is reached; no part is loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,10 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING
 
-from parties.daily_count import DailyCount
 from parties.rate import Rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from vfl.serving.file import Caller
 
@@ -32,13 +30,9 @@ def hash_of(token: str) -> str:
 
 
 class Callers:
-    """The callers of a service, with their rates and their durable counts of records per day.
+    """The callers of a service, and their rates."""
 
-    counts : file of the counts.
-    """
-
-    def __init__(self, callers: Mapping[str, Caller], counts: Path) -> None:
-        self._counts = DailyCount(counts)
+    def __init__(self, callers: Mapping[str, Caller]) -> None:
         self._rates: dict[str, Rate] = {}
         self.update(callers)
 
@@ -51,6 +45,7 @@ class Callers:
             elif known is None or known.per_second != caller.rate:
                 self._rates[name] = Rate(caller.rate)
         self._callers = dict(callers)
+        self.quotas = {name: caller.records for name, caller in callers.items() if caller.records is not None}
 
     def identified(self, token: str, certificate: str) -> Caller | None:
         """Return the caller that shows a token or a client certificate; None for a stranger.
@@ -71,7 +66,3 @@ class Callers:
         """Return True if the caller's rate allows these records now."""
         rate = self._rates.get(caller.name)
         return rate is None or rate.take(records)
-
-    def count(self, caller: Caller, records: int) -> bool:
-        """Count records durably; return False, and count nothing, above the caller's limit. Raises ConsentRefused."""
-        return caller.records is None or self._counts.take(f"caller {caller.name}", records, caller.records)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-COUNTS = ".counts"
 STOPPING_SECONDS = 5
 log = logging.getLogger("vfl.serving")
 
@@ -49,7 +48,7 @@ class Service:
 
     def __init__(self, path: str | Path) -> None:
         self.file = read_service(path)
-        self._callers = Callers(self.file.callers, self.file.path.with_name(self.file.path.name + COUNTS))
+        self._callers = Callers(self.file.callers)
         self._stack = contextlib.ExitStack()
         gathering = self._stack.enter_context(self._gathering()) if self.file.federation is not None else None
         try:

@@ -19,6 +19,7 @@ from vfl.messages.joining import (
     ABSENT,
     ANSWERED,
     EXHAUSTED,
+    QUOTA,
     SERVE,
     Asked,
     Done,
@@ -125,36 +126,15 @@ def _columns(task: Any, table: Mapping[str, Any]) -> Any:
     return load_features(task, pa.table(table))
 
 
-class Counting(Lane["tuple[Caller, int]", bool]):
-    """Counts callers' records durably, many requests at once."""
-
-    def __init__(self, callers: Callers) -> None:
-        super().__init__("vfl counting", MOST_IN_BATCH)
-        self._callers = callers
-
-    def answer(self, questions: Sequence[tuple[Caller, int]]) -> list[bool]:
-        """Count each caller's records together; if they do not fit, each request on its own."""
-        by_caller: dict[str, list[int]] = {}
-        for k, (caller, _) in enumerate(questions):
-            by_caller.setdefault(caller.name, []).append(k)
-        found = [False] * len(questions)
-        for which in by_caller.values():
-            caller = questions[which[0]][0]
-            if self._callers.count(caller, sum(questions[k][1] for k in which)):
-                for k in which:
-                    found[k] = True
-            else:
-                for k in which:
-                    found[k] = self._callers.count(caller, questions[k][1])
-        return found
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One request to one party. ids : in normal form. width : margins per record."""
+    """One request to one party.
+
+    ids : in normal form; None to count records for the caller alone. width : margins per record.
+    """
 
     asked: Asked
-    ids: Sequence[bytes]
+    ids: Sequence[bytes] | None
     width: int
 
 
@@ -183,11 +163,15 @@ class PartyLane(Lane[Question, Reply]):
 
 
 class LocalParty(PartyLane):
-    """A party whose data are opened by this process."""
+    """A party whose data are opened by this process. callers : whose quotas it counts; None for all but the adding party."""
 
-    def __init__(self, party: str, service: ServingService, source: Any) -> None:
+    def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
-        self._service, self._source = service, source
+        self._service, self._source, self._callers = service, source, callers
+
+    @property
+    def _quotas(self) -> Mapping[str, int]:
+        return {} if self._callers is None else self._callers.quotas
 
     def tend(self) -> None:
         """Load parts that are wanted, and drop the others."""
@@ -205,9 +189,21 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def answer(self, questions: Sequence[Question]) -> list[Reply]:
-        """Look the records up."""
-        outcomes, margins = self._service.score([one.asked for one in questions], [one.ids for one in questions])
-        return [Reply(*pair) for pair in zip(outcomes, margins, strict=True)]
+        """Look the records up. A question without ids is only counted for its caller."""
+        looked = [k for k, one in enumerate(questions) if one.ids is not None]
+        counted = [k for k, one in enumerate(questions) if one.ids is None]
+        replies = [Reply(Outcome()) for _ in questions]
+        if looked:
+            asked = [questions[k].asked for k in looked]
+            outcomes, margins = self._service.score(asked, [questions[k].ids or () for k in looked], self._quotas)
+            for k, outcome, own in zip(looked, outcomes, margins, strict=True):
+                replies[k] = Reply(outcome, own)
+        if counted:
+            outcomes = [Outcome() for _ in counted]
+            self._service.count([questions[k].asked for k in counted], outcomes, self._quotas, own=False)
+            for k, outcome in zip(counted, outcomes, strict=True):
+                replies[k] = Reply(outcome)
+        return replies
 
 
 class RemoteParty(PartyLane):
@@ -281,11 +277,11 @@ class RemoteParty(PartyLane):
         if not ready:
             return replies
         asked = [questions[k] for k in ready]
-        most = 8 * sum(len(one.ids) * one.width for one in asked)
+        most = 8 * sum(one.asked.records * one.width for one in asked)
         limits = Limits(PER_OUTCOME * (len(asked) + 8), {"margins": most})
         score = Score(tuple(one.asked for one in asked))
         try:
-            reply, vectors = link.call(score, vectors=packed([one.ids for one in asked]), limits=limits).wait(
+            reply, vectors = link.call(score, vectors=packed([one.ids or () for one in asked]), limits=limits).wait(
                 self._seconds
             )
         except PartyLost as lost:
@@ -312,11 +308,12 @@ class RemoteParty(PartyLane):
             if outcome.code != ANSWERED:
                 found.append(Reply(outcome))
                 continue
-            own = margins[at : at + len(one.ids) * one.width]
+            n = one.asked.records
+            own = margins[at : at + n * one.width]
             at += len(own)
-            if len(own) != len(one.ids) * one.width:
+            if len(own) != n * one.width:
                 raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
-            found.append(Reply(outcome, own.reshape(len(one.ids), one.width) if one.width > 1 else own))
+            found.append(Reply(outcome, own.reshape(n, one.width) if one.width > 1 else own))
         if at != len(margins):
             raise FederationError(f"party {self.party!r} sent margins of an unexpected size")
         return found
@@ -368,12 +365,11 @@ class Scoring:
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
         self.party, self._seconds, self._callers = file.party, file.answer_seconds, callers
-        self._counting = Counting(callers)
         self._gathering, self._run = gathering, uuid.uuid4().hex
         self._lanes: dict[str, PartyLane] = {}
         for party, source in file.data.items():
             service = ServingService(party, file.policies[party], self.party)
-            self._lanes[party] = LocalParty(party, service, source)
+            self._lanes[party] = LocalParty(party, service, source, callers if party == self.party else None)
         self._models: dict[str, _Model] = {}
         self.failures: dict[str, str] = {}
         self.take(file, *self.loaded(file))
@@ -419,7 +415,7 @@ class Scoring:
                     f"model {version.model!r} needs party {party!r}: give its data in [data], or a federation that it joins"
                 )
             lane = self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
-            if self._counting.running:
+            if self._lanes[self.party].running:
                 lane.start()
 
     def _want(self) -> None:
@@ -434,13 +430,11 @@ class Scoring:
 
     def start(self) -> None:
         """Start the threads."""
-        self._counting.start()
         for lane in self._lanes.values():
             lane.start()
 
     def stop(self) -> None:
         """End the threads, after the requests that wait."""
-        self._counting.stop()
         for lane in self._lanes.values():
             lane.stop()
 
@@ -553,32 +547,32 @@ class Scoring:
             raise Refusal(422, "no_ids", "send the ids of the records, or all columns of all parties")
         if not self._callers.in_time(caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
-        if caller.records is not None and not await self._waited(self._counting.ask((caller, n), n, until), until):
-            raise Refusal(429, "quota", "this caller has used up its records of this day (UTC)")
         parts = {party: asyncio.to_thread(self._applied, version.parts[party], table) for party, table in given.items()}
         margins: dict[str, Vector] = dict(zip(parts, await asyncio.gather(*parts.values()), strict=True))
+        # This party is asked first: it counts for the caller, and the others are not told ids that are unknown here.
+        own = ids if self.party in missing else None
         filled: list[str] = []
-        asked = sorted(missing, key=lambda party: party != self.party)
-        found: dict[str, Reply] = {}
+        reply = await self._asked(version, self.party, caller, purpose, own, n, until)
         known: Any = None
-        if asked and asked[0] == self.party:  # first, so that other parties are not told ids that are unknown here
-            found[self.party] = await self._asked(version, self.party, caller, purpose, ids or (), until)
-            margins[self.party] = self._accepted(version, self.party, found[self.party], filled, n)
+        if own is None:
+            self._accepted(version, self.party, reply, filled, n)
+        else:
+            margins[self.party] = self._accepted(version, self.party, reply, filled, n)
             known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
-            asked = asked[1:]
+        asked = [party for party in missing if party != self.party]
         sent = (
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
         if asked and sent:
             replies = await asyncio.gather(
-                *(self._asked(version, party, caller, purpose, sent, until) for party in asked)
+                *(self._asked(version, party, caller, purpose, sent, len(sent), until) for party in asked)
             )
             for party, reply in zip(asked, replies, strict=True):
                 margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
-            own = margins.get(party)
-            if own is None or len(own) != n:
-                margins[party] = self._spread(version, own, known, n)
+            found = margins.get(party)
+            if found is None or len(found) != n:
+                margins[party] = self._spread(version, found, known, n)
         parties = [party for party in version.job.partition.parties if party in margins]
         total = added({party: margins[party] for party in parties}, version.intercept)
         return Scores(version, total, tuple(filled))
@@ -591,13 +585,18 @@ class Scoring:
         return whole
 
     async def _asked(
-        self, version: Version, party: str, caller: Caller, purpose: str, ids: Sequence[bytes], until: float
+        self,
+        version: Version,
+        party: str,
+        caller: Caller,
+        purpose: str,
+        ids: Sequence[bytes] | None,
+        n: int,
+        until: float,
     ) -> Reply:
-        question = Question(
-            Asked(version.parts[party].digest, caller.name, purpose, len(ids)), ids, version.job.n_margins
-        )
+        question = Question(Asked(version.parts[party].digest, caller.name, purpose, n), ids, version.job.n_margins)
         try:
-            reply: Reply = await self._waited(self._lanes[party].ask(question, len(ids), until), until)
+            reply: Reply = await self._waited(self._lanes[party].ask(question, n, until), until)
         except Refusal:
             return Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
         return reply
@@ -612,8 +611,10 @@ class Scoring:
     def _accepted(self, version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
         """Return the margins of a reply, or those of the fallback. Raises Refusal."""
         outcome = reply.outcome
-        if outcome.code == ANSWERED and reply.margins is not None:
-            return reply.margins
+        if outcome.code == ANSWERED:
+            return np.zeros(0) if reply.margins is None else reply.margins
+        if outcome.code == QUOTA:
+            raise Refusal(429, "quota", outcome.why)
         if outcome.code == EXHAUSTED:
             raise Refusal(429, "exhausted", outcome.why, retry=1.0)
         if outcome.code in (AWAY, ABSENT):

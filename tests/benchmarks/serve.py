@@ -1,0 +1,189 @@
+"""Latency and throughput of `vfl serve` with two parties on loopback, against a bare gRPC echo of the same bytes, in one run.
+
+    python -m tests.benchmarks.serve [--requests N] [--records N]
+
+The bank's `vfl serve`, the telco's `vfl join` and the echo are processes of their own; this process is the client (httpx). The
+echo returns as many bytes as the service's answer has, to a request as long as the service's. The two take turns. Both parties
+count every request durably, so times depend on the disk: `fsync` is the time of one write to it. Aims: p99 below 30 ms for one
+record, 20,000 records per second in batches, and at most three times the echo's p50 for one record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from tests.ports import free_port
+from tests.serving.setting import TOKEN, Setting, train
+from vfl.wire.streams import import_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ARROW = "application/vnd.apache.arrow.stream"
+METHOD = "/echo/Echo"
+
+
+def echo(port: int) -> None:
+    """Answer each request with as many bytes as its first eight state."""
+    grpc = import_grpc()
+
+    def handle(request: bytes, _: object) -> bytes:
+        return bytes(int.from_bytes(request[:8]))
+
+    server = grpc.server(ThreadPoolExecutor(4))
+    method = grpc.unary_unary_rpc_method_handler(handle)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("echo", {"Echo": method}),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    server.wait_for_termination()
+
+
+@contextlib.contextmanager
+def processes(setting: Setting) -> Iterator[None]:
+    """Run both parties."""
+    vfl = [sys.executable, "-m", "vfl"]
+    join = ["join", "scoring.toml", "--as", "telco", "--data", "telco.csv", "--policy", "telco.policy.toml"]
+    started = [
+        subprocess.Popen([*vfl, *words], cwd=setting.folder, stdout=subprocess.DEVNULL)
+        for words in (["serve", "serve.toml"], join)
+    ]
+    try:
+        setting.until(lambda: httpx.get(f"{setting.url}/readyz").status_code == 200, 300.0)
+        yield
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+def prepared(folder: Path, records: int) -> Setting:
+    """Write the files of a service over so many records."""
+    setting = Setting(folder)
+    setting.prepare(train())
+    rng = np.random.default_rng(2)
+    ids = [f"c{k}" for k in range(records)]
+    bank = pd.DataFrame({"customer": ids, "income": rng.uniform(0, 100, records), "age": rng.uniform(18, 90, records)})
+    bank.to_csv(folder / "bank.csv", index=False)
+    pd.DataFrame({"customer": ids, "calls": rng.uniform(0, 50, records)}).to_csv(folder / "telco.csv", index=False)
+    setting.write(callers="records = 1000000000")
+    for party in ("bank", "telco"):
+        setting.policy(party, "records = 1000000000\n")
+    return setting
+
+
+def percentiles(seconds: list[float]) -> str:
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def fsync(folder: Path) -> float:
+    with (folder / "fsync").open("wb") as file:
+
+        def write() -> None:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+
+        return statistics.median(timed(write) for _ in range(50))
+
+
+async def crowd(setting: Setting, clients: int, requests: int, records: int) -> tuple[float, list[float]]:
+    """Return requests per second, and their times, of clients that ask for single records at the same time."""
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    numbers, seconds = iter(range(requests)), []
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for k in numbers:
+            began = time.perf_counter()
+            answer = await client.post(
+                f"{setting.url}/v1/models/credit/predict", headers=headers, json={"ids": [f"c{k % records}"]}
+            )
+            seconds.append(time.perf_counter() - began)
+            answer.raise_for_status()
+
+    async with httpx.AsyncClient(timeout=30.0) as client:
+        began = time.perf_counter()
+        await asyncio.gather(*(work(client) for _ in range(clients)))
+    return requests / (time.perf_counter() - began), seconds
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--records", type=int, default=20_000)
+    given = parser.parse_args()
+    n, records = given.requests, given.records
+    with tempfile.TemporaryDirectory() as scratch:
+        setting, port = prepared(Path(scratch), records), free_port()
+        echoing = multiprocessing.get_context("spawn").Process(target=echo, args=(port,), daemon=True)
+        echoing.start()
+        with processes(setting), httpx.Client(headers={"authorization": f"Bearer {TOKEN}"}, timeout=30.0) as client:
+            url = f"{setting.url}/v1/models/credit/predict"
+
+            def ask(body: bytes, kind: str = "application/json") -> httpx.Response:
+                answer = client.post(url, content=body, headers={"content-type": kind})
+                answer.raise_for_status()
+                return answer
+
+            grpc = import_grpc()
+            limits = [("grpc.max_receive_message_length", 1 << 26), ("grpc.max_send_message_length", 1 << 26)]
+            call = grpc.insecure_channel(f"127.0.0.1:{port}", limits).unary_unary(METHOD)
+            one = json.dumps({"ids": ["c17"]}).encode()
+            answered = len(ask(one).content)
+            request = answered.to_bytes(8) + bytes(max(len(one) - 8, 0))
+            call(request, wait_for_ready=True, timeout=60.0)
+            for _ in range(50):
+                ask(one)
+                call(request)
+            own, floor = [], []
+            for _ in range(n):
+                own.append(timed(lambda: ask(one)))
+                floor.append(timed(lambda: call(request)))
+            ratio = statistics.median(own) / statistics.median(floor)
+            print(f"fsync          {fsync(Path(scratch)) * 1e3:.2f} ms")
+            print(f"gRPC echo      {percentiles(floor)}")
+            print(f"one record     {percentiles(own)}, {ratio:.1f} times the echo's p50")
+            rate, seconds = asyncio.run(crowd(setting, 16, n, records))
+            print(f"16 clients     {percentiles(seconds)}, {rate:.0f} requests/s")
+            ids = [f"c{k % records}" for k in range(10_000)]
+            sink = pa.BufferOutputStream()
+            table = pa.table({"id": ids})
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            for name, body, kind, size in (
+                ("JSON, 1,000", json.dumps({"ids": ids[:1000]}).encode(), "application/json", 1000),
+                ("Arrow, 10,000", sink.getvalue().to_pybytes(), ARROW, 10_000),
+            ):
+                took = [timed(lambda body=body, kind=kind: ask(body, kind)) for _ in range(10)]
+                print(f"{name:<14} {percentiles(took)}, {size / statistics.median(took):,.0f} records/s")
+        echoing.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Versions, fallbacks and faults of a service: no wrong score, and no request that is lost in a switch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.serving.setting import Setting, code, table, train
+from vfl.documents import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pandas as pd
+
+    import vfl
+
+TWO = 'active = "{}"\nversions = {{ "1" = "run-1", "2" = "run-2" }}'
+
+
+@pytest.fixture(scope="module")
+def results() -> tuple[vfl.Result, vfl.Result]:
+    return train(1), train(2)
+
+
+@pytest.fixture
+def setting(tmp_path: Path, results: tuple[vfl.Result, ...]) -> Setting:
+    made = Setting(tmp_path)
+    made.prepare(*results)
+    return made
+
+
+def margins(result: vfl.Result, frame: pd.DataFrame) -> dict[str, float]:
+    return dict(zip(frame["customer"], result.decision_function(frame), strict=True))
+
+
+@contextlib.contextmanager
+def load(setting: Setting) -> Iterator[list[httpx.Response]]:
+    """Ask again and again in another thread; yield the list of all answers."""
+    answers: list[httpx.Response] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            answers.append(setting.ask(ids=["secret-3", "secret-4"]))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60.0)
+
+
+def test_a_switch_and_a_rollback_lose_no_request(setting: Setting, results: tuple[vfl.Result, ...]) -> None:
+    expected = {str(k + 1): margins(result, table()) for k, result in enumerate(results)}
+    setting.write(model=TWO.format("1"))
+    with setting.joined(), setting.serving() as service, load(setting) as answers:
+        for active in ("2", "1"):
+            setting.write(model=TWO.format(active))
+            service.reload(setting.said.append)
+            begun = len(answers)
+            setting.until(lambda begun=begun: len(answers) > begun + 3)
+            setting.until(lambda active=active: answers[-1].json().get("version") == active)
+        setting.write()  # version 2 is no longer named
+        service.reload(setting.said.append)
+        begun = len(answers)
+        setting.until(lambda: len(answers) > begun + 6)
+        assert code(setting.ask("/v1/models/credit/versions/2/predict", ids=["a"])) == (404, "unknown_version")
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.json()["version"] for answer in answers} == {"1", "2"}
+    for found in (answer.json() for answer in answers):
+        of = expected[found["version"]]
+        assert [one["margin"] for one in found["predictions"]] == [of["secret-3"], of["secret-4"]]
+
+
+def test_an_altered_model_is_not_served_and_the_others_go_on(setting: Setting) -> None:
+    path = setting.folder / "run-2" / "model.json"
+    model = read_json(path)
+    model["w"][0] += 1.0
+    path.write_text(json.dumps(model))
+    setting.write(model=TWO.format("1"))
+    with setting.joined(), setting.serving() as service:
+        assert "certificate" in service.scoring.failures["credit/2"]
+        assert setting.ask(ids=["secret-3"]).json()["version"] == "1"
+        setting.write(model=TWO.format("2"))
+        service.reload(setting.said.append)
+        setting.until(lambda: setting.said[-1]["event"] == "reloaded")
+        assert setting.ask(ids=["secret-3"]).json()["version"] == "1"
+        (setting.folder / "serve.toml").write_text("party = 3")
+        service.reload(setting.said.append)
+        assert setting.said[-1]["event"] == "not reloaded"
+        assert setting.ask(ids=["secret-3"]).status_code == 200
+
+
+def test_a_party_that_is_away_is_named_or_filled_as_declared(setting: Setting, results: tuple[vfl.Result, ...]) -> None:
+    two = 'active = "1"\nversions = { "1" = "run-1" }\nfallback = "fill"'
+    setting.write(model=two)
+    filled = margins(results[0], table().assign(calls=float("nan")))
+    with setting.serving():  # nobody has joined
+        found = setting.ask(ids=["secret-3"]).json()
+        assert found["fallback"] == {"telco": "fill"}
+        assert found["predictions"][0]["margin"] == pytest.approx(filled["secret-3"], rel=1e-12)
+        with setting.joined():
+            setting.until(lambda: "fallback" not in setting.ask(ids=["secret-3"]).json())
+            assert (
+                setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"]
+                == margins(results[0], table())["secret-3"]
+            )
+        setting.until(lambda: "fallback" in setting.ask(ids=["secret-3"]).json())
+    setting.write()
+    with setting.serving(ready=False):
+        refused = setting.ask(ids=["secret-3"])
+        assert code(refused) == (503, "party_away")
+        assert "'telco'" in refused.json()["error"]["message"]
+        assert httpx.get(f"{setting.url}/readyz").status_code == 503
+
+
+def test_changed_data_are_read_again_and_broken_data_are_not_used(
+    setting: Setting, results: tuple[vfl.Result, ...]
+) -> None:
+    with setting.joined(), setting.serving():
+        assert "error" not in setting.ask(ids=["secret-3"]).json()["predictions"][0]
+        frame = table().assign(calls=1.0)
+        new = margins(results[0], frame)["secret-3"]
+        frame[["customer", "calls"]].to_csv(setting.folder / "new.csv", index=False)
+        (setting.folder / "new.csv").replace(setting.folder / "telco.csv")
+        setting.until(lambda: setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new)
+        (setting.folder / "broken.csv").write_text("customer,calls\nsecret-3,secret\n")
+        (setting.folder / "broken.csv").replace(setting.folder / "telco.csv")
+        for _ in range(30):
+            assert setting.ask(ids=["secret-3"]).json()["predictions"][0]["margin"] == new
+            threading.Event().wait(0.1)
+
+
+def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
+    from vfl.federation.identity import new_identity
+
+    for name in ("desk", "other"):
+        new_identity(name, setting.folder)
+    top = 'certificate = "bank.pem"\nkey = "bank.key"'
+    setting.write(top=top, callers='[callers.desk]\ncertificate = "desk.pem"')
+    import ssl
+
+    def ask(name: str | None) -> httpx.Response:
+        context = ssl.create_default_context(cafile=str(setting.folder / "bank.pem"))
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if name is not None:
+            context.load_cert_chain(setting.folder / f"{name}.pem", setting.folder / f"{name}.key")
+        with httpx.Client(verify=context) as client:
+            return client.post(f"https://{setting.listen}/v1/models/credit/predict", json={"ids": ["secret-3"]})
+
+    with setting.joined():
+        from vfl.serving.run import Service
+
+        service = Service(setting.folder / "serve.toml")
+        thread = threading.Thread(target=service.run, args=(setting.said.append,), daemon=True)
+        thread.start()
+        try:
+            setting.until(lambda: ask("desk").status_code == 200)
+            assert code(ask(None)) == (401, "unknown_caller")
+            with pytest.raises(httpx.TransportError):
+                ask("other")
+        finally:
+            service.stop()
+            thread.join(30.0)
+
+
+def test_metrics_count_requests_and_hold_no_id(setting: Setting) -> None:
+    from prometheus_client import generate_latest
+
+    with setting.joined(), setting.serving() as service:
+        setting.ask(ids=["secret-3", "secret-4"])
+        setting.ask(ids=[1.5])
+        setting.ask(path="/v1/models/secret-model/predict", ids=["a"])
+        text = generate_latest(service.application.registry).decode()
+    assert 'vfl_serve_records_total{model="credit",version="1"} 2.0' in text
+    assert 'vfl_serve_requests_total{code="bad_ids",model="credit"} 1.0' in text
+    assert "secret" not in text
+
+
+def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting) -> None:
+    from dataclasses import replace
+
+    import vfl
+    from parties.consent import Policy
+    from vfl.errors import ConsentRefused
+    from vfl.secure.specification import Secure
+
+    policy = Policy.read(setting.folder / "telco.policy.toml")
+    job = replace(train().job, privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), trust="secure", secure=Secure())
+    with pytest.raises(ConsentRefused, match=r"\[prediction\] secure"):
+        policy.check_service("telco", job)
+    setting.policy("telco", "secure = true\n")
+    Policy.read(setting.folder / "telco.policy.toml").check_service("telco", job)
