@@ -14,7 +14,7 @@ from scipy.stats import chi2, norm
 
 import vfl
 from vfl import cli
-from vfl.errors import SpecificationError
+from vfl.errors import OutputError, SpecificationError
 from vfl.inference import Inference
 from vfl.report import write_card, write_run
 
@@ -53,7 +53,7 @@ def trained(**options: Any) -> vfl.Result:
     root = np.random.default_rng(1).normal(size=(len(names), 2 * len(names))) / 10
     V = root @ root.T
     inference = Inference(names, np.array(values), V, V / 2, conservative=True, notes=("a note",))
-    return dataclasses.replace(result, inference=inference)
+    return result.with_inference(inference)
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +328,16 @@ def test_weights_count_in_classical_errors() -> None:
 def test_exact_errors_are_refused_where_they_would_leak_or_mislead(options: dict[str, Any]) -> None:
     with pytest.raises(SpecificationError, match="infer cannot"):
         trained(**options).infer(FRAME)
+
+
+def test_altered_errors_are_found(result: vfl.Result, tmp_path: Path) -> None:
+    run = result.save(tmp_path / "run")
+    model = json.loads((run / "model.json").read_text(encoding="utf-8"))
+    model["inference"]["covariance"][1][1] *= 0.25
+    (run / "model.json").write_text(json.dumps(model), encoding="utf-8")
+    assert "model" in vfl.Result.load(run).altered()
+    shown = CliRunner().invoke(cli.vfl, ["summary", str(run)])
+    assert isinstance(shown.exception, OutputError)
 
 
 def test_a_saved_result_has_the_same_summary(result: vfl.Result, tmp_path: Path) -> None:

@@ -247,8 +247,10 @@ def is_exact(reserved: Events) -> bool:
 
 
 def model_digest(model: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the values of `w` and `coordinates` of a model.json, bit for bit, however they are written."""
+    """Return the SHA-256 of `w`, `coordinates` and standard errors in a model.json, bit for bit, however they are written."""
     counted = {"coordinates": model.get("coordinates"), "w": model.get("w")}
+    if model.get("inference") is not None:
+        counted["inference"] = model["inference"]
     # Text that UTF-8 cannot encode belongs to another model, so give it a digest instead of an error.
     return hashlib.sha256(canonical(_exact(counted)).encode(errors="surrogatepass")).hexdigest()
 

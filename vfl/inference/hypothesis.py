@@ -38,7 +38,10 @@ class WaldTest:
     p_value: float
 
     def __str__(self) -> str:
-        return f"Wald test of {self.hypothesis}: χ²({self.df}) = {self.statistic:.4g}, p = {shown_p(self.p_value)}"
+        p = shown_p(self.p_value)
+        return (
+            f"Wald test of {self.hypothesis}: χ²({self.df}) = {self.statistic:.4g}, p {p if p[0] == '<' else f'= {p}'}"
+        )
 
     __repr__ = __str__
 

@@ -131,7 +131,7 @@ def inferred(result: Result, data: Any) -> Result:
     inference = Inference(
         tuple(original), np.array(list(original.values())), A @ V @ A.T, np.zeros((len(names), len(names)))
     )
-    return replace(result, inference=inference)
+    return result.with_inference(inference)
 
 
 def _require_classical(result: Result) -> None:

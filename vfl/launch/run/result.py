@@ -160,7 +160,7 @@ class Result:
     moments : released sums of the columns, by party, which determine their spread; () if the run released none.
     labels : released histogram of the labels over their declared range, on which the certificate states nothing; None if the
         run released none.
-    inference : covariance of the coefficients, on which the certificate states nothing; None unless the job asked for it.
+    inference : covariance of the coefficients, which the certificate's digest of the model covers; None unless asked for.
     knots : {column: knots} of the curves whose knots the run found; the certificate lists them, too.
     """
 
@@ -442,6 +442,12 @@ class Result:
     def labels_of(self, margins: Vector) -> Any:
         """Return the predicted labels (n,) for margins (n,)."""
         return labels_of(self.job, margins, self.margin_at(None))
+
+    def with_inference(self, inference: Inference | None) -> Result:
+        """Return the same result with these standard errors, and an unsigned certificate whose digest covers them."""
+        result = replace(self, inference=inference)
+        certificate = replace(self.certificate, model_digest=model_digest(result.document()))
+        return replace(result, certificate=certificate)
 
     def infer(self, data: Any) -> Result:
         """Return the same result with standard errors, for a run without privacy. They are as data-dependent as its model.

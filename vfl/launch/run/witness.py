@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.charging.budget import Reserved
@@ -115,7 +114,7 @@ class Witness:
         )
         if self._all is None or outcome.left:
             return result
-        return replace(result, inference=inference_of(plan, self._all[plan.n_before :], result.original))
+        return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""
