@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from coordinator.states.iterate import Iterate
     from coordinator.transport import MessageTransport, Posted
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records
+    from vfl.messages.query import Knots
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
@@ -101,6 +102,7 @@ class SecureTransport:
         self._largest = 8 * (plan.n_records + CHECK_ROWS) * max(widest, 2 * MOST_TERMS)
         self._sessions = 0
         self._session = ""
+        self._knots: Knots | None = None
         self._setups = 0
         self._setup: SetUp | None = None
         self._version: Version | None = None
@@ -133,6 +135,8 @@ class SecureTransport:
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
         """Open a gradient, or send any other query to its parties."""
         query = next(iter(shares.values()), None)
+        if query is not None and query.knots is not None and query.knots != self._knots:
+            self._knots, self._session = query.knots, ""
         try:
             if isinstance(query, Backward) and isinstance(self._sharing, GramSharing):
                 return self._piece(query, key, self._sharing)
@@ -255,7 +259,7 @@ class SecureTransport:
         keys = {name: key for name, key in self._collected().items() if isinstance(key, SealingKey)}
         for name in everybody:
             others = {other: key for other, key in keys.items() if other != name}
-            self._post(name, Begin(self._session, self._plan.problem.n_records, others))
+            self._post(name, Begin(self._session, self._plan.problem.n_records, others, self._knots))
         self._collected()
         for party in self._roles.parties:
             self._post(party, StateRecords(self._session))

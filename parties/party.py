@@ -39,6 +39,7 @@ from vfl.privacy.geometry import moments_sensitivity
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
 from vfl.privacy.sensitivity import check, check_score
+from vfl.secure.requests import Begin
 from vfl.shards import Each, Here
 from vfl.version import __version__
 
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from vfl.secure.requests import Parcel, Request
     from vfl.shards import Group
     from vfl.types import Integers, Vector
+
+MOST_CELLS = 1024
+"""Largest number of cells of a histogram that a party computes."""
 
 
 class Party:
@@ -190,6 +194,8 @@ class Party:
         """Return the reply to a request of a run on shares, and the parcels that the party sends with it."""
         if self._holder is None:
             raise PrivacyError(f"party {self.name!r} was sent a request, and its job shares nothing")
+        if isinstance(request, Begin):
+            self._shards.ask("place", request.knots)
         return self._holder.request(request, parcels)
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
@@ -335,7 +341,9 @@ class Party:
         return self._noised(sums, UNIT_GRID, query.event, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
-        """Release histograms over powers of two of the asked columns."""
+        """Release histograms of the asked columns."""
+        if not 1 <= query.cells <= MOST_CELLS:
+            raise PrivacyError(f"a histogram has from 1 to {MOST_CELLS} cells, not {query.cells}")
         (counts,) = self._sums(query, self._nothing())
         sensitivity = magnitudes.sensitivity(len(query.columns[self.name]))
         return self._noised(counts, 1.0, query.event, key, sensitivity)

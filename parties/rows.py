@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from parties.storage.base import Storage
     from vfl.messages import Block, Query, Records, Step
+    from vfl.messages.query import Knots
     from vfl.privacy.geometry import Clip
     from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
@@ -143,7 +144,7 @@ class Rows:
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
         """Return the exact sum over these rows for each release of a query whose releases all use the same r."""
-        self._place(query)
+        self.place(query.knots)
         match query:
             case Descend():
                 r = _required(records.weights)
@@ -176,7 +177,7 @@ class Rows:
 
         deltas : Δ of each step of a Descend, once its releases are known.
         """
-        self._place(query)
+        self.place(query.knots)
         match query:
             case Descend():
                 v = self._zeros() if not query.sweep else np.array(self._entered(query, records), np.float64)
@@ -206,7 +207,7 @@ class Rows:
 
         Under a record cap, squared loss keeps residuals instead of margins, so that no step reads the labels.
         """
-        self._place(query)
+        self.place(query.knots)
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
         steps = query.steps[self._party]
@@ -246,9 +247,9 @@ class Rows:
         change = np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
         return change.astype(visit.kind, copy=False)
 
-    def _place(self, query: Query) -> None:
-        """Make the coordinates of curves by the knots that came with a query, unless they are made so already."""
-        if query.knots is not None and (own := query.knots.get(self._party)):
+    def place(self, knots: Knots | None) -> None:
+        """Make the coordinates of curves by the released knots, unless they are made so already."""
+        if knots is not None and (own := knots.get(self._party)):
             for columns in (self.columns, self.held_out):
                 if columns is not None:
                     dense = self._dense(columns)

@@ -39,6 +39,10 @@ class Curves:
 
     def histogram(self, number: int, cells: int) -> Integers:
         """Return the counts of a curve over its public grid, (cells,)."""
+        if not 0 <= number < len(self.pending):
+            raise PrivacyError(
+                "a histogram was asked of a curve that the party does not have, or whose knots are declared"
+            )
         own = self.pending[number]
         return histogram(own.values, edges_of(own.declared.limits, cells))
 

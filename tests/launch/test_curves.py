@@ -14,6 +14,7 @@ import pytest
 import vfl
 from coordinator.rounds import Round
 from parties.loading import load
+from parties.party import Party
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.features.grid import edges_of, histogram
 from vfl.launch.run import checkpoint
@@ -21,6 +22,7 @@ from vfl.launch.run.verification import verify_run
 from vfl.launch.train import resume, stream
 from vfl.messages import Ranges, Records
 from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.secure.requests import Begin
 from vfl.solvers.releases.knots import LINE, Knots, event_for
 from vfl.types import Adjacency
 
@@ -128,6 +130,25 @@ def test_every_solver_trains_curves_within_its_budget(solver: Any) -> None:
     assert result.certificate.epsilon <= 2.0
 
 
+@pytest.mark.parametrize("solver", [vfl.GD(passes=2), vfl.NoisyGram()])
+def test_a_party_on_shares_that_loads_again_gets_the_knots_with_its_session(
+    solver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squared = {"loss": "squared", "bounds": BOUNDS | {"y": (0, 1)}} if isinstance(solver, vfl.NoisyGram) else {}
+    spec = job(solver=solver, trust="secure", **squared)
+    whole = vfl.train(spec, table(300), at="inprocess")
+    assert whole.knots["age"]
+    request = Party.request
+
+    def after_a_restart(self: Party, asked: Any, parcels: Any) -> Any:
+        if isinstance(asked, Begin):
+            self.rows.columns.curves.place((((),) * len(self.rows.columns.curves.pending)), self.rows.columns.array)
+        return request(self, asked, parcels)
+
+    monkeypatch.setattr(Party, "request", after_a_restart)
+    assert vfl.train(spec, table(300), at="inprocess").coef_.tobytes() == whole.coef_.tobytes()
+
+
 def test_a_small_budget_fits_straight_lines_and_releases_no_histogram() -> None:
     small = job(privacy=vfl.Privacy(epsilon=0.005, noise=vfl.SeededNoise(1)))
     plan = vfl.plan(small, N)
@@ -146,6 +167,9 @@ def test_the_party_refuses_a_histogram_with_less_noise_than_its_sensitivity() ->
     weak = Gaussian(Adjacency.REPLACE_ONE, 1.9, 10.0, 80)
     with pytest.raises(PrivacyError):
         party.answer(Ranges({"bank": (0, 1)}, 40, weak, of_curves=True), Records(), ReleaseKey(0))
+    for odd in (Ranges({"bank": (2,)}, 40, weak, of_curves=True), Ranges({"bank": (0,)}, 10**9, weak, of_curves=True)):
+        with pytest.raises(PrivacyError, match="histogram"):
+            party.answer(odd, Records(), ReleaseKey(0))
     assert event_for(2, 1.0, N).sensitivity >= 2.0
     edges = edges_of((0.0, 1.0), 40)
     one, other = (histogram(np.array([0.5, value]), edges) for value in (0.0, 1.0))
@@ -202,5 +226,7 @@ def test_mistakes() -> None:
     with pytest.raises(SpecificationError, match=r"Result\.knots"):
         vfl.train(job(), table(), at="inprocess", warm_start=start)
     list(stream(start.applied, table(), at="inprocess", warm_start=start))
+    with pytest.raises(SpecificationError, match="sparse"):
+        job(sparse=("bank",), bounds=BOUNDS | {"age": (0, 90)})
     with pytest.raises(PrivacyError, match="declare knots"):
         vfl.plan(job(solver=vfl.GCD(rounds=5)), N)

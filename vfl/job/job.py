@@ -478,6 +478,11 @@ class Job:
             if party not in parties:
                 raise SpecificationError(f"sparse names {party!r}, which is not a party{nearest(str(party), parties)}")
             for column in self.partition.columns(party):
+                if isinstance(self.schema[column], Curve):
+                    raise SpecificationError(
+                        f"column {column!r} of sparse party {party!r} is a curve, which fills cells that are 0: leave the "
+                        "party out of sparse and give a dense table, or declare a number"
+                    )
                 low, high = self.schema[column].limits
                 if not low <= 0.0 <= high:
                     raise SpecificationError(

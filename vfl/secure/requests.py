@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from vfl.messages import Backward, Block
     from vfl.messages.joining import SealingKey
+    from vfl.messages.query import Knots
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.roles import Roles
     from vfl.secure.version import Version
@@ -74,10 +75,14 @@ class Meet(Request):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request):
-    """Take the keys of all other participants. n_records : number of training records."""
+    """Take the keys of all other participants.
+
+    n_records : number of training records. knots : as in `vfl.messages.Query`, for the session.
+    """
 
     n_records: int
     keys: Mapping[str, SealingKey]
+    knots: Knots | None = None
 
 
 class StateRecords(Request):
