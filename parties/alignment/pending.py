@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from typing import TYPE_CHECKING
 
 from vfl.errors import OutputError
+from vfl.security.identifiers import digest_of
 from vfl.security.psi import SIZE, Blinder
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Pending:
     def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
         self._folder, self._party = folder, party
         self._path = folder / (name + SUFFIX)
-        self._fingerprint = _fingerprint(ids)
+        self._fingerprint = digest_of(ids)
         self._file: BufferedRandom | None = None
         self._left: bytes | None = None
         self.salt: bytes | None = None
@@ -80,10 +80,3 @@ class Pending:
             self._path.unlink(missing_ok=True)
         self._file.close()
         self._file = None
-
-
-def _fingerprint(ids: Sequence[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for identifier in ids:
-        digest.update(len(identifier).to_bytes(8, "big") + identifier)
-    return digest.digest()

@@ -100,7 +100,15 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
     """Yield the identifiers of these rows, in the order of `rows`."""
     for start in range(0, len(rows), PIECE):
         piece = rows[start : start + PIECE]
-        yield from ids.at(piece) if isinstance(ids, Gathered) else (ids[row] for row in piece)
+        yield from ids.at(piece) if isinstance(ids, Gathered | Ids) else (ids[row] for row in piece)
+
+
+def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
+    """Return the SHA-256 of `start` and the identifiers, each after its length in 8 bytes. It must not leave the party."""
+    digest, remaining = hashlib.sha256(start), iter(ids)
+    while piece := list(itertools.islice(remaining, PIECE)):
+        digest.update(b"".join([len(identifier).to_bytes(8, "big") + identifier for identifier in piece]))
+    return digest.digest()
 
 
 def repeated(ids: Sequence[bytes]) -> bool:
@@ -144,7 +152,7 @@ class Ids(Sequence[bytes]):
     def __getitem__(self, at: slice) -> list[bytes]: ...
     def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
         if isinstance(at, slice):
-            return [self[k] for k in range(*at.indices(len(self)))]
+            return self.at(np.arange(*at.indices(len(self))))
         row = int(at) + (len(self) if at < 0 else 0)
         if not 0 <= row < len(self):
             raise IndexError(at)
@@ -152,6 +160,17 @@ class Ids(Sequence[bytes]):
         text, ends = self._pieces[piece]
         row -= self._starts[piece]
         return text[ends[row] : ends[row + 1]]
+
+    def at(self, rows: Integers) -> list[bytes]:
+        """Return the identifiers of these rows, in the order of `rows`."""
+        holder = np.searchsorted(self._starts, rows, side="right") - 1
+        found = [b""] * len(rows)
+        for k in np.unique(holder).tolist():
+            (text, ends), places = self._pieces[k], np.flatnonzero(holder == k)
+            own = rows[places] - self._starts[k]
+            for place, start, stop in zip(places.tolist(), ends[own].tolist(), ends[own + 1].tolist(), strict=True):
+                found[place] = text[start:stop]
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -221,10 +240,7 @@ def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
     ids : (n,) normalised, in the common order. Read them again from the source to detect a changed file.
     salt : salt of the job.
     """
-    digest = hashlib.sha256(b"vfl alignment hash, version 1" + len(salt).to_bytes(8) + salt)
-    for identifier in ids:
-        digest.update(len(identifier).to_bytes(8) + identifier)
-    return digest.hexdigest()
+    return digest_of(ids, b"vfl alignment hash, version 1" + len(salt).to_bytes(8, "big") + salt).hex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security.buckets import LARGE, Buckets, scratch
-from vfl.security.identifiers import repeated
+from vfl.security.identifiers import digest_of, repeated
 from vfl.writing import replace_file
 
 if TYPE_CHECKING:
@@ -106,12 +106,9 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
     """
     if len(salt) != SIZE:
         raise SpecificationError(f"the salt of an alignment must be {SIZE} bytes; make one with new_salt()")
-    start, out = hashlib.sha512(_DOMAIN + salt), bytearray()
-    for identifier in ids:
-        state = start.copy()
-        state.update(identifier)
-        out += state.digest()[:SIZE]
-    points = np.frombuffer(out, np.uint8).reshape(-1, SIZE)
+    prefix, sha512 = _DOMAIN + salt, hashlib.sha512
+    digests = b"".join([sha512(prefix + identifier).digest() for identifier in ids])
+    points = np.frombuffer(digests, np.uint8).reshape(-1, 2 * SIZE)[:, :SIZE].copy()
     points[:, -1] &= 0x7F  # X25519 ignores this bit; equal points must have equal bytes
     return points
 
@@ -120,11 +117,12 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 class _Pieces:
     """Set of n points that is computed piece by piece, to save memory.
 
-    piece : returns the points from one position to another, as bytes.
+    piece : returns the points from one position to another, as bytes. digest : names them among the sets of one secret.
     """
 
     n: int
     piece: Callable[[int, int], bytes]
+    digest: str
 
     def all(self, first: int) -> Iterator[bytes]:
         """Yield the points from position `first` in pieces of PIECE points."""
@@ -165,7 +163,8 @@ class Blinder:
         if not ids or repeated(ids):
             raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
         salt = self._salt
-        hashed = _Pieces(len(ids), lambda start, stop: hash_to_points(ids[start:stop], salt).tobytes())
+        digest = digest_of(ids, b"own" + salt).hex()
+        hashed = _Pieces(len(ids), lambda start, stop: hash_to_points(ids[start:stop], salt).tobytes(), digest)
         points = yield from self._multiply(hashed, self.party)
         self._order, ordered = _sorted(points, self._folder)
         return ordered
@@ -179,11 +178,12 @@ class Blinder:
         if owner == self.party:
             raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
         points = _checked(points, owner)
-        if not self._first_or_same(owner, hashlib.sha256(points.data).digest()):
+        digest = hashlib.sha256(points.data)
+        if not self._first_or_same(owner, digest.digest()):
             raise FederationError(
                 f"party {self.party!r} was asked to blind a second set of {owner!r}; start again with a new salt"
             )
-        given = _Pieces(len(points), lambda start, stop: points[start:stop].tobytes())
+        given = _Pieces(len(points), lambda start, stop: points[start:stop].tobytes(), digest.hexdigest())
         return (yield from self._multiply(given, owner))
 
     def rows(self, positions: Integers) -> Integers:
@@ -224,10 +224,7 @@ class Blinder:
             path.unlink()
 
     def _multiply(self, points: _Pieces, owner: str) -> Generator[tuple[int, int], None, Points]:
-        n, digest = points.n, hashlib.sha256()
-        for piece in points.all(0):
-            digest.update(piece)
-        key = digest.hexdigest()
+        n, key = points.n, points.digest
         path = None if self._folder is None else self._path(f"-{key[:32]}.points")
         products, done = self._stored(path, points) if path else self._done.get(key) or (self._scratch(n), 0)
         try:
