@@ -20,6 +20,7 @@ from vfl.evaluation.score import Score
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
 from vfl.planning import words
+from vfl.planning.link import Link, Transfer, transfers
 from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
 from vfl.planning.sharing import sharing_of
 from vfl.privacy.accountants import choose_accountant
@@ -170,6 +171,7 @@ class Plan:
     split : name of the public split of the records, None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
     knots : first release of a run whose curves have no declared knots; None for other runs.
+    link : link for which to bound the time of messages; None to leave this out.
     """
 
     job: Job
@@ -181,6 +183,7 @@ class Plan:
     split: str | None = None
     sharing: Sharing | GramSharing | None = None
     knots: Knots | None = None
+    link: Link | None = None
 
     def schedule(
         self,
@@ -264,6 +267,11 @@ class Plan:
         return self.solver.vectors(self.problem)
 
     @property
+    def transfers(self) -> dict[str, Transfer]:
+        """Upper bounds of rounds and bytes by stage, 'training' and 'alignment' (vfl.planning.link)."""
+        return transfers(self)
+
+    @property
     def alignment_seconds(self) -> float:
         """Expected time of the alignment on one core if all ids are common to all parties; 0.0 without alignment."""
         return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
@@ -306,11 +314,13 @@ class Plan:
         return words.text(words.title(self), words.whole(self))
 
 
-def plan(job: Job, n_records: int) -> Plan:
+def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     """Decide every open option of a job from public facts; SpecificationError if the job cannot run.
 
-    n_records : n, the number of aligned records.
+    n_records : n, the number of aligned records. link : rate and round trip of the participants' connections, such as
+        '100Mbit/20ms', to bound the time of messages and bytes.
     """
+    over = None if link is None else Link.of(link)
     problem = problem_of(job, n_records)
     given = bounding(job.solver) if bounds_fairness(job, problem) else job.solver
     solver = given.resolve(problem) if job.secure is None else on_shares.resolved(given, problem)
@@ -325,7 +335,7 @@ def plan(job: Job, n_records: int) -> Plan:
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
     releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
     sharing = sharing_of(job, problem, solver, trained)
-    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots)
+    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots, over)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
         budgets, unfit = budgets_of(job, problem), ""

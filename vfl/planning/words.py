@@ -68,6 +68,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_trust(plan),
         *_sparse(plan),
         _cost(plan),
+        *_link(plan),
         *_alignment(plan),
         *_faint(plan),
         *_advice(plan),
@@ -85,7 +86,7 @@ def whole(plan: Plan) -> Lines:
         if plan.split is not None:
             lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
         lines += _flags(plan)
-    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_alignment(plan), *_asks(plan)]
+    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_link(plan), *_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
     return (*lines, *_reasoned_advice(plan))
 
@@ -200,6 +201,17 @@ def _cost(plan: Plan) -> tuple[str, str]:
         return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
     taken = f"about {plan.seconds:.2g} s of rounds on an idle machine"
     return "cost", f"{traffic}, {taken}, after processes have started and parties have loaded"
+
+
+def _link(plan: Plan) -> Lines:
+    link = plan.link
+    if link is None:
+        return ()
+    said = (
+        f"{stage}: at most {found.rounds:,} rounds, {found.n_bytes / 1e6:.3g} MB, {found.seconds(link):.2g} s"
+        for stage, found in plan.transfers.items()
+    )
+    return (("link", f"{link}: {'; '.join(said)}; computing takes its own time"),)
 
 
 def _alignment(plan: Plan) -> Lines:

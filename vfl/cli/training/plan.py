@@ -61,6 +61,11 @@ if TYPE_CHECKING:
     help="Plan a private choice among the candidates of FILE instead (vfl tune).",
 )
 @click.option("--nodes", is_flag=True, help="Add memory, bytes and time for each node and transport.")
+@click.option(
+    "--link",
+    metavar="RATE/TRIP",
+    help="Bound rounds, bytes and time on such connections to the coordinator, e.g. 100Mbit/20ms.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
     job: str,
@@ -74,6 +79,7 @@ def command(
     *,
     explain: bool,
     nodes: bool,
+    link: str | None,
     as_json: bool,
 ) -> None:
     """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
@@ -98,7 +104,7 @@ def command(
     if candidates is not None:
         _plan_tune(spec, candidates, records, as_json=as_json)
         return
-    planned = plan(spec, records)
+    planned = plan(spec, records, link=link)
     expected = forecast(spec, records, positives=positives, signal=signal)
     if plot is not None:
         from vfl.report import write_plan
@@ -223,6 +229,13 @@ def _to_dict(
         "nodes": {transport: dataclasses.asdict(cost) for transport, cost in _costs(planned, environment).items()}
         if planned.sharing is None
         else None,
+        "link": None
+        if planned.link is None
+        else dataclasses.asdict(planned.link)
+        | {
+            stage: dataclasses.asdict(found) | {"seconds": found.seconds(planned.link)}
+            for stage, found in planned.transfers.items()
+        },
         "placement": list(advice(sizes_of(planned), Machine.here())),
         "alignment": {
             "id": dict(job.ids),

@@ -1,0 +1,102 @@
+"""Upper bounds of the messages, bytes and time of a run whose participants reach the coordinator over a network link.
+
+Bounds. A run without losses waits for at most `rounds` answers one after another, and at most `n_bytes` pass the coordinator's
+link in both directions together. The time assumes that all bytes pass the link one after another, and that in every round both
+directions begin with TCP's initial window (RFC 6928) and double it per round trip. Computing and loading are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from vfl.errors import SpecificationError
+from vfl.security.psi import SIZE
+
+if TYPE_CHECKING:
+    from vfl.planning.run_plan import Plan
+
+WINDOW = 14_600
+"""Bytes of TCP's initial window: ten segments."""
+HEAD = 4096
+"""Bytes that cover a message and its answer without vectors and without numbers per coordinate."""
+PER_COORDINATE = 128
+"""Bytes that cover all numbers of one coordinate in a message and its answer: block, centre, scale, step, cap, noisy sum."""
+JOINING = 12
+"""Messages in sequence before the first round: keys, greeting, loading, books and labels, and the notices at the end."""
+_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Connection of each participant to the coordinator.
+
+    bits_a_second : rate. trip_seconds : time of a round trip.
+    """
+
+    bits_a_second: float
+    trip_seconds: float
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the link that a text such as '100Mbit/20ms' describes; SpecificationError for other texts."""
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMG])bit(?:/s)?\s*/\s*(\d+(?:\.\d+)?)\s*ms\s*", text)
+        if found is None or not float(found[1]):
+            raise SpecificationError(
+                f"link must be a rate and the time of a round trip, such as 100Mbit/20ms, not {text!r}"
+            )
+        return cls(float(found[1]) * _UNITS[found[2]], float(found[3]) / 1e3)
+
+    def __str__(self) -> str:
+        return f"{self.bits_a_second / 1e6:g} Mbit/s, {self.trip_seconds * 1e3:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Upper bounds of one stage of a run: messages in sequence, and bytes over the coordinator's link."""
+
+    rounds: int
+    n_bytes: int
+
+    def seconds(self, link: Link) -> float:
+        """Return an upper bound of the time that messages and bytes take on a link without losses."""
+        pipe = link.bits_a_second * link.trip_seconds / 8.0
+        # The logarithm is concave: equal rounds wait the longest.
+        doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
+        return self.rounds * link.trip_seconds * (1.0 + 2.0 * doublings) + 8.0 * self.n_bytes / link.bits_a_second
+
+
+def transfers(plan: Plan) -> dict[str, Transfer]:
+    """Return the bounds of each stage, 'alignment' only for a job with ids, whose parties hold no other ids than the n."""
+    found = {"training": _secure(plan) if plan.sharing is not None else _trusted(plan)}
+    parties = len(plan.job.ids)
+    if parties:
+        # A set goes through the coordinator to each other party, and to the coordinator itself in the end.
+        sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
+        messages = 8 * parties * parties
+        found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
+    return found
+
+
+def _trusted(plan: Plan) -> Transfer:
+    rounds = plan.round_trips + JOINING
+    labels = 8 * plan.n_records * (1 + plan.job.targets.weights)
+    return Transfer(rounds, plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties)))
+
+
+def _secure(plan: Plan) -> Transfer:
+    """Return the bounds of a run on shares, where each parcel passes the coordinator's link twice.
+
+    A model needs terms and angles, rows, their check, and residuals; an opening needs columns in two steps, contributions
+    and words.
+    """
+    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 1)
+    requests = (models + plan.round_trips) * (2 + 2 * parties + parties * parties)
+    rounds = JOINING + 4 * models + 4 * plan.round_trips
+    return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
+
+
+def _message(plan: Plan, count: int) -> int:
+    return count * HEAD + count * PER_COORDINATE * plan.problem.layout.n_coordinates
