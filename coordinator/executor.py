@@ -300,9 +300,8 @@ class Executor:
                 knots=query.knots,
             )
             released.append(backward.combine(self._ask(backward, key)))
-            own = w[step.block.party][step.block.local]
-            delta = step.rule(own, released[-1][0])
-            own += delta
+            delta = step.moved(w[step.block.party], released[-1][0])
+            w[step.block.party][step.block.local] += delta
             shift = step.shift(delta)
             moved = {step.block.party: (step.block, delta)}
             pending.append(Forward(moved, shifts={step.block.party: shift}, knots=query.knots))

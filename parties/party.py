@@ -270,10 +270,9 @@ class Party:
             sums = self._total("step", k, delta, shift) if k else self._total("enter", query, records)
             release_key = replace(key, part=query.parts.get(self.name, 0) + k)
             released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
-            own = w[step.block.local]
-            delta = step.rule(own, released[-1])
+            delta = step.moved(w, released[-1])
             shift = step.shift(delta)
-            own += delta
+            w[step.block.local] += delta
         if not released:
             return Reply((), self._vector(query, records))
         return Reply(tuple(released), self._piece(self._shards.vectors("leave", delta, shift)))
@@ -290,9 +289,8 @@ class Party:
         """Return Δ of each step, from its release."""
         w, deltas = query.start[self.name].copy(), []
         for step, u in zip(query.steps[self.name], released, strict=True):
-            own = w[step.block.local]
-            deltas.append(step.rule(own, u))
-            own += deltas[-1]
+            deltas.append(step.moved(w, u))
+            w[step.block.local] += deltas[-1]
         return tuple(deltas)
 
     def _sums(self, query: Query, records: Each) -> list[Sums]:

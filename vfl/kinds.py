@@ -144,6 +144,10 @@ register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 register("rule", "prox_step", prox.ProxStep)
 register("rule", "classes_step", prox.ClassesStep)
+# Bounds are infinite where a coordinate has none.
+register(
+    "rule", "column_step", prox.ColumnStep, low=RELEASED, high=RELEASED, pull=sequence(NUMBER), near=sequence(WHOLE)
+)
 
 register("score", "move", gcd.MoveScore)
 register("score", "decrease", gcd.DecreaseScore)

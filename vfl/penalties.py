@@ -257,6 +257,50 @@ class GroupLasso:
         return f"{self.strength:g}·Σ_S √|S|·‖w_S‖"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnTerms:
+    """Terms of single columns beside ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
+
+    Both are public, and functions of w alone: Ωw joins a released gradient without noise, and costs no privacy. Under
+    coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the box.
+
+    low, high : (p,), low ≤ 0 ≤ high. penalties : ((coordinates, (m, m) Ω of them), ...), no coordinate twice.
+    """
+
+    low: Vector
+    high: Vector
+    penalties: tuple[tuple[tuple[int, ...], Vector], ...]
+
+    def value(self, w: Vector) -> float:
+        """Return ½ wᵀΩw; inf outside the bounds, with a relative tolerance of 1e-12 for rounding."""
+        if bool(((w < self.low - 1e-12 * abs(w)) | (w > self.high + 1e-12 * abs(w))).any()):
+            return math.inf
+        return sum(0.5 * float(w[list(own)] @ Ω @ w[list(own)]) for own, Ω in self.penalties)
+
+    def curvature(self, p: int) -> Vector:
+        """Return Ω_jj, (p,)."""
+        import numpy as np
+
+        found = np.zeros(p)
+        for own, Ω in self.penalties:
+            found[list(own)] = np.diag(Ω)
+        return found
+
+    def rows(self, S: slice) -> tuple[tuple[int, ...], Vector]:
+        """Return the coordinates that Ω couples with those of S, and the rows Ω_S over them, (s, m)."""
+        import numpy as np
+
+        parts = [(own, Ω) for own, Ω in self.penalties if any(S.start <= j < S.stop for j in own)]
+        near = tuple(j for own, _ in parts for j in own)
+        found, first = np.zeros((S.stop - S.start, len(near))), 0
+        for own, Ω in parts:
+            for k, j in enumerate(own):
+                if S.start <= j < S.stop:
+                    found[j - S.start, first : first + len(own)] = Ω[k]
+            first += len(own)
+        return near, found
+
+
 PENALTIES: dict[str, type[Penalty]] = {
     penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet, Box, GroupLasso)
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from vfl.losses import Loss
-    from vfl.penalties import Penalty
+    from vfl.penalties import ColumnTerms, Penalty
     from vfl.types import Vector
 
 INTERCEPT = "(intercept)"
@@ -137,6 +137,7 @@ class Problem:
         loss bound those of s·ℓ.
     inference : share of the μ² left by the other one-time releases that standard errors may spend; None: none are made.
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
+    terms : what single columns add to ψ; None if none does.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
 
@@ -160,6 +161,7 @@ class Problem:
     exposure: tuple[float, float] | None = None
     weighted: bool = False
     inference: float | None = None
+    terms: ColumnTerms | None = None
 
     @property
     def private(self) -> bool:
@@ -200,14 +202,16 @@ class Problem:
         said = ", the intercept included" if self.penalise_intercept and self.layout.has_intercept else ""
         term = self.penalty.describe()
         weights = "s_i·" if self.weighted else ""
-        return f"F(w) = (1/n)·Σ {weights}{self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}"
+        own = "" if self.terms is None else " + the smoothness and shape of curves"
+        return f"F(w) = (1/n)·Σ {weights}{self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}{own}"
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""
         return float(self.loss.value(margins, labels).mean()) + self.penalty_of(w)
 
     def penalty_of(self, w: Vector) -> float:
-        """Return ψ(w)."""
+        """Return ψ(w), with the terms of columns."""
         parts = self.layout.blocks(None) if self.penalty.grouped else self.layout.whole().values()
         kept = self.penalised > 0
-        return sum(self.penalty.value(w[part.coordinates][kept[part.coordinates]]) for part in parts)
+        own = 0.0 if self.terms is None else self.terms.value(w)
+        return own + sum(self.penalty.value(w[part.coordinates][kept[part.coordinates]]) for part in parts)

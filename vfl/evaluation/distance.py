@@ -71,6 +71,8 @@ def why_none(problem: Problem) -> str:
     """Return the public reason for which no distance can be bounded, in words; '' if there is none."""
     if not (isinstance(problem.penalty, L2 | ElasticNet) and problem.penalty.convexity > 0):
         return "the penalty is not strongly convex: use vfl.L2 or vfl.ElasticNet with a positive strength"
+    if problem.terms is not None:
+        return "curves have a smoothness or a shape: leave both out"
     if not problem.penalised.all():
         return "the intercept is not penalised: train with intercept=False, or with vfl.OutputPerturbation"
     if problem.private and not math.isfinite(lipschitz(problem)):

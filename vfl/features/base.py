@@ -25,6 +25,18 @@ Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
 """Names of NumPy's functions, each with its second argument if it has one."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """Terms that a column adds to the objective: ½ wᵀΩw, and low ≤ w ≤ high, of its m coordinates without the indicator.
+
+    low, high : (m,), low ≤ 0 ≤ high. penalty : (m, m) Ω, symmetric and positive semidefinite.
+    """
+
+    low: Vector
+    high: Vector
+    penalty: Vector
+
+
 class Feature(ABC):
     """Base of all kinds."""
 
@@ -51,6 +63,11 @@ class Feature(ABC):
     @abstractmethod
     def ranges(self) -> tuple[Bounds, ...]:
         """Range of each coordinate of `own`."""
+
+    @property
+    def terms(self) -> Terms | None:
+        """Terms that the column adds to the objective; None for none."""
+        return None
 
     @property
     def limits(self) -> Bounds:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.columns import UNBOUNDED, Bounds, checked_bounds
 from vfl.errors import SpecificationError
-from vfl.features.base import OfNumbers, ascending
+from vfl.features.base import OfNumbers, Terms, ascending, finite
 from vfl.features.formula import apply, clipped, steps_at
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
 
+SHAPES = ("increasing", "decreasing")
 PIECES, MOST_PIECES = 4, 32
 """Default and largest number of pieces of a curve."""
 
@@ -32,7 +34,10 @@ class Curve(OfNumbers):
     coordinate, or the number within the bounds that is nearest to 0.
 
     pieces : largest number of pieces, from 1 to 32, and the number of coordinates; None is 4, or one more than the knots.
-    smooth, shape : penalty of bends, and 'increasing' or 'decreasing'.
+    smooth : strength λ of a penalty (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})² of the bends, over the coefficients b of the hats and
+        0 at both ends. A straight line costs nothing (a P-spline, Eilers & Marx 1996). It is on the scaled features.
+    shape : 'increasing' or 'decreasing', which the model keeps under noise. The coordinates are then ramps, one per piece, from
+        0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
     knots : public points inside the bounds, ascending; fewer than `pieces` leave coordinates that are always 0. None: a private
         run releases a noisy histogram of the column and places the knots by it (vfl.solvers.releases.knots).
     bounds : (low, high) of the column; also the job's bounds for this column.
@@ -48,8 +53,12 @@ class Curve(OfNumbers):
 
     def __post_init__(self) -> None:
         self._check()
-        if self.smooth is not None or self.shape is not None:
-            raise SpecificationError("curves have no smooth= and shape= yet: leave them out")
+        if self.smooth is not None:
+            object.__setattr__(self, "smooth", finite("smooth", self.smooth))
+            if self.smooth < 0:
+                raise SpecificationError(f"smooth is a strength of at least 0, not {self.smooth:g}")
+        if self.shape not in (None, *SHAPES):
+            raise SpecificationError(f"shape is {' or '.join(map(repr, SHAPES))}, not {self.shape!r}")
         whole = isinstance(self.pieces, int) and not isinstance(self.pieces, bool)
         if self.pieces is not None and not (whole and 1 <= self.pieces <= MOST_PIECES):
             raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {self.pieces!r}")
@@ -80,23 +89,46 @@ class Curve(OfNumbers):
         return replace(self, pieces=self.n_pieces, knots=tuple(knots))
 
     def own(self, column: str) -> tuple[str, ...]:
-        """Return 'column~0' for the line, then 'column~1', 'column~2', ... for the hats."""
+        """Return 'column~0', 'column~1', ...: the line and the hats, or the ramps."""
         return tuple(f"{column}~{j}" for j in range(self.n_pieces))
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """The bounds, then [0, 1] for each hat."""
-        return (UNBOUNDED if self.bounds is None else self.bounds, *((0.0, 1.0),) * (self.n_pieces - 1))
+        """The bounds, then [0, 1] for each hat; with a shape, [0, 1] for each ramp."""
+        first = (0.0, 1.0) if self.shape else self.limits
+        return (first, *((0.0, 1.0),) * (self.n_pieces - 1))
 
     @property
     def limits(self) -> Bounds:
         """Bounds of the column; infinite while they are not declared."""
-        return self.ranges[0]
+        return UNBOUNDED if self.bounds is None else self.bounds
+
+    @property
+    def terms(self) -> Terms | None:
+        """Bounds of the coefficients and the matrix of the penalty of bends; None without `smooth` and `shape`."""
+        if not self.smooth and self.shape is None:
+            return None
+        m = self.n_pieces
+        low = np.full(m, 0.0 if self.shape == "increasing" else -np.inf)
+        high = np.full(m, 0.0 if self.shape == "decreasing" else np.inf)
+        penalty = np.zeros((m, m))
+        if self.shape:
+            bends = np.diff(np.eye(m), axis=0)
+            penalty = (self.smooth or 0.0) * bends.T @ bends
+        elif m > 1:
+            bends = np.diff(np.eye(m + 1)[:, 1:m], n=2, axis=0)
+            penalty[1:, 1:] = (self.smooth or 0.0) * bends.T @ bends
+        return Terms(low, high, penalty)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the number, then the pieces of each hat."""
+        """Return the number, then the pieces of each hat; with a shape, the ramps."""
         low, high = self.limits
         x, points = clipped(cell, low, high), (low, *(self.knots or ()), high)
+        if self.shape:
+            return [
+                steps_at(x, ends, (0.0, apply("divide", apply("subtract", x, ends[0]), ends[1] - ends[0]), 1.0))
+                for ends in pairwise(points)
+            ] + [0.0] * (self.n_pieces - len(points) + 1)
         found: list[Formula] = [x]
         for j in range(1, self.n_pieces):
             if j >= len(points) - 1:
@@ -112,6 +144,10 @@ class Curve(OfNumbers):
         low, high = self.limits
         x = np.clip(values, low, high)
         points = np.array([low, *(self.knots or ()), high])
+        if self.shape:
+            for j in range(self.n_pieces):
+                yield np.interp(x, points[j : j + 2], (0.0, 1.0)) if j < len(points) - 1 else np.zeros_like(x)
+            return
         yield x.copy()
         for j in range(1, self.n_pieces):
             yield np.interp(x, points[j - 1 : j + 2], (0.0, 1.0, 0.0)) if j < len(points) - 1 else np.zeros_like(x)

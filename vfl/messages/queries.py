@@ -307,6 +307,12 @@ class Step:
     rule: Rule
     event: Gaussian | None
 
+    def moved(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ = rule(w_S, u), (s,). w : (p_k,) the party's coordinates, of which a rule may read those that it names."""
+        near = getattr(self.rule, "near", ())
+        own = w[self.block.local]
+        return self.rule(own, u, w[list(near)]) if near else self.rule(own, u)  # type: ignore[call-arg]
+
     def shift(self, delta: Vector) -> Any:
         """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
 

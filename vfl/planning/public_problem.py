@@ -12,9 +12,10 @@ from vfl.arguments import require_count
 from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
-from vfl.features import Curve
+from vfl.features import Curve, Feature, own_of
 from vfl.job.job import require_job
 from vfl.losses import loss_of
+from vfl.penalties import ColumnTerms
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
@@ -95,6 +96,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
         weighted=job.partition.weight is not None,
         inference=None if privacy is None else privacy.inference,
+        terms=_terms(job, layout),
     )
     if (knots := _knots(job, problem)) is not None:
         problem = replace(problem, layout=replace(layout, unused=knots.unused))
@@ -104,6 +106,37 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if budgets != Budgets(budgets.solver):  # some solvers divide ε themselves: give them the ε of their share
         return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
     return problem
+
+
+def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
+    """Return the terms that columns add to the objective; None if none does. Raises SpecificationError if they do not fit."""
+    at = {name: j for j, name in enumerate(layout.names)}
+    low, high, penalties = np.full(layout.n_coordinates, -np.inf), np.full(layout.n_coordinates, np.inf), []
+    for column in job.partition.features:
+        declared = job.schema[column]
+        if not isinstance(declared, Feature) or (terms := declared.terms) is None:
+            continue
+        if (why := _why_no_terms(job)) is not None:
+            raise SpecificationError(f"column {column!r} has a smoothness or a shape: {why}")
+        own = [at[name] for name in own_of(declared, column)]
+        low[own], high[own] = terms.low, terms.high
+        penalties.append((tuple(own), terms.penalty))
+    return ColumnTerms(low, high, tuple(penalties)) if penalties else None
+
+
+def _why_no_terms(job: Job) -> str | None:
+    """Return the reason why a job cannot have curves with a smoothness or a shape; None if it can."""
+    if not job.solver.takes_terms:
+        return f"{job.solver.name} has no steps by coordinates: use SkGD or CD, or leave them out"
+    if job.multinomial:
+        return (
+            "they are terms of one coefficient per coordinate, and multinomial loss has one per class: leave them out"
+        )
+    if job.trust == "secure":
+        return "trust='secure' takes steps on shares, without terms of columns: leave them out, or use trust='trusted'"
+    if job.privacy is not None and job.privacy.inference:
+        return "standard errors are derived for steps without them: leave them or privacy.inference out"
+    return None
 
 
 def _start(job: Job, layout: Layout) -> Vector | None:

@@ -56,6 +56,7 @@ class Solver(Protocol):
     multinomial: ClassVar[bool] = False
     infers: ClassVar[bool] = False
     warm_starts: ClassVar[bool] = False
+    takes_terms: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
 

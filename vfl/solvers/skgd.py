@@ -92,6 +92,7 @@ class SkGD(Solver):
     multinomial: ClassVar[bool] = True
     infers: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
+    takes_terms: ClassVar[bool] = True
 
     @property
     def sequential(self) -> bool:
@@ -148,7 +149,7 @@ class SkGD(Solver):
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
                         shrinkage.saw(step, u)
-                        Δ = step.rule(θ[S], u)
+                        Δ = step.moved(θ[step.block.offset :], u)
                         θ[S] += Δ
                         trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
                     if trail.still:

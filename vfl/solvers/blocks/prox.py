@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from vfl.penalties import Penalty
     from vfl.types import Vector
@@ -44,3 +46,26 @@ class ClassesStep(ProxStep):
         by_column = u.reshape(-1, self.classes)
         centred = by_column - by_column.mean(axis=1, keepdims=True)
         return self.penalty.prox(w - self.gain * centred.ravel(), self.steps) - w
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnStep(ProxStep):
+    """The same step with the terms of columns: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
+
+    Prox and clip act coordinate by coordinate, and the prox of a convex function of one number on an interval is the clipped
+    prox.
+
+    low, high : (s,). pull : (s·m,) rows of Ω over the coordinates `near` of the party, one after the other.
+    """
+
+    low: Vector
+    high: Vector
+    pull: tuple[float, ...]
+    near: tuple[int, ...]
+
+    def __call__(self, w: Vector, u: Vector, near: Vector | None = None) -> Vector:
+        """Return Δ, (s,). near : (m,) the party's coordinates `near`, before the step."""
+        v = w - self.gain * u
+        if near is not None:
+            v -= self.steps * (np.reshape(self.pull, (w.size, -1)) @ near)
+        return np.clip(self.penalty.prox(v, self.steps), self.low, self.high) - w

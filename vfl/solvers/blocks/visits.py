@@ -16,7 +16,7 @@ from vfl.messages import RecordCap, Step
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
-from vfl.solvers.blocks.prox import ClassesStep, ProxStep
+from vfl.solvers.blocks.prox import ClassesStep, ColumnStep, ProxStep
 from vfl.solvers.iterates.anderson import WINDOW, accelerated
 from vfl.types import Adjacency
 
@@ -161,9 +161,18 @@ class Walk:
         need no division: M_j bounds them together (vfl.losses.Multinomial).
         """
         problem, S = self.problem, block.coordinates
-        s = (self.solver.step_size or 1.0) / (moving * self.known.smoothness[S])
+        curvature, terms = self.known.smoothness[S], problem.terms
+        if terms is not None:
+            curvature = curvature + terms.curvature(problem.layout.n_coordinates)[S]
+        s = (self.solver.step_size or 1.0) / (moving * curvature)
         scale, _ = self.geometry(block)
         gain, steps = s / (problem.n_records * scale), s * problem.penalised[S]
+        near, pull = ((), np.zeros(0)) if terms is None else terms.rows(S)
+        if terms is not None and near:
+            own = tuple(j - block.offset for j in near)
+            return ColumnStep(
+                gain, steps, problem.penalty, terms.low[S], terms.high[S], tuple(pull.ravel().tolist()), own
+            )
         if problem.layout.classes:
             return ClassesStep(gain, steps, problem.penalty, problem.layout.width)
         return ProxStep(gain, steps, problem.penalty)
