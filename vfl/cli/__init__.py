@@ -23,6 +23,7 @@ FOLDERS = {
         "predict": "apply a saved model to new records",
         "evaluate": "measure a model on held-out or other records",
         "summary": "show coefficients with standard errors",
+        "monitor": "compare the records of today with those of training",
         "verify": "check a certificate, and state its guarantee",
         "audit": "try to refute a job's ε on simulated records",
         "export": "split a model by party, or for scikit-learn",
@@ -55,7 +56,7 @@ TOLD_TOGETHER = {
     ("predict", "serve"): "apply a saved model, or answer over HTTP",
     ("evaluate", "summary"): "measure a model; show its standard errors",
     ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
-    ("verify", "audit"): "check a certificate; try to refute an ε",
+    ("monitor", "verify", "audit"): "watch drift; check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }

@@ -149,7 +149,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
     return WeightOfEvidence(columns=found, noise=float(sigma.max()), **cost_of(outcome))
 
 
-def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> Evidence:
+def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float | Vector) -> Evidence:
     """Return the evidence of one column: post-processing of noisy counts (2, b), the positives first.
 
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
@@ -158,8 +158,11 @@ def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> 
     vanish, and its mean is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
+
+    sigma : standard deviation of the noise of each count; one number, or (2, b).
     """
-    seen = np.all((counts > SEEN * sigma) & (counts >= 0.5), axis=0).tolist()
+    noise = np.broadcast_to(sigma, counts.shape)
+    seen = np.all((counts > SEEN * noise) & (counts >= 0.5), axis=0).tolist()
     value = error = floor = 0.0
     weights = np.full(len(names), math.nan)
     if any(seen):
@@ -171,14 +174,16 @@ def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> 
         value = float((p - q) @ ratio)
         slopes = np.array([ratio + 1.0 - q / p, -ratio + 1.0 - p / q])
         slopes -= (np.array([p, q]) * slopes).sum(axis=1, keepdims=True)
-        error = math.sqrt(float(((sigma**2 + kept) * (slopes / total) ** 2).sum()))
-        floor = float(((sigma**2 + kept) / (total * kept)).sum()) - float((1.0 / total).sum())
+        variance = noise[:, seen] ** 2 + kept
+        error = math.sqrt(float((variance * (slopes / total) ** 2).sum()))
+        floor = float((variance / (total * kept)).sum()) - float((1.0 / total).sum())
     bins = []
     for k, name in enumerate(names):
         positives, negatives = map(float, counts[:, k])
         if not seen[k]:
             bins.append(Bin(name, positives, negatives, None, None))
             continue
-        spread = math.sqrt(sigma**2 * (positives**-2 + negatives**-2) + 1.0 / positives + 1.0 / negatives)
+        a, b = (float(noise[row, k]) for row in (0, 1))
+        spread = math.hypot(a / positives, b / negatives, positives**-0.5, negatives**-0.5)
         bins.append(Bin(name, positives, negatives, float(weights[k]), spread))
     return Evidence(party, tuple(bins), value, error, floor)

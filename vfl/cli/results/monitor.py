@@ -1,0 +1,160 @@
+"""`vfl monitor RUN`: compare the records of today with those of the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vfl.cli.options.federated import asked_sources, watched
+from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options.site import Where, site_options
+
+if TYPE_CHECKING:
+    from vfl.launch.monitor import Counted
+
+DRIFTED = 7
+"""Exit code if a column or the score drifted beyond the threshold."""
+BASELINE = "baseline.json"
+
+
+@click.command("monitor")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data", "sources", multiple=True, metavar="[PARTY=]FILE", help="Records of today, with labels; as for vfl run."
+)
+@click.option(
+    "--training",
+    "before",
+    multiple=True,
+    metavar="[PARTY=]FILE",
+    help="Count the records of the training as the baseline, and keep it in RUN/baseline.json for later comparisons.",
+)
+@click.option(
+    "--party", metavar="NAME", help="Compare this party's own columns exactly, here; nothing is charged or leaves."
+)
+@click.option("--epsilon", type=float, metavar="E", help="ε of each counting.")
+@click.option("--delta", type=float, metavar="D", help="δ of each counting (default: from the number of records).")
+@click.option(
+    "--dataset", metavar="NAME", help="The ledger's account of the records of today (default: that of the job)."
+)
+@LEDGER
+@CSV
+@POLICIES
+@site_options("inprocess")
+@click.option(
+    "--threshold", type=float, default=0.2, show_default=True, metavar="T", help="Stability index that is drift."
+)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="HTML page (default: none).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
+def command(
+    run: Path,
+    sources: tuple[str, ...],
+    before: tuple[str, ...],
+    party: str | None,
+    epsilon: float | None,
+    delta: float | None,
+    dataset: str | None,
+    ledger: str | None,
+    formats: tuple[str, ...],
+    policies: tuple[str, ...],
+    where: Where,
+    threshold: float,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the population stability index of each column and of the score of the model in RUN; exit with 7 for drift.
+
+    Each counting is (ε, δ)-DP for every record, and charged to the ledger before. The baseline is paid for once. With
+    --party, one owner compares its own columns without noise, from PARTY=FILE in --data and --training.
+    """
+    from vfl.errors import OutputError, SpecificationError
+    from vfl.job.environment import Source
+    from vfl.launch.monitor import compare, count, count_own
+    from vfl.launch.run.result import Result
+    from vfl.report.drift import drift_page
+    from vfl.writing import write_whole
+
+    if not threshold > 0:
+        raise SpecificationError(f"--threshold is a positive stability index, such as 0.2, not {threshold:g}")
+    if output is not None and output.exists():
+        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
+    if not sources:
+        raise click.UsageError("Missing option '--data'.")
+    result = Result.load(run)
+    if why := result.altered():
+        raise OutputError(f"the model in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}")
+    parties, across = result.job.partition.parties, where.federation is not None
+    if party is not None:
+        if across or epsilon is not None or ledger is not None or not before:
+            raise SpecificationError(
+                "--party compares without noise, here: give --data and --training, and no --epsilon"
+            )
+        then, now = (count_own(result, party, _own(given, party, formats)) for given in (before, sources))
+    else:
+        if epsilon is None or ledger is None:
+            raise SpecificationError(
+                "each counting is paid for: give --epsilon and --ledger, or --party to look at your own columns"
+            )
+        site, paid = where.site(result.job, policy=policies), epsilon
+        account = dataset or result.job.dataset
+
+        def counted(given: tuple[str, ...], account: str | None) -> Counted:
+            if across:
+                data: Any = asked_sources(given, parties)
+            else:
+                data = Source(
+                    named_sources(given, parties, formats, declared_formats(run)), party_files("--policy", policies)
+                )
+            with watched(None, None, federation=where.federation, parties=parties, quiet=as_json):
+                return count(result, data, dataset=account, at=site, epsilon=paid, delta=delta, ledger=ledger)
+
+        then = _baseline(run, lambda given: counted(given, result.job.dataset or dataset), before)
+        now = counted(sources, account)
+    found = compare(result, then, now)
+    exceeding = found.exceeding(threshold)
+    if output is not None:
+        write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift"))
+    if as_json:
+        rows = {one.name: {"index": one.index, "floor": one.floor} for one in found.drifts}
+        click.echo(
+            json.dumps({"drift": rows, "exceeding": exceeding, "unwatched": found.unwatched}, ensure_ascii=False)
+        )
+    else:
+        for one in found.drifts:
+            click.echo(f"{one}{'  DRIFT' if one.name in exceeding else ''}")
+    if exceeding:
+        raise SystemExit(DRIFTED)
+
+
+def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
+    from vfl.errors import SpecificationError
+
+    found = named_sources(given, (party,), formats)
+    if isinstance(found, dict):
+        if set(found) != {party}:
+            raise SpecificationError(f"with --party {party}, give {party}=FILE alone")
+        return found[party]
+    return found
+
+
+def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
+    """Return the counts of the training: released before, or bought now and kept."""
+    from vfl.errors import SpecificationError
+    from vfl.launch.monitor import Counted
+
+    path = run / BASELINE
+    if path.exists():
+        if before:
+            raise SpecificationError(f"{str(path)!r} holds the baseline, which was paid for: leave --training out")
+        return Counted.load(path)
+    if not before:
+        raise SpecificationError(
+            "there is no baseline yet: give --training, the records of the training, to pay for one"
+        )
+    found: Counted = counted(before)
+    found.save(path)
+    return found

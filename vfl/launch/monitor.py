@@ -1,0 +1,289 @@
+"""`monitor`: drift between the records of the training and those of today, from counts that a ledger pays for."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+
+from parties.loading import new_records
+from vfl.columns import Boolean, Categorical, Numeric
+from vfl.documents import read_json
+from vfl.errors import OutputError, SpecificationError
+from vfl.evaluation.histogram import Histogram
+from vfl.features import Binned, Curve, Log, Power, Scaled, Spline
+from vfl.features.grid import edges_of
+from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
+from vfl.launch.paid_releases.woe import evidence
+from vfl.launch.run.result import require_result
+from vfl.losses import loss_of
+from vfl.partition import FeaturePartition
+from vfl.solvers.releases.drift import DriftCounts
+from vfl.writing import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.launch.run.result import Result
+
+CELLS = 40
+"""Largest number of bins of a column of numbers, before bins are merged."""
+REACH = 3.0
+"""Distance of the outermost edges of the scores from their centre, in units of the margins' spread."""
+GROUPS, SEEN = 10, 5.0
+"""Bins are merged until each has a tenth of the baseline's records, and SEEN standard deviations of its noise."""
+MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Noisy counts of one data set, which are public from now on: save them as the baseline of later comparisons.
+
+    columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}, 0 for none.
+    scores : histograms of the margins by class; None if only one party's columns were counted.
+    epsilon, delta : cost of the release. scope : data that the guarantee covers. model : digest of the model.
+    """
+
+    columns: Mapping[str, Mapping[str, float]]
+    sigma: Mapping[str, float]
+    scores: Histogram | None
+    n_records: int
+    epsilon: float
+    delta: float
+    scope: str
+    model: str
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file. Raises OutputError."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        plain["scores"] = None if self.scores is None else self.scores.to_dict()
+        write_whole(Path(path), json.dumps(plain, indent=2, ensure_ascii=False, default=dict))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file that `save` wrote. Raises OutputError."""
+        try:
+            plain = dict(read_json(path))
+            scores = None if plain["scores"] is None else Histogram.from_dict(plain["scores"])
+            columns = {c: {b: float(x) for b, x in own.items()} for c, own in plain["columns"].items()}
+            return cls(**(plain | {"scores": scores, "columns": columns}))
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OutputError(f"{str(path)!r} holds no counts of vfl monitor: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Population stability index of a column or of the score, Σ (p − q)·ln(p/q) over bins with shares p today and q before.
+
+    floor : mean index that noise and sampling alone give without drift. bins : {bin: (share before, share today)}.
+    """
+
+    name: str
+    index: float
+    floor: float
+    bins: Mapping[str, tuple[float, float]]
+
+    def exceeds(self, threshold: float) -> bool:
+        """Return True if the index minus its floor exceeds the threshold, and noise cannot explain the index."""
+        return self.index - self.floor > threshold and self.index > 2.0 * self.floor
+
+    def __str__(self) -> str:
+        noisy = "" if self.index > 2.0 * self.floor else ", which noise and sampling may explain"
+        return f"{self.name}: stability index {self.index:.3g} (floor {self.floor:.2g}{noisy})"
+
+
+@dataclass(frozen=True, slots=True)
+class Monitored:
+    """Drift of each column and of the score, the largest first, with the counts behind it.
+
+    unwatched : columns without bins, such as text that is hashed.
+    """
+
+    drifts: tuple[Drift, ...]
+    before: Counted
+    now: Counted
+    unwatched: tuple[str, ...]
+
+    def exceeding(self, threshold: float) -> tuple[str, ...]:
+        """Return the names of columns that drifted beyond the threshold; 'score' is that of the model."""
+        return tuple(drift.name for drift in self.drifts if drift.exceeds(threshold))
+
+
+def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unpack[Terms]) -> Counted:
+    """Count records per bin of columns and score, in one run that is (ε, δ)-DP for every record under replace-one.
+
+    Parties count their own columns with noise; the coordinator counts the margins with noise, by class, as in training
+    (vfl.solvers.releases.drift). The records need labels.
+
+    data : as for `train`. dataset : account of these records in the ledger; None is that of the job.
+    terms : epsilon, delta, noise, at, ledger (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for multinomial loss and for trust='secure'.
+    """
+    draft, bins, _ = _draft(result)
+    job = result.applied
+    counted = {party: {name: 1.0 for c in own for name in bins[c]} for party, own in _by_owner(job, bins).items()}
+    squares = {party: len(own) for party, own in _by_owner(job, bins).items()}
+    by_name = {name: own for name, own in result.original.items() if name in result.feature_names}
+    solver = DriftCounts(counted, squares, by_name, tuple((_edges(result) - result.intercept_).tolist()))
+    outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, terms)
+    problem = outcome.plan.problem
+    n, names = problem.n_records, problem.layout.names
+    at = dict(zip(names, outcome.w[: len(names)].tolist(), strict=True))
+    of_columns, of_scores = solver.noise(problem)
+    noise = dict(zip(names, of_columns.tolist(), strict=True))
+    scores = Histogram.of(_edges(result), outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
+    columns = {c: _with_rest({name: at[name] for name in own}, n) for c, own in bins.items()}
+    sigma = {c: noise[next(iter(own))] for c, own in bins.items()}
+    return Counted(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
+
+
+def count_own(result: Result, party: str, source: Any) -> Counted:
+    """Count the records of one party's own columns exactly, in this process. Nothing leaves it, so nothing is charged.
+
+    The counts have no privacy protection: keep them at the party.
+    """
+    draft, bins, _ = _draft(result)
+    draft.partition.columns(party)
+    own, draft = _by_owner(result.applied, bins).get(party, []), replace(draft, scaling="none", intercept=False)
+    if not own:
+        raise SpecificationError(f"party {party!r} has no column that can be watched")
+    ((columns, _),) = new_records(draft.for_party(party).features, source)
+    sums = {name: float(columns.column(j).sum()) for j, name in enumerate(columns.names)}
+    n = columns.n_records
+    found = {c: _with_rest({name: sums[name] for name in bins[c]}, n) for c in own}
+    scope = "exact counts of one party's own columns: NOT PRIVATE, keep them at the party"
+    return Counted(found, dict.fromkeys(own, 0.0), None, n, math.inf, 0.0, scope, result.certificate.model_digest)
+
+
+def compare(result: Result, before: Counted, now: Counted) -> Monitored:
+    """Return the drift between two counted data sets: post-processing, which costs nothing.
+
+    Raises SpecificationError for counts of another model.
+    """
+    require_result(result)
+    for counted in (before, now):
+        if counted.model != result.certificate.model_digest:
+            raise SpecificationError("the counts belong to another model: count these records again with this one")
+    if set(before.columns) != set(now.columns):
+        raise SpecificationError("the counts are of different columns: count both sets of records in the same way")
+    drifts = []
+    for column, own in now.columns.items():
+        names = list(own)
+        rows = [[counts.columns[column].get(name, 0.0) for name in names] for counts in (now, before)]
+        numbers = isinstance(result.applied.schema[column], Numeric | Log | Power | Scaled | Curve | Spline | Binned)
+        drifts.append(drift(column, names, np.array(rows), (now.sigma[column], before.sigma[column]), ordered=numbers))
+    if now.scores is not None and before.scores is not None:
+        rows = [np.add(h.negative, h.positive).tolist() for h in (now.scores, before.scores)]
+        ends = ["-inf", *(f"{edge:.6g}" for edge in now.scores.edges), "inf"]
+        names = [f"({low}, {high}]" for low, high in pairwise(ends)]
+        noise = math.sqrt(2.0) * now.scores.sigma, math.sqrt(2.0) * before.scores.sigma
+        drifts.append(drift(SCORE, names, np.array(rows), noise, ordered=True))
+    drifts.sort(key=lambda one: one.floor - one.index)
+    return Monitored(tuple(drifts), before, now, _draft(result)[2])
+
+
+def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:
+    """Return the drift of one column from noisy counts (2, b), those of today first.
+
+    Neighbouring bins of an ordered column are merged by the baseline, which is public. Bins of categories that noise may
+    explain are left out (vfl.launch.paid_releases.woe.evidence has the formulas of index and floor).
+    """
+    shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
+    groups: list[list[int]] = [[]]
+    total = max(float(counts[1].sum()), 1.0)
+    for k, _ in enumerate(shown):
+        groups[-1].append(k)
+        least = max(total / GROUPS, SEEN * max(sigma) * math.sqrt(len(groups[-1])))
+        if float(counts[1, groups[-1]].sum()) >= least and k < len(shown) - 1:
+            groups.append([])
+    if len(groups) > 1 and float(counts[1, groups[-1]].sum()) < total / (2 * GROUPS):
+        last = groups.pop()
+        groups[-1] += last
+    groups = [group for group in groups if group] + [[k] for k, one in enumerate(bins) if one not in shown]
+    merged = np.array([[row[group].sum() for group in groups] for row in counts])
+    noise = np.outer(sigma, np.sqrt([len(group) for group in groups]))
+    names = [bins[g[0]] if len(g) == 1 else f"{bins[g[0]]} to {bins[g[-1]]}" for g in groups]
+    found = evidence("", names, merged, noise)
+    sizes = np.maximum(merged.sum(axis=1), 1.0)
+    shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
+    return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), shares)
+
+
+def _with_rest(bins: dict[str, float], n_records: int) -> dict[str, float]:
+    """Return counts by the name of the bin, with the records of no bin, whose number follows from the public total."""
+    short = {_bin(name): count for name, count in bins.items()}
+    return short | {OTHER: n_records - sum(bins.values())}
+
+
+def _bin(coordinate: str) -> str:
+    return coordinate.partition("=")[2] or "true"
+
+
+def _edges(result: Result) -> Any:
+    """Return the edges of the margins (m,), from the released model alone."""
+    names = result.coordinates
+    coef = np.array([own for name, own in zip(names, result.w, strict=True) if name in result.feature_names])
+    spread = float(np.linalg.norm(coef)) / math.sqrt(3.0) or 1.0
+    return float(result.intercept_on_scaled) + spread * np.linspace(-REACH, REACH, CELLS - 1)
+
+
+def _by_owner(job: Job, bins: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {
+        party: own for party in job.partition.parties if (own := [c for c in job.partition.columns(party) if c in bins])
+    }
+
+
+def _draft(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]]:
+    """Return a job of the model's columns and of bins of them, {column: coordinates of its bins}, and unwatched columns."""
+    require_result(result)
+    job = result.applied
+    if job.multinomial:
+        raise SpecificationError("monitor watches one score per record, and multinomial loss has K")
+    if job.trust != "trusted":
+        raise SpecificationError("monitor needs trust='trusted': the coordinator sees the margins of the records")
+    whole, added = job.on_all_records(), {}
+    bins: dict[str, list[str]] = {}
+    for column in whole.partition.features:
+        declared = whole.schema[column]
+        if isinstance(declared, Categorical | Boolean):
+            names = declared.features(column)
+            bins[column] = [*names] if declared.fill is None else [n for n in names if not n.endswith(f"={MISSING}")]
+            continue
+        edges = _grid(declared)
+        if edges is not None:
+            own = f"bins of {column}"
+            source = whole.schema.sources(column)[0]
+            added[column] = own, Binned(edges, of=source, missing="indicator")
+            bins[column] = list(added[column][1].features(own))
+    plain = whole.partition.to_dict()
+    plain.pop("weight", None)
+    more = {party: [added[c][0] for c in whole.partition.columns(party) if c in added] for party in plain["parties"]}
+    parties = {party: [*own, *more[party]] for party, own in plain["parties"].items()}
+    partition = FeaturePartition.from_dict(plain | {"parties": parties})
+    columns = {**whole.columns, **dict(added.values())}
+    draft = replace(whole, name=f"{job.name}-monitor", partition=partition, columns=columns, sparse=(), start=None)
+    unwatched = tuple(column for column in whole.partition.features if column not in bins)
+    return draft, bins, unwatched
+
+
+def _grid(declared: Any) -> tuple[float, ...] | None:
+    """Return public edges of the bins of a number; None for a column without them."""
+    if isinstance(declared, Binned):
+        return declared.edges
+    if isinstance(declared, Spline):
+        ends = declared.knots[0], declared.knots[-1]
+    elif isinstance(declared, Numeric | Log | Power | Curve | Scaled) and declared.bounds is not None:
+        ends = declared.bounds
+    elif isinstance(declared, Scaled):
+        reach = declared.reach * declared.spread
+        ends = declared.center - reach, declared.center + reach
+    else:
+        return None
+    return tuple(np.unique(edges_of(ends, CELLS))[1:-1].tolist())

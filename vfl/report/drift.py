@@ -1,0 +1,67 @@
+"""Page of `vfl monitor`: drift of columns and score, and calibration before and today, from released counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.report import charts
+from vfl.report.curves import calibration_chart
+from vfl.report.markup import Child, element, join, page, section, table
+
+if TYPE_CHECKING:
+    from vfl.launch.monitor import Counted, Drift, Monitored
+    from vfl.report.markup import Markup
+
+ABOUT = (
+    "The population stability index is Σ (p − q)·ln(p/q) over the bins of a column, with shares p today and q before. Its "
+    "floor is the mean index that noise and sampling alone give without drift."
+)
+
+
+def drift_page(monitored: Monitored, threshold: float, title: str) -> str:
+    """Return the page. A column exceeds the threshold as `Drift.exceeds` says."""
+    exceeding = monitored.exceeding(threshold)
+    rows: list[tuple[Child, ...]] = [
+        (one.name, f"{one.index:.3g}", f"{one.floor:.2g}", "drift" if one.name in exceeding else "")
+        for one in monitored.drifts
+    ]
+    said = (
+        f"Beyond the threshold of {threshold:g}: {', '.join(exceeding)}" if exceeding else f"None exceeds {threshold:g}"
+    )
+    unwatched = f" Without bins, and not watched: {', '.join(monitored.unwatched)}." if monitored.unwatched else ""
+    bars = [charts.Bar(one.name, one.index, f"{one.index:.3g}", one.floor) for one in monitored.drifts]
+    return page(
+        title,
+        element("h1", title),
+        element("div", element("b", said), class_=f"verdict {'warn' if exceeding else 'good'}"),
+        section(
+            "Drift",
+            element("p", f"{ABOUT}{unwatched}"),
+            charts.both(lambda width: charts.bars(width, bars, "population stability index; grey: floor")),
+            table(("column", "index", "floor", ""), rows, numbers=(1, 2)),
+        ),
+        *(_bins(one) for one in monitored.drifts if one.name in exceeding),
+        _calibration(monitored),
+        section("Cost", *(_cost(name, own) for name, own in (("Before", monitored.before), ("Today", monitored.now)))),
+    )
+
+
+def _bins(one: Drift) -> Markup:
+    rows: list[tuple[Child, ...]] = [
+        (name, f"{max(before, 0.0):.1%}", f"{max(now, 0.0):.1%}") for name, (before, now) in one.bins.items()
+    ]
+    return section(one.name, table(("bin", "share before", "share today"), rows, numbers=(1, 2)))
+
+
+def _calibration(monitored: Monitored) -> Markup | None:
+    drawn = []
+    for name, own in (("before", monitored.before), ("today", monitored.now)):
+        chart = None if own.scores is None else calibration_chart(own.scores, own.n_records)
+        if chart is not None:
+            drawn += [element("h3", name), chart]
+    return section("Calibration over time", join(*drawn)) if drawn else None
+
+
+def _cost(name: str, own: Counted) -> Markup:
+    guarantee = f"ε = {own.epsilon:.3g}, δ = {own.delta:.2g}; " if own.epsilon < float("inf") else ""
+    return element("p", f"{name}: {own.n_records:,} records; {guarantee}{own.scope}.")
