@@ -106,6 +106,17 @@ def test_a_run_has_intervals_that_survive_its_folder(loss, tmp_path):
     assert vfl.Result.load(result.save(tmp_path / "run")).inference.to_dict() == found.to_dict()
 
 
+def test_with_little_noise_the_sampling_part_is_the_sandwich():
+    data = table(n=20_000)
+    data["x1"] = 0.8 * data["x0"] + 0.6 * data["x1"]
+    data["y"] = data["y"] + 0.5 * data["x0"] * data["x3"]
+    spec = job(privacy={"noise": vfl.SeededNoise(0), "epsilon": 40.0})
+    found = vfl.train(spec, data, at="inprocess").inference
+    _, known = fitted(np.column_stack([*(data[name] for name in NAMES), np.ones(20_000)]), data["y"], "squared")
+    sampling, unit = found.covariance - found.noise_covariance, np.sqrt(np.diag(known))
+    np.testing.assert_allclose(sampling / np.outer(unit, unit), known / np.outer(unit, unit), atol=0.15)
+
+
 def test_units_of_columns_do_not_change_z_scores():
     data, wide = table(), table()
     wide["x1"] = 1000.0 * wide["x1"] + 5000.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.kernels.geometry import HUGE, capped, record_limits
+from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.solvers.noisy_gram import COLUMN, OFF_DIAGONAL, GramClip
@@ -123,7 +123,7 @@ class Products:
             else:
                 m = self._residuals(margins, labels, norms) ** 2
             t = np.minimum(m / self.bound, 1.0 / np.maximum(norms, 1.0))
-            r = np.where(norms <= HUGE, t, 0.0) * kept[COLUMN]
+            r = t * kept[COLUMN]  # t is 0 where the norm overflows
             return np.where(np.isfinite(r), r, 0.0), {}
 
     def _residuals(self, margins: Vector, labels: Vector, norms: Vector) -> Vector:
