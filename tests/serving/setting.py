@@ -62,7 +62,7 @@ class Setting:
     """Files of a service, and its processes as threads."""
 
     folder: Path
-    token: str = TOKEN
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30.0), repr=False)
     events: list[Any] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
 
@@ -163,7 +163,7 @@ token = "{hash_of(OTHER)}"
         """Send a request in JSON."""
         given = {"content": asked.pop("content")} if "content" in asked else {"json": asked}
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"} | asked.pop("headers", {})
-        return httpx.post(self.url + path, headers=headers, timeout=30.0, **given)
+        return self.client.post(self.url + path, headers=headers, **given)
 
 
 def code(response: httpx.Response) -> tuple[int, str]:

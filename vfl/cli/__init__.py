@@ -53,8 +53,7 @@ COMMANDS = {name: said for commands in FOLDERS.values() for name, said in comman
 
 
 TOLD_TOGETHER = {
-    ("predict", "serve"): "apply a saved model, or answer over HTTP",
-    ("evaluate", "summary"): "measure a model; show its standard errors",
+    ("predict", "evaluate", "summary", "serve"): "apply, measure, explain or serve a model",
     ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
     ("monitor", "verify", "audit"): "watch drift; check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",

@@ -8,9 +8,11 @@ import json
 import logging
 import signal
 import ssl
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import uvicorn
 from prometheus_client import start_http_server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 
 STOPPING_SECONDS = 5
+SWITCH_SECONDS = 5e-4
+"""Time after which a busy thread lets another one run: a request passes through four, and Python's 5 ms add up."""
 log = logging.getLogger("vfl.serving")
 
 
@@ -80,6 +84,8 @@ class Service:
     def run(self, watch: Callable[[dict[str, Any]], None]) -> None:
         """Serve until SIGTERM or Ctrl-C; SIGHUP reads the service file and the data again. watch : called with events."""
         metrics = self._metered()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        pa.array([""])  # the first conversion of a list imports pandas, which may take seconds
         self.scoring.start()
         before = self._handled(watch)
         watch({"event": "serving", "listen": self.file.listen, "party": self.file.party, **self._failures()})
