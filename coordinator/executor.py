@@ -300,8 +300,9 @@ class Executor:
                 knots=query.knots,
             )
             released.append(backward.combine(self._ask(backward, key)))
-            delta = step.moved(w[step.block.party], released[-1][0])
-            w[step.block.party][step.block.local] += delta
+            party = step.block.party
+            delta = step.moved(w[party], released[-1][0], query.push.get(party))
+            w[party][step.block.local] += delta
             shift = step.shift(delta)
             moved = {step.block.party: (step.block, delta)}
             pending.append(Forward(moved, shifts={step.block.party: shift}, knots=query.knots))

@@ -270,7 +270,7 @@ class Party:
             sums = self._total("step", k, delta, shift) if k else self._total("enter", query, records)
             release_key = replace(key, part=query.parts.get(self.name, 0) + k)
             released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
-            delta = step.moved(w, released[-1])
+            delta = step.moved(w, released[-1], query.push.get(self.name))
             shift = step.shift(delta)
             w[step.block.local] += delta
         if not released:
@@ -289,7 +289,7 @@ class Party:
         """Return Δ of each step, from its release."""
         w, deltas = query.start[self.name].copy(), []
         for step, u in zip(query.steps[self.name], released, strict=True):
-            deltas.append(step.moved(w, u))
+            deltas.append(step.moved(w, u, query.push.get(self.name)))
             w[step.block.local] += deltas[-1]
         return tuple(deltas)
 

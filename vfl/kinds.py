@@ -219,6 +219,7 @@ register(
     parts=mapping(WHOLE),
     replayed=optional(sequence(RELEASED)),
     capped=_capped,
+    push=mapping(RELEASED),
 )
 register(
     "message",

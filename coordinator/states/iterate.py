@@ -112,7 +112,7 @@ class Iterate:
         own = {party: start.copy() for party, start in query.start.items()}
         for step, u in zip(query.ordered(), released, strict=True):
             party = step.block.party
-            delta = step.moved(own[party], u)
+            delta = step.moved(own[party], u, query.push.get(party))
             own[party][step.block.local] += delta
             self._move(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}))
 

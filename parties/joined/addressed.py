@@ -27,7 +27,7 @@ def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
     elif isinstance(query, Select):
         fits = query.coordinates.keys() == {party}
     elif isinstance(query, Descend):
-        fits = query.steps.keys() == query.start.keys() == {party} and query.parts.keys() <= {party}
+        fits = query.steps.keys() == query.start.keys() == {party} and query.parts.keys() | query.push.keys() <= {party}
         fits = fits and len(query.start[party]) <= n_coordinates
         fits = fits and (query.replayed is None or len(query.replayed) == len(query.steps[party]))
     elif isinstance(query, Groups):

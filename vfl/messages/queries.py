@@ -307,11 +307,18 @@ class Step:
     rule: Rule
     event: Gaussian | None
 
-    def moved(self, w: Vector, u: Vector) -> Vector:
-        """Return Δ = rule(w_S, u), (s,). w : (p_k,) the party's coordinates, of which a rule may read those that it names."""
-        near = getattr(self.rule, "near", ())
-        own = w[self.block.local]
-        return self.rule(own, u, w[list(near)]) if near else self.rule(own, u)  # type: ignore[call-arg]
+    def moved(self, w: Vector, u: Vector, push: Vector | None = None) -> Vector:
+        """Return Δ = rule(w_S + push_S, u) + push_S, (s,). A function of released values.
+
+        With a prox step this is the heavy ball: w_S + Δ = prox(w_S + push_S − gain·u), at a gradient taken at w.
+
+        w : (p_k,) the party's coordinates, of which a rule may read those that it names. push : (p_k,) momentum; None for none.
+        """
+        near, own = getattr(self.rule, "near", ()), w[self.block.local]
+        if push is not None:
+            own = own + push[self.block.local]
+        delta: Vector = self.rule(own, u, w[list(near)]) if near else self.rule(own, u)  # type: ignore[call-arg]
+        return delta if push is None else delta + push[self.block.local]
 
     def shift(self, delta: Vector) -> Any:
         """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
@@ -335,6 +342,7 @@ class Descend(Weighted):
         the query are computed from the same r.
     capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
         every step separately.
+    push : {party: (p_k,) momentum of its coordinates}, from earlier releases; none for a party that is left out.
     """
 
     steps: Mapping[str, tuple[Step, ...]]
@@ -343,6 +351,7 @@ class Descend(Weighted):
     parts: Mapping[str, int] = field(default_factory=dict)
     replayed: tuple[Vector, ...] | None = None
     capped: RecordCap | None = None
+    push: Mapping[str, Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.capped is not None:
@@ -366,6 +375,7 @@ class Descend(Weighted):
                 parts={name: part},
                 replayed=self.replayed and self.replayed[part:last],
                 capped=self.capped and self.capped.of(name),
+                push={name: self.push[name]} if name in self.push else {},
             )
             part = last
         return shares

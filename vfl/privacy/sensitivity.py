@@ -38,6 +38,8 @@ def check(query: Query) -> None:
         for name, start in query.start.items():
             if any(step.block.stop > len(start) for step in query.steps.get(name, ())):
                 raise PrivacyError("a visit starts from fewer coordinates than its steps have")
+        if any(name not in query.start or len(push) != len(query.start[name]) for name, push in query.push.items()):
+            raise PrivacyError("the momentum of a visit has another length than its coordinates")
         return
     needed = required(query)
     for event in query.events():

@@ -19,6 +19,7 @@ from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.convergence import Convergence, describe
+from vfl.solvers.iterates.momentum import Momentum
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
@@ -60,6 +61,9 @@ class SkGD(Solver):
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
+    momentum : β: every pass adds β times the move of the pass before it to its own, at no cost in budget
+        (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ below μn/p = 100 under a record cap, if `passes` is left
+        open too, with up to half of the passes; else 0.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
         steps is given. Refused with privacy: the number of steps of a private run never depends on data.
@@ -82,6 +86,7 @@ class SkGD(Solver):
     shares: Shares | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
+    momentum: float | None = None
     tol: float | None = None
     iterate: str | None = None
     sweep: str = "party"
@@ -106,7 +111,7 @@ class SkGD(Solver):
 
     def __post_init__(self) -> None:
         require_options(self)
-        as_floats(self, "clip", "step_size", "tol")
+        as_floats(self, "clip", "step_size", "momentum", "tol")
         if self.shares == Shares():  # equal solvers must have equal digests
             object.__setattr__(self, "shares", None)
 
@@ -125,6 +130,7 @@ class SkGD(Solver):
         known, weighting = run.known, Derivative(run.loss)
         run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
         trail = self._trail(problem, known)
+        heavy = Momentum(self.momentum or 0.0)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         if problem.start is None:
             w = θ = problem.intercept * run.start  # the intercept starts at the labels' released or declared centre
@@ -144,12 +150,14 @@ class SkGD(Solver):
                     if not (visit := present.of(walk.visit(number, drawn))):
                         continue
                     w_own = present.parts(θ, visit)
-                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap())
+                    push = heavy.push(number, θ)
+                    own_push = {} if push is None else present.parts(push, visit)
+                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap(), push=own_push)
                     moving = sum(query.sizes()) // problem.layout.width
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
                         shrinkage.saw(step, u)
-                        Δ = step.moved(θ[step.block.offset :], u)
+                        Δ = step.moved(θ[step.block.offset :], u, own_push.get(step.block.party))
                         θ[S] += Δ
                         trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
                     if trail.still:

@@ -59,6 +59,14 @@ def require_options(solver: SkGD) -> None:
         raise SpecificationError(f"{solver.name}: shares must be vfl.Shares(...), not {solver.shares!r}")
     if solver.step_size is not None and not (math.isfinite(solver.step_size) and solver.step_size > 0):
         raise SpecificationError(f"{solver.name}: step_size must be positive and finite, not {solver.step_size!r}")
+    if solver.momentum is not None:
+        require_number(f"{solver.name}: momentum", solver.momentum)
+        most = 1.0 - (solver.step_size or 1.0) / 2.0
+        if not 0.0 <= solver.momentum <= max(0.0, most):
+            raise SpecificationError(
+                f"{solver.name}: momentum={solver.momentum!r} must lie between 0 and 1 − γ/2 = {max(0.0, most):.3g}, "
+                "where runs with steps of γ are sure not to diverge: lower it, or step_size"
+            )
     for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
         value = getattr(solver, option)
         if value not in known and not (option == "iterate" and value is None):
@@ -100,6 +108,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     solver = replace(given, clip=_clip(given, problem), shares=shares)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
+    solver = replace(solver, momentum=_momentum(solver, problem))
     if given.inner_rounds is None:
         passes = given.passes or _default_passes(solver, problem)
         outer = given.outer_rounds or defaults.outer_rounds(passes)
@@ -125,7 +134,10 @@ def resolved(given: Solver, problem: Problem) -> Solver:
         early_share=record_defaults.early_share(problem) if shares.early_share is None else shares.early_share,
         excess_share=_excess_share(solver, problem, passes),
     )
-    size = record_defaults.step_size(problem, passes) if given.step_size is None else given.step_size
+    β = solver.momentum or 0.0
+    size = given.step_size
+    if size is None:
+        size = min(record_defaults.step_size(problem, passes, β), record_defaults.longest_step(β))
     solver = replace(solver, shares=shares, step_size=size)
     if problem.inference:
         intervals.require(solver, problem)
@@ -144,8 +156,21 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
     return defaults.clip(problem) if clip == COORDINATE else clip
 
 
+def _momentum(solver: SkGD, problem: Problem) -> float:
+    """Return β: as given, else by the rule for runs under a record cap whose number of passes is left open."""
+    if solver.momentum is not None:
+        return solver.momentum
+    open_ = solver.passes is None and solver.inner_rounds is None
+    averaged = solver.iterate in (None, "tail")  # a last iterate has more noise with momentum
+    if not (open_ and averaged and solver.by_pass and solver.sequential) or problem.inference:
+        return 0.0
+    return record_defaults.momentum(problem, solver.step_size)
+
+
 def _default_passes(solver: SkGD, problem: Problem) -> int:
-    return record_defaults.passes(problem, solver.step_size) if solver.by_pass else defaults.passes(problem)
+    if not solver.by_pass:
+        return defaults.passes(problem)
+    return record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0)
 
 
 def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:

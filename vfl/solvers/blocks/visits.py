@@ -205,13 +205,13 @@ class Walk:
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
 
-        A visit ends with its pass if the run may stop there, and if a pass is charged as one release.
+        A visit ends with its pass if the run may stop there, if a pass is charged as one release, and with momentum.
         """
         if not self.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
             return
         owners = [block.party for block in self.blocks]
-        ends = self.solver.tol is not None or self.solver.clip == RECORD
+        ends = self.solver.tol is not None or self.solver.clip == RECORD or bool(self.solver.momentum)
         for (_, number), run in groupby(draws, key=lambda it: (owners[it[1][0]], it[0] if ends else 0)):
             yield number, tuple(draw for _, draw in run)
 

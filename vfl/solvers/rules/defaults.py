@@ -188,6 +188,11 @@ def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, .
     return (
         *said,
         f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",
+        *(
+            (f"momentum β = {solver.momentum:.2g}: 1/(1 − β) times fewer passes make the same way.",)
+            if solver.momentum
+            else ()
+        ),
         f"blocks of {solver.block_size or 'the sizes that the partition names'}, {solver.sampling} order.",
         f"{solver.outer_rounds} outer rounds of {solver.inner_rounds} block updates.",
         f"iterate = {solver.iterate}: {'averaging is free and divides the noise' if solver.iterate == 'tail' else 'as is'}.",

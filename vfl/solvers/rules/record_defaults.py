@@ -73,6 +73,13 @@ WIDENS = 300.0
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0}
 """{kind: least cap} where standard errors are asked for: they describe the capped regression, and a bias that the cap makes is
 larger than the noise that it saves."""
+MOMENTUM = 0.5
+"""Largest momentum by rule. With whole steps more of it could diverge (vfl.solvers.iterates.momentum)."""
+FEW = 40
+"""Passes that the rule for momentum leaves to a run that has them."""
+MOVES_ON = 100.0
+"""ρ below which runs have momentum by rule (docs/studies/dp-skgd.md): above, half of the passes left up to 1.4 of the error on
+problems kept aside."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -292,19 +299,35 @@ def shrinking(problem: Problem) -> str:
     )
 
 
-def passes(problem: Problem, step: float | None = None) -> int:
-    """Return the number of passes, τ/γ, at least 3.
+def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -> int:
+    """Return the number of passes, τ(1 − β)/γ, at least 3.
 
     step : γ; None stands for half steps where the time is short, which average the noise, and whole ones elsewhere.
+    momentum : β. A move goes on for 1/(1 − β) passes, so that as many fewer make the time.
     """
     τ = time(problem)
-    count = τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem)
-    return max(FEWEST, min(MOST, math.ceil(count)))
+    count = min(MOST, τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem))
+    return max(FEWEST, math.ceil(count * (1.0 - momentum)))
 
 
-def step_size(problem: Problem, n_passes: int) -> float:
+def momentum(problem: Problem, step: float | None = None) -> float:
+    """Return β, with which a run of more than FEW passes takes FEW, or half of them if that is more; 0 from ρ = MOVES_ON.
+
+    Counts keep the passes that their rules were chosen with.
+    """
+    if counts.has_counts(problem) or signal_to_noise(problem) >= MOVES_ON:
+        return 0.0
+    return max(0.0, min(MOMENTUM, 1.0 - (step or 1.0) / 2.0, 1.0 - FEW / passes(problem, step)))
+
+
+def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
     """Return γ, at most 1, with which so many passes make the time."""
-    return min(1.0, time(problem) * _stretch(problem) / n_passes)
+    return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
+
+
+def longest_step(momentum: float) -> float:
+    """Return 2(1 − β), the longest γ whose runs with momentum β are sure not to diverge (vfl.solvers.iterates.momentum)."""
+    return 2.0 * (1.0 - momentum)
 
 
 def _stretch(problem: Problem) -> float:

@@ -1,0 +1,42 @@
+"""Heavy ball over passes: post-processing of released values, free of charge.
+
+Guarantee. Without noise, steps of γ/M_j with M_j at least the curvature along coordinate j never raise the energy
+
+    F(w) + β/(2γ)·‖w − w₋‖²_M,        w₋ the model one pass ago,
+
+if β ≤ 1 − γ/2. Proof. Let coordinate j move by Δ in this pass, and by δ in the pass before. A prox step at w_j + βδ has
+(M_j/γ)(βδ − Δ) = g_j + s for the slope g_j of the smooth part and a subgradient s of the penalty at the new point. So F
+changes by at most (g_j + s)Δ + ½M_jΔ² = (M_j/γ)(βδΔ − Δ²) + ½M_jΔ², and with βδΔ ≤ ½β(δ² + Δ²) by at most
+(M_j/2γ)·(βδ² − (2 − β − γ)Δ²). As 2 − β − γ ≥ β, the sum over a pass is at most (β/2γ)(‖δ‖²_M − ‖Δ‖²_M). ∎
+For γ = 1 and β > ½ there are quadratic problems on which runs diverge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+
+class Momentum:
+    """Push of each pass: β times the move of the pass before it (Polyak 1964).
+
+    strength : β, 0 for none.
+    """
+
+    def __init__(self, strength: float) -> None:
+        self._strength = strength
+        self._pass = -1
+        self._begin: Vector | None = None
+        self._push: Vector | None = None
+
+    def push(self, number: int, θ: Vector) -> Vector | None:
+        """Return the push of pass `number`, (p,), the same for all of its visits; None without one.
+
+        θ : (p,) the model. Before the first visit of a pass it is the result of the pass before.
+        """
+        if self._strength and number != self._pass:
+            before, self._begin, self._pass = self._begin, θ.copy(), number
+            self._push = None if before is None else self._strength * (θ - before)
+        return self._push
