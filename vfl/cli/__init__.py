@@ -53,9 +53,11 @@ COMMANDS = {name: said for commands in FOLDERS.values() for name, said in comman
 
 
 TOLD_TOGETHER = {
-    ("predict", "evaluate", "summary", "serve"): "apply, measure, explain or serve a model",
+    ("align", "resume"): "match records; continue a run that was cut off",
+    ("predict", "serve"): "apply a saved model, or answer over HTTP",
+    ("evaluate", "summary"): "measure a model; show its standard errors",
     ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
-    ("monitor", "verify", "audit"): "watch drift; check a certificate; try to refute an ε",
+    ("monitor", "verify", "audit"): "watch drift; check a certificate or an ε",
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }

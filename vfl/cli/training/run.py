@@ -51,9 +51,9 @@ LONGEST = 60
 @click.option(
     "--track",
     metavar="URI",
-    help="Log the finished run to the MLflow store or server at URI.",
+    help="Log the finished run to MLflow at URI.",
 )
-@click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
+@click.option("--diagnostics", is_flag=True, help="Print the exact objective: NOT PRIVATE.")
 @click.option("--intervals", is_flag=True, help="Pay for standard errors out of ε; vfl summary prints them.")
 @EXPLAIN
 @watching_options
