@@ -100,6 +100,7 @@ def test_processes_killed_in_turn_under_load(tmp_path: Path) -> None:
             process.send_signal(signal.SIGCONT)
             process.terminate()
             process.wait(60)
+    setting.client.close()
     assert {answer.status_code for answer in answers} <= {200, 503, 504}
     assert {one.json()["error"]["code"] for one in answers if one.status_code != 200} <= {"party_away", "late"}
     for answer in (one.json() for one in answers if one.status_code == 200):

@@ -127,6 +127,8 @@ token = "{hash_of(OTHER)}"
             self.until(lambda: httpx.get(f"{self.url}/readyz" if ready else f"{self.url}/healthz").status_code == 200)
             yield service
         finally:
+            self.client.close()
+            self.client = httpx.Client(timeout=30.0)
             service.stop()
             thread.join(30.0)
             assert not thread.is_alive()
