@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,12 @@ import vfl
 from coordinator.rounds import Round
 from parties.loading import load
 from parties.party import Party
+from tests.coordinator.organisations import federation
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.features.grid import edges_of, histogram
 from vfl.launch.run import checkpoint
 from vfl.launch.run.verification import verify_run
+from vfl.launch.sources import sources_of
 from vfl.launch.train import resume, stream
 from vfl.messages import Ranges, Records
 from vfl.privacy.events import Gaussian, ReleaseKey
@@ -121,6 +125,37 @@ def test_a_run_that_stops_after_its_knots_continues_from_them(after: int, tmp_pa
     assert resumed.knots == whole.knots
     assert resumed.coef_.tobytes() == whole.coef_.tobytes()
     assert verify_run(tmp_path / "run").ok
+
+
+KILLED = """
+import os, sys, vfl
+from coordinator.rounds import Round
+from tests.launch.test_curves import fresh, table
+def die(event):
+    if isinstance(event, Round) and event.number == 0:
+        os.kill(os.getpid(), 9)
+vfl.train(fresh(), table(), at="inprocess", output=sys.argv[1], watch=die)
+"""
+
+
+def fresh() -> vfl.Job:
+    """Return the job with noise that nobody can repeat."""
+    return job(privacy=vfl.Privacy(epsilon=2.0))
+
+
+def test_a_run_that_is_killed_between_knots_and_training_keeps_its_histograms(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    assert killed.returncode == -9
+    _, _, log = checkpoint.read(folder, fresh())
+    (first,) = log.released
+    result = resume(folder, table())
+    knots = vfl.plan(fresh(), N).knots
+    assert knots is not None
+    assert first is not None
+    assert result.knots == knots.by_column(knots.placed(first))
+    assert result.certificate.epsilon <= 2.0
+    assert verify_run(folder).ok
 
 
 @pytest.mark.parametrize("solver", [vfl.CD(passes=2), vfl.GD(passes=3), vfl.SGD(passes=1, batch_size=500)])
@@ -230,3 +265,19 @@ def test_mistakes() -> None:
         job(sparse=("bank",), bounds=BOUNDS | {"age": (0, 90)})
     with pytest.raises(PrivacyError, match="declare knots"):
         vfl.plan(job(solver=vfl.GCD(rounds=5)), N)
+
+
+def test_ray_and_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
+    spec, data = job(holdout=0.2), table(600)
+    here = vfl.train(spec, data, at="inprocess")
+    with federation(tmp_path) as joined:
+        for name, source in sources_of(spec, data).items():
+            joined.start(name, source)
+        there = vfl.train(spec, at=joined.place)
+        measured = vfl.evaluate(there, at=joined.place)
+    on_ray = vfl.train(spec, data, at=vfl.Ray(shards=2, pin="never"))
+    for other in (there, on_ray):
+        assert other.knots == here.knots
+        assert other.coef_.tobytes() == here.coef_.tobytes()
+        assert str(other.findings["held out"]) == str(here.findings["held out"])
+    assert str(measured.measures["auc"]) == str(vfl.evaluate(here, data).measures["auc"])

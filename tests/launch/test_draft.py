@@ -128,6 +128,13 @@ def test_missing_declarations_are_listed_until_they_are_made(files: dict[str, Pa
     assert left_in("[bounds") == {}
 
 
+def test_curves_are_declared_for_numbers_that_get_bounds(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(declared(draft(files, folder=tmp_path, curves=True)), encoding="utf-8")
+    spec, _ = jobfile.read(path)
+    assert [spec.schema[c].kind for c in spec.bounds] == ["curve"] * 2
+
+
 def test_values_from_the_data_are_comments(files: dict[str, Path]) -> None:
     kept = [line for line in draft(files, folder=files["bank"].parent).splitlines() if not line.startswith("#")]
     assert not any(word in line for line in kept for word in ("Bern", "Zürich", "79", "free text 1"))

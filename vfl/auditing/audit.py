@@ -18,6 +18,7 @@ from vfl.auditing.rehearsal import Rehearsal, Transcript, world_of
 from vfl.auditing.residuals import Check, checks_of
 from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.features import Curve
 from vfl.holdout import Side
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import OnPart, bare
@@ -257,10 +258,10 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
         )
     for column in job.partition.features:
         declared = job.schema[column]
-        if not isinstance(declared, Numeric | Boolean | Categorical):
+        if not isinstance(declared, Numeric | Boolean | Categorical | Curve):
             raise SpecificationError(
-                f"column {column!r} is made by its owner ({declared.kind}), and an audit simulates numbers, booleans and "
-                "categories only: audit the job with a numeric column in its place, whose bounds are the range of the feature"
+                f"column {column!r} is made by its owner ({declared.kind}), and an audit simulates numbers, curves, booleans "
+                "and categories only: audit the job with a number in its place, whose bounds are the range of the feature"
             )
     require_number("confidence", confidence)
     if not 0.5 < confidence < 1.0:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that released bounds are charged to.")
 @click.option("--dataset", metavar="NAME", help="The data set of --ledger; the draft names it too.")
+@click.option("--curves", is_flag=True, help="Fit a curve of every number with bounds, in place of a straight line.")
 @click.option("--yes", is_flag=True, help="Ask nothing: leave each open declaration as a comment.")
 def command(
     files: tuple[str, ...],
@@ -55,6 +56,7 @@ def command(
     ledger: str | None,
     dataset: str | None,
     *,
+    curves: bool,
     yes: bool,
 ) -> None:
     """Draft a job for the parties' FILES. A party without a name is named after its file.
@@ -112,7 +114,7 @@ def command(
         raise SpecificationError(
             "--ledger and --dataset say where released bounds are charged: give --private-bounds EPSILON"
         )
-    text = draft(sources, **given, ask=ask)
+    text = draft(sources, **given, ask=ask, curves=curves)
     left = sum(map(len, left_in(text).values()))
     if output is None:
         click.echo(text, nl=False)

@@ -205,6 +205,7 @@ def draft(
     dataset: str | None = None,
     ledger: str | Path | None = None,
     ask: Ask | None = None,
+    curves: bool = False,
 ) -> str:
     """Return the text of a job file for the parties' files.
 
@@ -215,6 +216,7 @@ def draft(
     folder : folder of the job file; paths in the draft are relative to it.
     dataset : name of the data set in a ledger, for the job. ledger : its file.
     ask : answers questions (`Question`); None leaves comments instead.
+    curves : True declares a curve (vfl.Curve) for every number with bounds.
 
     The job declares as `read_from_data` all that the records decided, unless `ask` confirms that it is publicly known.
 
@@ -263,6 +265,12 @@ def draft(
         ask,
     )
     lines[lines.index(NAME) + 1 : lines.index(NAME) + 1] = _read_lines(decided, ask)
+    if curves:
+        lines += [
+            "",
+            '[columns."*"]  # every number with bounds; the run places the knots of its curve',
+            'kind = "curve"',
+        ]
     lines += [
         "",
         "[penalty]",
