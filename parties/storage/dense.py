@@ -209,6 +209,10 @@ def _writer(
 ) -> Callable[[pa.RecordBatch, Matrix, slice], None]:
     declared, sources = schema[column], schema.sources(column)
     read = reader_of(declared, sources, origin, None if isinstance(declared, Feature) else column)
+    # The first coordinate of a curve with a shape is a ramp, and not the number that is kept.
+    line = None
+    if kept is not None and isinstance(declared, Curve) and declared.shape is not None:
+        line = reader_of(replace(declared, pieces=1, shape=None), sources, origin)
     n_own = len(ranges_of(declared))
     own, indicators = coordinates[:n_own], coordinates[n_own:]
 
@@ -218,7 +222,7 @@ def _writer(
             rows[:, indicator.j] = indicator.scale(absent.astype(np.float64))
         for coordinate, vector in zip(own, vectors, strict=True):
             if kept is not None and coordinate is own[0]:
-                kept[place] = vector
+                kept[place] = vector if line is None else next(iter(line([batch.column(sources[0])])[1]))
                 if declared.fill is None:
                     kept[place][absent] = np.nan
             stored = coordinate.scale(vector)

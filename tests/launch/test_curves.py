@@ -97,6 +97,19 @@ def test_parts_hold_the_knots(run: tuple[vfl.Result, Path], tmp_path: Path) -> N
     assert (margins == result.decision_function(frame)).all()
 
 
+def test_a_shape_holds_with_knots_that_the_run_finds() -> None:
+    result = vfl.train(job(vfl.Curve(shape="increasing")), table(), at="inprocess")
+    frame = table().iloc[:1].drop(columns="y")
+    ages = pd.concat([frame.assign(age=age) for age in np.linspace(18, 90, 50)])
+    margins = result.decision_function(ages)
+    assert (np.diff(margins) >= -1e-12).all()
+    placed = load(result.applied.for_party("bank"), table()[["age", "amount"]])
+    found = load(result.job.for_party("bank"), table()[["age", "amount"]])
+    found.rows.place({"bank": tuple(tuple(result.knots[c]) for c in ("age", "amount"))})
+    for j in range(8):
+        assert (found.rows.columns.column(j) == placed.rows.columns.column(j)).all()
+
+
 def test_declared_knots_cost_nothing(run: tuple[vfl.Result, Path]) -> None:
     result, _ = run
     assert vfl.plan(result.applied, N).knots is None

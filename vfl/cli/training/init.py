@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     "epsilon",
     type=click.FloatRange(min=0.0, min_open=True),
     metavar="EPSILON",
-    help="Release the open bounds of numeric columns privately for this ε, where the FILES lie.",
+    help="Release open bounds of numbers privately for this ε, where the FILES lie.",
 )
 @click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that released bounds are charged to.")
-@click.option("--dataset", metavar="NAME", help="The data set of --ledger; the draft names it too.")
-@click.option("--curves", is_flag=True, help="Fit a curve of every number with bounds, in place of a straight line.")
-@click.option("--yes", is_flag=True, help="Ask nothing: leave each open declaration as a comment.")
+@click.option("--dataset", metavar="NAME", help="The data set of --ledger, for the draft too.")
+@click.option("--curves", is_flag=True, help="Fit a curve of every number with bounds.")
+@click.option("--yes", is_flag=True, help="Ask nothing: leave open declarations as comments.")
 def command(
     files: tuple[str, ...],
     label: str | None,
@@ -59,14 +59,14 @@ def command(
     curves: bool,
     yes: bool,
 ) -> None:
-    """Draft a job for the parties' FILES. A party without a name is named after its file.
+    """Draft a job for the parties' FILES. A party without a name has that of its file.
 
     Bounds, categories and other values read from the records are NOT PRIVATE unless publicly known. At a terminal, each is
-    asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values instead. Label and
-    id are found by column name, ids also by the cells that the files share, and the format of text files by their beginning.
+    asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values. Label and id are
+    found by column name, ids also by cells that the files share, and the format of text files by their beginning.
 
-    The records decide the kinds of the columns, and may decide the loss, the ids and the formats. The draft lists these as
-    read_from_data, and certificates say NOT PRIVATE, until you confirm that they are publicly known.
+    The records decide the kinds of the columns, and may decide loss, ids and formats. The draft lists these as
+    read_from_data, and certificates say NOT PRIVATE, until you confirm that they are public.
 
     With --private-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
     public afterwards. Use it on records of your own, at their owner.
