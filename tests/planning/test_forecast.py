@@ -183,3 +183,23 @@ def test_a_run_lies_in_its_forecast(n: int, epsilon: float) -> None:
     outcome = {"auc": roc_auc_score(truth, margins), "loss": log_loss(truth, expit(margins))}
     for name, value in outcome.items():
         assert found.measures[name].low - 0.002 <= value <= found.measures[name].high + 0.002
+
+
+@pytest.mark.parametrize(("loss", "unit"), [("logistic", "log-odds"), ("squared", "standard deviations of the label")])
+def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str) -> None:
+    rng, n, names = np.random.default_rng(0), 20_000, [f"x{j}" for j in range(4)]
+    X = np.clip(rng.normal(size=(n, 4)), -4.0, 4.0)
+    v = X @ [0.5, -0.3, 0.2, 0.0]
+    y = rng.random(n) < 1.0 / (1.0 + np.exp(-v)) if loss == "logistic" else v + rng.normal(size=n)
+    bounds = dict.fromkeys(names, (-4.0, 4.0)) | ({} if loss == "logistic" else {"y": (-6.0, 6.0)})
+    partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
+    privacy = vfl.Privacy(epsilon=1.0, inference=True)
+    job = vfl.Job(partition=partition, loss=loss, bounds=bounds, privacy=privacy)
+    expected = vfl.forecast(job, n, signal=0.66 if loss == "logistic" else 0.275)
+    assert unit in str(expected)
+    (width,) = expected.widths.values()
+    rows = vfl.train(job, dict(zip(names, X.T, strict=True)) | {"y": y.astype(float)}).summary().rows[1:]
+    halves = [(row.high - row.low) / 2 / (1.0 if loss == "logistic" else np.std(y)) for row in rows]
+    assert 0.67 < width.half / np.median(halves) < 1.5
+    assert width.over > 1.0
+    assert not vfl.forecast(replace(job, privacy=vfl.Privacy(epsilon=1.0)), n).widths

@@ -17,6 +17,7 @@ from vfl.errors import SpecificationError
 from vfl.planning.public_problem import problem_of
 from vfl.planning.quality import Facts, Range, descent, ranges
 from vfl.planning.quality import missed as missed_of
+from vfl.planning.widths import Width, width_of
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -41,7 +42,7 @@ class Forecast:
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
     measures : {"auc" | "r2" | "loss": range} from the weaker to the stronger guessed signal; {} for losses without a rule.
-    by_signal : {signal: measures}, the stronger guess first.
+    by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
     missed : (strong, weak) expected share, for each signal, that the model misses of the effect that the columns can explain.
     needed : (strong, weak) number of training records for which the model misses a tenth; None if no number is enough.
     positives : guessed share of positive labels; None without classes. signal : guessed AUC or R² of the best linear model.
@@ -57,6 +58,7 @@ class Forecast:
     signal: tuple[float, float] | None
     guessed: tuple[str, ...] = field(default=())
     by_signal: Mapping[float, Mapping[str, Range]] = field(default_factory=dict)
+    widths: Mapping[float, Width] = field(default_factory=dict)
 
     @property
     def noise(self) -> bool:
@@ -75,6 +77,13 @@ class Forecast:
         for signal, measures in self.by_signal.items():
             found = ", ".join(f"{said(name)} {range_}" for name, range_ in measures.items())
             words.append(f"{found}, if the best linear model has {self._kind} {signal:.3g}")
+        if self.widths:
+            halves, factors = zip(*((width.half, width.over) for width in self.widths.values()), strict=True)
+            unit = "standard deviations of the label" if self.positives is None else "log-odds"
+            words.append(
+                f"95 % intervals: about ± {_ends(halves)} {unit} per standard deviation of an uncorrelated column, "
+                f"{_ends(factors)} times as wide as without privacy; wider for correlated columns"
+            )
         if not self.measures:
             words.append(f"{max(0.0, 1 - self.missed[0]):.0%} of what the columns can explain would be learnt")
         if self.positives is not None:
@@ -123,6 +132,7 @@ class Forecast:
             "positives": self.positives,
             "signal": None if self.signal is None else list(self.signal),
             "guessed": list(self.guessed),
+            "widths": {str(signal): asdict(width) for signal, width in self.widths.items()},
             "by_signal": [{"signal": signal, "measures": _plain(found)} for signal, found in self.by_signal.items()],
         }
 
@@ -178,7 +188,13 @@ def forecast(
         signal=signals,
         guessed=guessed,
         by_signal=by_signal,
+        widths={value: width for value in signals or () if (width := width_of(job.solver, problem, value, share))},
     )
+
+
+def _ends(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _share(positives: float | None) -> float:

@@ -28,6 +28,7 @@ from vfl.solvers.rules.record_defaults import clear, signal_to_noise
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
+    from vfl.types import Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,14 @@ def gain_of(auc: float, share: float) -> tuple[float, float]:
     )
     entropy = -share * math.log(share) - (1.0 - share) * math.log1p(-share)
     return entropy, entropy - float((_weights / _weights.sum()) @ (losses[0] + losses[1]))
+
+
+def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
+    """Return margins of the best model for normal scores in both classes, and their probabilities, which add up to 1."""
+    z = _normal.inv_cdf(auc)
+    base, half, spread = math.log(share / (1.0 - share)), z * z, math.sqrt(2.0) * z
+    margins = np.concatenate([base + half + spread * _nodes, base - half + spread * _nodes])
+    return margins, np.concatenate([share * _weights, (1.0 - share) * _weights]) / _weights.sum()
 
 
 def missed(facts: Facts, signal: float, share: float | None) -> float:
