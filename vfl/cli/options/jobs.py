@@ -25,9 +25,7 @@ NETWORK = click.option(
 )
 
 
-EXPLAIN = click.option(
-    "--explain", is_flag=True, help="Show the whole plan: the objective, every release, its noise and every choice."
-)
+EXPLAIN = click.option("--explain", is_flag=True, help="Show the whole plan with every choice.")
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
