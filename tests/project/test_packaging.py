@@ -115,6 +115,7 @@ def test_every_third_party_import_is_declared(pyproject):
         + optional["plot"]
         + optional["frames"]
         + optional["federation"]
+        + optional["onnx"]
         + optional["serve"]
         + optional["track"]
     } | {"grpcio-tools"}  # regenerates the code of vfl.wire, in a checkout
