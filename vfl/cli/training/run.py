@@ -54,7 +54,7 @@ LONGEST = 60
     help="Log the finished run to MLflow at URI.",
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective: NOT PRIVATE.")
-@click.option("--intervals", is_flag=True, help="Pay for standard errors out of ε; vfl summary prints them.")
+@click.option("--intervals", is_flag=True, help="Spend part of ε on standard errors.")
 @EXPLAIN
 @watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
