@@ -124,3 +124,41 @@ def test_report_card_and_comparison_draw_every_column(runs, tmp_path):
         assert f"| {column} | " in card
     assert 'class="noise"' in page
     assert "Basel two" in both
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        vfl.Curve(knots=(30, 50)),
+        vfl.Curve(),
+        vfl.Curve(shape="increasing", pieces=3),
+        vfl.Curve(missing="indicator"),
+        vfl.Curve(fill=40.0, missing="indicator", knots=(35,)),
+        vfl.Curve(fill=40.0),
+    ],
+)
+def test_exports_and_scorecards_of_curves_predict_the_same(curve):
+    own = {"age": curve, "city": COLUMNS["city"], "member": COLUMNS["member"]}
+    one = replace(
+        job(),
+        columns=own,
+        partition=vfl.FeaturePartition({"bank": ["age", "city"], "telco": ["member"]}, label=("bank", "y")),
+    )
+    table = frame()
+    if curve.fill is not None or curve.missing is not None:
+        table.loc[::7, "age"] = np.nan
+    result, new = vfl.train(one, table, at="inprocess"), table.head(300).copy()
+    new.loc[1, "age"], new.loc[2, "age"] = -1e6, 1e6  # outside the bounds: the ends of the curve
+    margins = result.decision_function(new)
+    assert result.to_sklearn().decision_function(new) == pytest.approx(margins, rel=1e-12, abs=1e-12)
+
+    card = result.scorecard(points_to_double=np.log(2), base=0.0, odds=1.0, positive_is_high=True)
+    points = {(row.column, row.category): row.points for row in card.rows}
+    at = {float(c.removeprefix("at ")): p for (column, c), p in points.items() if column == "age" and c != "(missing)"}
+    for k in range(0, 300, 7):
+        cell = new["age"].iloc[k]
+        if np.isnan(cell) and curve.missing is None:
+            cell = curve.fill
+        age = points["age", "(missing)"] if np.isnan(cell) else np.interp(cell, list(at), list(at.values()))
+        score = age + points["city", new["city"].iloc[k]] + points["member", str(new["member"].iloc[k]).lower()]
+        assert score == pytest.approx(margins[k], abs=1e-4)

@@ -406,7 +406,7 @@ class Result:
         digits : decimal places of the points; None keeps all.
         woe : weights of evidence released by vfl.woe, shown beside the points.
 
-        Raises SpecificationError unless the loss is logistic and all columns are Binned, Categorical or Boolean.
+        Raises SpecificationError unless the loss is logistic and all columns are Curve, Binned, Categorical or Boolean.
         """
         from vfl.launch.run.scorecard import scorecard_of
 

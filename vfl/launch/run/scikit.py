@@ -47,7 +47,7 @@ def pipeline_of(result: Result) -> Any:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline
 
-    job, coefficients = result.job, dict(zip(result.feature_names, result.coef_.T, strict=True))
+    job, coefficients = result.applied, dict(zip(result.feature_names, result.coef_.T, strict=True))
     steps: list[tuple[str, Any, Any]] = []
     names: list[str] = []
     for column in job.partition.features:

@@ -19,6 +19,7 @@ from vfl.features import (
     PERIODIC,
     Binned,
     Crossed,
+    Curve,
     Cyclic,
     DateParts,
     Feature,
@@ -105,6 +106,8 @@ def _of_number(declared: Feature, pd: Any) -> list[Any]:
         ]
     if isinstance(declared, Spline):
         return _spline(declared, pd)
+    if isinstance(declared, Curve):
+        return _curve(declared, pd)
     if isinstance(declared, Cyclic):
         turned = [
             function_step(frame.replace, to_replace=[np.inf, -np.inf], value=declared.start),
@@ -156,6 +159,21 @@ def _spline(declared: Spline, pd: Any) -> list[Any]:
     order = _pairs(count + 1)
     kept = ColumnTransformer([("kept", "passthrough", [order[j, count] for j in range(count)])])
     return [both, function_step(np.asarray, dtype=float), products, kept]
+
+
+def _curve(declared: Curve, pd: Any) -> list[Any]:
+    """Return a linear spline at all knots, then each coordinate as a sum of its functions, which add up to 1."""
+    low, high = declared.limits
+    points = (low, *(declared.knots or ()), high)
+    hats = Spline(points, degree=1, fill=declared.fill, missing=declared.missing)
+    at_points = np.column_stack(list(declared.made(np.array(points))))
+    where_missing = np.concatenate(list(declared.made(np.array([np.nan]))))
+    return [
+        *_spline(hats, pd),
+        _series_step(np.dot, b=at_points - where_missing),
+        _series_step(pd.DataFrame),
+        _series_step(pd.DataFrame.add, other=list(where_missing)),
+    ]
 
 
 def _pairs(count: int) -> dict[tuple[int, int], int]:

@@ -8,10 +8,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vfl.arguments import require, require_whole
 from vfl.columns import Boolean, Categorical, canonical_category, indicators
 from vfl.errors import SpecificationError
-from vfl.features import Binned, own_of
+from vfl.features import Binned, Curve, own_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
@@ -40,7 +42,9 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """Points of all categories. A record's score is the sum of its points, one row per column.
+    """Points of all categories, and of curves at their knots ('at 30'), linear in between.
+
+    A record's score is the sum of its points, one per column.
 
     score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
     """
@@ -108,7 +112,7 @@ def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple
 
 def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
     """Return {category: its part of the margin}."""
-    declared = result.job.schema[column]
+    declared = result.applied.schema[column]
     missing = [coefficient[name] for name in indicators(column, declared.missing)]
     if isinstance(declared, Boolean):
         effects = {"false": 0.0, "true": coefficient[column]}
@@ -116,15 +120,28 @@ def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict
         effects = {name.removeprefix(f"{column}="): coefficient[name] for name in own_of(declared, column)}
         if isinstance(declared, Categorical) and declared.unknown == "zero":
             effects[OTHER] = 0.0
+    elif isinstance(declared, Curve):
+        return _of_curve(declared, column, coefficient, missing)
     else:
         raise SpecificationError(
-            f"a scorecard has points per category, and column {column!r} is of kind {declared.kind}: declare vfl.Binned(edges) "
-            "for it, with edges that are known or released by vfl.private_quantiles"
+            f"a scorecard has points per category, and column {column!r} is of kind {declared.kind}: declare vfl.Curve() "
+            "for it, or vfl.Binned(edges) with edges that are known or released by vfl.private_quantiles"
         )
     if missing:
         filled = 0.0 if declared.fill is None else _of_fill(declared, column, declared.fill, coefficient)
         effects[MISSING] = missing[0] + filled
     return effects
+
+
+def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missing: list[float]) -> dict[str, float]:
+    """Return {'at POINT': part of the margin there} for the ends and the knots of a curve; between them it is linear."""
+    low, high = declared.limits
+    points = [low, *(declared.knots or ()), high]
+    empty = math.nan if declared.fill is None else float(declared.fill)
+    made = np.column_stack(list(declared.made(np.array([*points, empty]))))
+    *effects, of_missing = made @ [coefficient[name] for name in own_of(declared, column)]
+    found = {f"at {point:.6g}": float(effect) for point, effect in zip(points, effects, strict=True)}
+    return found if not missing else found | {MISSING: missing[0] + float(of_missing)}
 
 
 def _of_fill(
