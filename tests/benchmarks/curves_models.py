@@ -148,7 +148,7 @@ def simulated(n: int, *, seed: int, numbers: int, share: float) -> Set:
             if j % 3 == 1
             else rng.uniform(0.0, 1.0, n)
         )
-        effect = (np.log1p(x), abs(x), np.sin(6.0 * x), (x > np.quantile(x, 0.7)) * 1.5)[j % 4]
+        effect = (np.log1p(abs(x)), abs(x), np.sin(6.0 * x), (x > np.quantile(x, 0.7)) * 1.5)[j % 4]
         margin += 1.2 * effect / (1 + j / 3)
         columns[f"x{j}"] = x
     for j in range(3):
