@@ -82,7 +82,7 @@ class Forecast:
             unit = "standard deviations of the label" if self.positives is None else "log-odds"
             words.append(
                 f"95 % intervals: about ± {_ends(halves)} {unit} per standard deviation of an uncorrelated column, "
-                f"{_ends(factors)} times as wide as without privacy; wider for correlated columns"
+                f"{_ends(factors)} times as wide as without privacy; wider for correlated columns or few records"
             )
         if not self.measures:
             words.append(f"{max(0.0, 1 - self.missed[0]):.0%} of what the columns can explain would be learnt")
