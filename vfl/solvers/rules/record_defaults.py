@@ -1,12 +1,11 @@
 """Public rules for the options of a record cap: functions of n, p, ε, δ, loss and declared ranges only, never of data.
 
-They rest on ρ = μn/p, with μ the budget that the moments leave, on C = c·√(p/L), and on the time τ = γP that P passes with
-steps of γ make. In units where every column has M_j = L, the noise that is left in F grows as c²τ²/ρ² along directions that
-have not converged, and as c²/ρ² along those that have.
+The rules choose the cap C = c·√(p/L) and the time τ = γP, for P passes with step γ, from the signal-to-noise ratio ρ = μn/p.
+μ is the budget that remains after the release of moments. In units where every column has M_j = L, noise adds an error to F
+that grows as c²τ²/ρ² along directions that have not converged, and as c²/ρ² along those that have.
 
-Unless a table says otherwise, its constants were fitted by simulation to 35 problems and looked at once on 20 others, 6 of them
-made after the rules were fixed. Runs with squared loss and without an intercept, or with blocks of several columns, were hardly
-among them.
+Unless stated otherwise, constants were fitted by simulation to 35 problems and checked once on 20 others, 6 of them made after
+the rules were fixed. Few of these problems had blocks of several columns, or squared loss without an intercept.
 """
 
 from __future__ import annotations
@@ -30,22 +29,24 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 PARALLEL_CLEAR, OFF_CENTRE_CLEAR = 100.0, 1000.0
-"""ρ from which squared loss without an intercept has a clip per coordinate: with nearly parallel columns, and with others."""
+"""Least ρ at which squared loss without an intercept has a clip per coordinate: for nearly parallel columns, and for others."""
 CAPS = {
-    "bounded": (0.065, 0.4, 0.3, 1.5),  # 35 problems; beyond 1.5 nothing of a typical record is cut
+    "bounded": (0.065, 0.4, 0.3, 1.5),  # 35 problems; a cap above 1.5 cuts no typical record
     "centred": (0.07, 0.4, 0.12, 2.5),  # 35 problems
     "off centre": (0.075, 1.0, 0.3, 3.0),  # California raw and standardised, ε = 1; two simulated problems
 }
-"""{kind: (a, b, least, most)} of the cap a·ρ^b, in units of √(p/L) and of a typical residual."""
+"""{kind: (a, b, least, most)}: c = a·ρ^b, clamped to [least, most], in units of a typical residual."""
 WIDER = (100.0, OFF_CENTRE_CLEAR, 0.45)
-"""(from, to, power) of a further factor (ρ/from)^power without an intercept, where columns are not nearly parallel. Chosen on
-California standardised at ε = 1, after the problems kept aside had been seen without it."""
+"""(from, to, power): without an intercept, c is multiplied by (ρ/from)^power, unless columns are nearly parallel.
+
+ρ is clamped to [from, to]. Chosen on California standardised at ε = 1, after the rules had been checked on the test problems
+without this factor."""
 TIMES = {
     "bounded": ((0.3, 1.2), (0.1, 2)),  # 35 problems
     "centred": ((0.5, 1.4), (0.3, 2)),  # 35 problems
     "off centre": ((0.5, 1), (0.3, 2), (0.3, 3)),  # simulated problems at low ρ
 }
-"""{kind: ((a, b), ...)} of the time, the least of all a·ρ^b."""
+"""{kind: ((a, b), ...)}: τ is the least of all a·ρ^b."""
 LONGEST = {
     "bounded": ((1000.0, 200.0), (0.0, 100.0)),
     "bounded, parallel": ((2000.0, 400.0), (100.0, 200.0), (0.0, 100.0)),  # 400: Electricity raw, ε = 10
@@ -53,45 +54,49 @@ LONGEST = {
     "centred, parallel": ((100.0, 200.0), (0.0, 100.0)),
     "off centre": ((0.0, 30.0),),
 }
-"""{kind: ((from which ρ, time), ...)} of the longest time; columns that are nearly parallel converge slowly."""
+"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches holds. Nearly parallel columns converge slowly."""
 EARLY = 0.3
-"""Share of the passes that are early: the average of the tail leaves them out."""
+"""Share of the passes that are early. The returned average of iterates leaves them out."""
 EARLY_SHARE = 0.15
-"""Share of μ² that the early passes spend: half of what they would by their number."""
+"""Share of μ² that the early passes spend: half of EARLY, their share at even spending."""
 GROWS = 20.0
-"""ρ below which every pass spends the same: short runs forget little of the noise of their first passes."""
+"""ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
 FAINT = 2.0
-"""ρ below which losses without an intercept take few steps under a record cap."""
+"""ρ below which runs without an intercept use the record cap, except for squared loss. They take few steps."""
 STILL = 0.3
 """Time below which a run stays near its start."""
 SHRINKS = 1.5
-"""Time below which the moves of a run under an L1 part of the penalty are shrunk."""
+"""Time below which a run shrinks its moves if the penalty has an L1 part."""
 UNSURE = 10.0
-"""ρ below which smoothed hinge starts at its best constant model; above, runs from 0 left 1 to 9 % less on three problems."""
+"""ρ below which smoothed hinge starts at its best constant model.
+
+Above it, starting at 0 gave 1 to 9 % less error on three problems."""
 WIDENS = 300.0
-"""Least ρ at which sums of what the record cap cuts are released."""
+"""Least ρ at which a run releases the sums of the parts that the record cap cuts off."""
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0}
-"""{kind: least cap} where standard errors are asked for: they describe the capped regression, and a bias that the cap makes is
-larger than the noise that it saves."""
+"""{kind: least c} for runs that release standard errors.
+
+Standard errors describe the capped regression, and a lower cap adds more bias than it saves noise."""
 MOMENTUM = 0.5
-"""Largest momentum by rule. With whole steps more of it could diverge (vfl.solvers.iterates.momentum)."""
+"""Largest default momentum. With γ = 1, a larger one can diverge (vfl.solvers.iterates.momentum)."""
 FEW = 40
-"""Passes that the rule for momentum leaves to a run that has them."""
+"""Least number of passes to which `momentum` shortens a run."""
 MOVES_ON = 100.0
-"""ρ below which runs have momentum by rule (docs/studies/dp-skgd.md): above, half of the passes left up to 1.4 of the error on
-problems kept aside."""
+"""ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
+
+Above it, half of the passes gave up to 1.4 times the error on test problems."""
 FEWEST = 3
 MOST = 400
-"""Passes at the most, also where long blocks make short steps."""
+"""Limits on the number of passes. MOST also holds where long blocks need short steps."""
 
 
 def signal_to_noise(problem: Problem) -> float:
-    """Return ρ = μn/p of what the moments leave, inf without privacy."""
+    """Return ρ = μn/p for the budget that remains after the moments; inf without privacy."""
     return clear(problem) / problem.layout.n_used
 
 
 def clear(problem: Problem) -> float:
-    """Return μn of what the moments leave, inf without privacy."""
+    """Return μn for the budget that remains after the moments; inf without privacy."""
     if problem.mu is None:
         return math.inf
     spent = problem.smoothness_share if isinstance(problem.smoothness, str) and problem.smoothness == "private" else 0.0
@@ -99,10 +104,11 @@ def clear(problem: Problem) -> float:
 
 
 def serves(problem: Problem) -> bool:
-    """Return True if the record cap is the default: everywhere but without an intercept that absorbs the residuals' mean.
+    """Return True if the record cap is the default.
 
-    Squared loss has it without one too, unless there is so little noise that the cap's bias would be most of the error
-    (`_clear_off_centre`). Other losses have it below FAINT, where a clip per coordinate does not stop early.
+    Private runs use it if an intercept absorbs the residuals' mean. Without such an intercept, squared loss uses it until noise
+    is so low that the cap's bias would be most of the error (`_clear_off_centre`). Other losses use it below ρ = FAINT,
+    because a clip per coordinate would not stop early there.
     """
     if not problem.private or not off_centre(problem):
         return problem.private
@@ -110,15 +116,15 @@ def serves(problem: Problem) -> bool:
 
 
 def _clear_off_centre(problem: Problem) -> float:
-    """Return the ρ from which squared loss without an intercept has a clip per coordinate."""
+    """Return the least ρ at which squared loss without an intercept has a clip per coordinate."""
     return PARALLEL_CLEAR if nearly_parallel(problem) else OFF_CENTRE_CLEAR
 
 
 def releases_mean(problem: Problem) -> bool:
-    """Return True if the labels' mean is released without their spread.
+    """Return True if a run releases the labels' mean without their spread.
 
-    For squared loss where noise would dominate a histogram of the labels; for Huber loss, whose unit is its width, wherever an
-    intercept may start there.
+    Squared loss does so where noise would dominate a histogram of the labels. Huber loss, whose residuals are measured in units
+    of its width, does so wherever an intercept can start at the mean.
     """
     if math.isfinite(problem.loss.slope):
         return problem.loss.start == MEAN and problem.centred and math.isfinite(problem.label_range)
@@ -126,12 +132,12 @@ def releases_mean(problem: Problem) -> bool:
 
 
 def standing_still(problem: Problem) -> str:
-    """Return a sentence if the rules keep a run at its start, the constant model; '' elsewhere."""
+    """Return a warning if the run stays near its start, the constant model; '' otherwise."""
     return still(problem) if problem.private and time(problem) < STILL else ""
 
 
 def still(problem: Problem) -> str:
-    """Return the sentence that steps learn nothing."""
+    """Return the warning that steps learn nothing."""
     return (
         f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
         "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
@@ -140,17 +146,17 @@ def still(problem: Problem) -> str:
 
 
 def has_balance(problem: Problem) -> bool:
-    """Return True if the shares of the classes give the constant model that a free intercept can start at."""
+    """Return True if an intercept without penalty can start at the constant model of the class shares."""
     return problem.loss.start == SHARES and problem.centred
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of the μ² left by the moments to spend on a start for the intercept; 0: none.
+    """Return the share of μ² to spend on a starting intercept, after the moments; 0 if the run starts at 0.
 
-    Squared loss: mean and spread; below μn = 100, and for Huber loss, the mean alone (`_mean_share`).
-    Logistic loss, and smoothed hinge where ρ < UNSURE: the share of positive labels (`_balance_share`).
-    The run then starts at the constant model, which is where it ends if nothing can be learnt (`standing_still`): the start
-    has 90 % of μ² then.
+    Squared loss releases mean and spread of the labels, or the mean alone below μn = 100 (`_mean_share`); Huber loss the mean.
+    Logistic loss, and smoothed hinge where ρ < UNSURE, release the share of positive labels (`_balance_share`).
+    The run starts at the constant model of these values. If steps can learn nothing (`standing_still`), the run also ends
+    there, and the start gets 90 % of μ².
     """
     if counts.has_counts(problem):
         return _nearly_all(problem) or counts.share(clear(problem))
@@ -166,7 +172,7 @@ def label_share(problem: Problem) -> float:
 
 
 def has_constant(problem: Problem) -> bool:
-    """Return True if label statistics give a best constant model that an intercept can start at, penalised or not."""
+    """Return True if an intercept, penalised or not, can start at the best constant model by label statistics."""
     if counts.has_counts(problem):
         return problem.loss.power == 1.0 and problem.exposure is None
     start = problem.loss.start
@@ -175,11 +181,11 @@ def has_constant(problem: Problem) -> bool:
 
 
 def start_share(problem: Problem) -> float:
-    """Return the share of μ² for the start of a run that moves all coordinates by joint gradients: as `label_share`.
+    """Return the share of μ² for the start of a run by joint gradients, the counterpart of `label_share`.
 
-    Its steps are short and repair little of the start's noise. So the start has more of the budget, classification releases the
-    share of positive labels at any ρ, and squared loss the mean alone. Steps of Huber loss repair least, so its mean has
-    noise of 1.2 % of the declared range in place of 3 %.
+    Joint gradients move all coordinates by short steps, which repair little of the start's noise. The start therefore gets more
+    budget: classification releases the share of positive labels at any ρ, and squared loss the mean alone. Huber loss repairs
+    least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     if counts.has_counts(problem):
@@ -190,48 +196,52 @@ def start_share(problem: Problem) -> float:
 
 
 def _nearly_all(problem: Problem) -> float:
-    """Return 0.9 where steps learn nothing, so that the constant model is all that the budget can pay for; 0 elsewhere."""
+    """Return 0.9 where steps learn nothing, so that the budget is spent on the constant model; 0 elsewhere."""
     return 0.9 if time(problem) < STILL else 0.0
 
 
 def _balance_share(problem: Problem, clear: float, noise: float) -> float:
-    """Return 1 %, or as much as keeps the noise at a share of the records, at most half; 0.9 where steps learn nothing.
+    """Return the share of μ² at which counts of labels have noise of `noise`·n, at least 1 % and at most 50 %.
 
-    The noise is kept at a thirtieth for multinomial loss and for the hinges. The best constant model of the hinges jumps at a
-    share of one half.
+    It is 0.9 where steps learn nothing. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of the
+    hinges jumps where half of the labels are positive.
     """
     noise = noise if problem.loss.log_odds else 1.0 / 30.0
     return _nearly_all(problem) or min(0.5, max(0.01, (1.0 / (noise * clear)) ** 2))
 
 
 def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> float:
-    """Return 1 %, or as much as keeps the noise at 1/parts of the declared range; 0.9 where steps learn nothing."""
+    """Return the share of μ² at which the mean has noise of 1/parts of the declared range, from 1 % to `most`.
+
+    It is 0.9 where steps learn nothing.
+    """
     return _nearly_all(problem) or min(most, max(0.01, (parts / clear) ** 2))
 
 
 def excess_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² spent on what the record cap cuts; 0 where noise would hide what matters.
+    """Return the share of the passes' μ² to spend on sums of the parts that the record cap cuts off.
 
-    It is 0 without an intercept too: such runs converge slowly, and sums far from the minimum say little about the bias.
+    It is 0 where noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far from
+    the minimum say little about the cap's bias.
     """
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
 
 def kind(problem: Problem) -> str:
-    """Return the row of the tables that a problem follows; counts have rules of their own (vfl.solvers.releases.counts)."""
+    """Return the problem's kind, a key of the tables. Counts have their own rules (vfl.solvers.releases.counts)."""
     if math.isfinite(problem.loss.slope):
         return "bounded"
     return "off centre" if off_centre(problem) else "centred"
 
 
 def cap_of(row: str, ρ: float) -> float:
-    """Return the cap by a row of CAPS."""
+    """Return c by a row of CAPS."""
     a, b, least, most = CAPS[row]
     return float(min(most, max(least, a * ρ**b)))
 
 
 def _typical(problem: Problem) -> float:
-    """Return c, the cap on a record in units of √(p/L) and of a typical residual, at least WIDE for standard errors."""
+    """Return c, the record cap in units of √(p/L) and a typical residual; at least WIDE for standard errors."""
     return max(_by_rule(problem), WIDE[kind(problem)] if problem.inference else 0.0)
 
 
@@ -249,9 +259,9 @@ def _by_rule(problem: Problem) -> float:
 def record_clip(problem: Problem) -> float:
     """Return C/√p in units of √M_j, inf without privacy.
 
-    The unit of residuals is the largest derivative where there is one, else the spread of labels that fill the declared
-    range as most do, for which the one that is found stands in (`label_share`). CAPS has the factors: the cap of logistic loss
-    biases nothing at the true probabilities, and without an intercept residuals keep a mean, so that caps grow faster there.
+    A typical residual is the loss's largest derivative if that is finite. Otherwise it is the spread of labels that is typical
+    for the declared range, until a run that releases the spread replaces it (`label_share`). CAPS holds the factors. The cap of
+    logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a mean, so caps grow faster.
     """
     if not problem.private:
         return math.inf
@@ -261,12 +271,12 @@ def record_clip(problem: Problem) -> float:
 
 
 def time(problem: Problem) -> float:
-    """Return τ, the number of whole steps of every coordinate.
+    """Return τ, the number of whole steps per coordinate.
 
-    Little time is early stopping: what noise adds in the first steps grows as τ², what they gain as τ. Below ρ of about 2
-    the run stays where it starts. A cap below half of a residual makes logistic steps as many times shorter. Nearly parallel
-    columns converge slowly: with 400 steps in place of 200, Electricity raw at ε = 10 left 1.6e-5 in place of 1.7e-4, and three
-    simulated problems, on which nothing was chosen, 0.67 to 1.00 of their error.
+    A short time stops early: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of about 2 the run
+    stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse factor.
+    Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
+    to 1.6e-5. On three simulated problems, used for no choice, they left 0.67 to 1.00 of the error.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
@@ -281,16 +291,16 @@ def time(problem: Problem) -> float:
 
 
 def shrinks(problem: Problem) -> bool:
-    """Return True if the run is so short that its moves are shrunk by what noise explains (vfl.solvers.iterates.shrinkage).
+    """Return True if the run is so short that its moves are shrunk by their noise (vfl.solvers.iterates.shrinkage).
 
-    Only under an L1 part of the penalty: other penalties charge little for small moves in all coordinates.
+    The penalty must have an L1 part, because other penalties charge little for small moves in all coordinates.
     """
     short = problem.private and not counts.has_counts(problem) and time(problem) < SHRINKS
     return short and declares_sparse(problem.penalty)
 
 
 def shrinking(problem: Problem) -> str:
-    """Return a sentence if the moves of the run are shrunk; '' elsewhere."""
+    """Return a sentence for the plan if the run shrinks its moves; '' otherwise."""
     if not shrinks(problem):
         return ""
     return (
@@ -302,8 +312,8 @@ def shrinking(problem: Problem) -> str:
 def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -> int:
     """Return the number of passes, τ(1 − β)/γ, at least 3.
 
-    step : γ; None stands for half steps where the time is short, which average the noise, and whole ones elsewhere.
-    momentum : β. A move goes on for 1/(1 − β) passes, so that as many fewer make the time.
+    step : γ. None takes 1/2 for τ < 40, where short steps average the noise, and 1 otherwise.
+    momentum : β. Momentum makes moves 1/(1 − β) times as long, so the time takes 1 − β times the passes.
     """
     τ = time(problem)
     count = min(MOST, τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem))
@@ -311,9 +321,9 @@ def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -
 
 
 def momentum(problem: Problem, step: float | None = None) -> float:
-    """Return β, with which a run of more than FEW passes takes FEW, or half of them if that is more; 0 from ρ = MOVES_ON.
+    """Return β, which shortens a run of more than FEW passes to FEW, or to half of its passes if that is more.
 
-    Counts keep the passes that their rules were chosen with.
+    β is 0 from ρ = MOVES_ON. It is also 0 for counts, whose rules were chosen without momentum.
     """
     if counts.has_counts(problem) or signal_to_noise(problem) >= MOVES_ON:
         return 0.0
@@ -321,27 +331,27 @@ def momentum(problem: Problem, step: float | None = None) -> float:
 
 
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
-    """Return γ, at most 1, with which so many passes make the time."""
+    """Return the γ, at most 1, at which `n_passes` passes make the time τ."""
     return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
 
 
 def longest_step(momentum: float) -> float:
-    """Return 2(1 − β), the longest γ whose runs with momentum β are sure not to diverge (vfl.solvers.iterates.momentum)."""
+    """Return 2(1 − β), the largest γ proved not to diverge with momentum β (vfl.solvers.iterates.momentum)."""
     return 2.0 * (1.0 - momentum)
 
 
 def _stretch(problem: Problem) -> float:
-    """Return the factor by which steps on blocks named in the partition are shorter: the mean block size."""
+    """Return the mean size of the blocks that the partition names: their steps are shorter by this factor."""
     blocks = problem.layout.explicit
     sizes = [size for own in blocks.values() for size in own] if blocks else [1]
     return sum(sizes) / len(sizes)
 
 
 def early_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² that the early passes spend; 0 spends evenly.
+    """Return the share of the passes' μ² that the early passes spend; 0 means even spending.
 
-    Runs are short below ρ = GROWS and spend evenly: on 15 simulated problems with ρ from 3 to 18 that left 0.93 of the error,
-    between 0.78 and 1.03; at ρ of 30 and 40, 1.00 of it. Counts keep the growth that their rules were chosen with.
+    Runs below ρ = GROWS are short and spend evenly. On 15 simulated problems with ρ from 3 to 18 even spending gave 0.93 of the
+    error (0.78 to 1.03), and at ρ of 30 and 40 1.00 of it. Counts use EARLY_SHARE at any ρ, as their rules were chosen with it.
     """
     return 0.0 if signal_to_noise(problem) < GROWS and not counts.has_counts(problem) else EARLY_SHARE
 
