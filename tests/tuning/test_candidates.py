@@ -97,6 +97,11 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
         ),
         (job(evaluation=vfl.Evaluation(public=True)), CANDIDATES, "declared public"),
         (job(diagnostics=True), CANDIDATES, "diagnostics"),
+        (
+            job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, inference=True)),
+            CANDIDATES,
+            "leave privacy.inference out, or train the chosen job",
+        ),
         (job(), [{}, {"bounds": {"a": [-2, 2]}}], "candidate 2 differs from the first in bounds"),
         (job(), [{}, {"holdout": 0.5}], "candidate 2 differs from the first in holdout"),
         (job(), [{}, {"dataset": "other"}], "candidate 2 differs from the first in dataset"),
@@ -121,6 +126,15 @@ def test_bad_options_are_refused():
             tuning_of(job(), CANDIDATES, inclusion=inclusion)
     with pytest.raises(PrivacyError, match="too small to choose among"):
         _ = tuning_of(job(privacy=vfl.Privacy(epsilon=1e-3, delta=1e-9)), CANDIDATES).budgets
+
+
+def test_curves_whose_knots_no_winner_would_hold_are_refused():
+    """The model of a curve means nothing without its knots."""
+    tune = tuning_of(job(columns={"a": vfl.Curve()}), CANDIDATES)
+    with pytest.raises(SpecificationError, match="declare the knots"):
+        tune.plans(400)
+    declared = tuning_of(job(columns={"a": vfl.Curve(knots=(0.1,))}), CANDIDATES)
+    assert len(declared.plans(400)) == len(declared.jobs)
 
 
 def test_a_plan_that_is_not_gaussian_is_refused_by_its_number():

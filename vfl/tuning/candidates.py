@@ -168,6 +168,11 @@ class Tuning:
                 plan = make_plan(job, n_records)
             except VflError as error:
                 raise type(error)(f"candidate {number}: {error}") from error
+            if plan.knots is not None:
+                raise SpecificationError(
+                    f"candidate {number} would find the knots of its curves, which a tune does not hand on: declare the knots, "
+                    "or train the job in a run of its own"
+                )
             for event, _ in plan.releases:
                 if type(bare(event)) is not Gaussian:
                     raise SpecificationError(
@@ -290,6 +295,11 @@ def _check_job(job: Job) -> None:
     if job.fairness is not None:
         raise SpecificationError(
             "fairness takes a share of the scores' budget in every trial: leave it out, and check it in a run of its own"
+        )
+    if job.privacy.inference:
+        raise SpecificationError(
+            "a tune hands on no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
+            "train the chosen job in a run of its own"
         )
 
 
