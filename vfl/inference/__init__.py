@@ -1,3 +1,3 @@
-"""Standard errors of private coefficients: post-processing of a run's releases."""
+"""Standard errors of coefficients, computed from a run's releases by post-processing."""
 
 from vfl.inference.inference import Inference as Inference

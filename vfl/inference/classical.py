@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 1e-4
-"""Half a step, in margins, of the difference quotient of ∂ℓ/∂v, whose relative error is about its square."""
+"""Half the step, in margins, of the difference quotient of ∂ℓ/∂v. Its relative error is about STEP²."""
 ALIKE = 1e-10
-"""Least eigenvalue of the curvature between standardised columns; below it a direction is not determined by the records."""
+"""Least eigenvalue, per column, of the scaled curvature. The records do not determine directions with smaller ones."""
 
 
 def sandwich(
@@ -27,7 +27,7 @@ def sandwich(
 ) -> Vector:
     """Return H⁺ J H⁺, (k, k), with H = Σ s ℓ'' x xᵀ + ridge and J = Σ (s ℓ')² x xᵀ: HC0 of least squares.
 
-    Directions that the records do not determine have variance 0, so that differences of one-hot levels keep theirs.
+    Directions that the records do not determine get variance 0. Differences of one-hot levels keep their variance.
 
     X : (n, k) columns, the intercept included. margins, labels, weights s : (n,). ridge : (k,) nλ per coordinate.
     """

@@ -1,7 +1,8 @@
-"""Covariance of a run's coefficients, from its releases alone: noise of privacy by the recursion, sampling by the sandwich.
+"""Covariance of a run's coefficients, computed from its releases alone.
 
-V = noise_covariance + H⁻¹ J H⁻¹, with H = Σ h_i z_i z_iᵀ and J = Σ ρ_i² z_i z_iᵀ of vfl.solvers.releases.products: the
-covariance of an M-estimator (Huber 1967; White 1980), which holds for misspecified models too.
+V = noise_covariance + H⁻¹ J H⁻¹, with H = Σ h_i z_i z_iᵀ and J = Σ ρ_i² z_i z_iᵀ from vfl.solvers.releases.products. The first
+term is due to the noise of privacy (vfl.inference.recursion). The second is due to sampling: the sandwich covariance of an
+M-estimator (Huber 1967; White 1980), which is valid for misspecified models too.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 DRAWS = 16
-"""Draws of H and J over which covariances are averaged, from a public seed."""
+"""Number of draws of H and J, from a public seed. Covariances are averages over the draws."""
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
-    """Return the releases of a run by repeating its schedule with them; None for a run that lost some.
+    """Replay the schedule of a run with its releases, and return them by their role; None if the run lost some.
 
-    released : of all queries, in order; None for a query that was refused.
+    released : released values of all queries, in order; None for a query that was refused.
     """
     schedule, seen = plan.solver.schedule(plan.problem), Observed()
     try:
@@ -72,7 +73,7 @@ def inference_of(plan: Plan, released: Sequence[Released | None], original: dict
 
 
 def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy) -> tuple[Vector, Vector]:
-    """Return the covariance by noise and the whole one, (p, p), in units of the scaled columns."""
+    """Return the covariance due to privacy noise and the total covariance, (p, p), in units of the scaled columns."""
     rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
     Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)
     noise = noise_covariance(seen.updates, skipped, Hs).mean(axis=0)
@@ -83,7 +84,7 @@ def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noi
 
 
 def _to_original(plan: Plan, seen: Observed) -> Vector:
-    """Return the matrix (k, p) from scaled and centred coordinates of the layout to `Result.original`."""
+    """Return the matrix (k, p) that maps scaled and centred coordinates of the layout to `Result.original`."""
     job, names = plan.job, plan.problem.layout.names
     scaling = job.scaling_of(job.partition.features)
     features = job.schema.features(job.partition.features)

@@ -1,4 +1,4 @@
-"""Coefficients that the records can tell apart: contrasts of one-hot levels, standard errors, and covariances."""
+"""Combinations of coefficients that the records determine, with standard errors: contrasts of one-hot levels and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def full_sets(schema: Schema, columns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the coordinates of each column that add up to 1 on every record: levels, bins, basis functions, buckets."""
+    """Return the full sets: coordinates of one column that add up to 1 on every record (levels, bins, splines, buckets)."""
     found = []
     for column in columns:
         declared = schema[column]
@@ -41,11 +41,11 @@ class Estimates:
     """Linear combinations of a run's coefficients that the records determine, in original units.
 
     A full set of levels adds up to 1 on every record, as does the intercept. Adding a number to all levels and subtracting it
-    from the intercept changes no prediction, so neither has a standard error of its own. Every set is therefore reported as
-    differences from its first level, and the intercept as that of a record with the first level of every set.
+    from the intercept changes no prediction, so neither has a standard error of its own. Levels are therefore reported as
+    differences from the first level of their set, and the intercept for a record with the first level of every set.
 
-    names : (m,) expressions in the coefficients, which `WaldTest` reads. weights : (m, k) their weights.
-    sets : (s, k) indicators of the sums that are 1 on every record, the intercept first.
+    names : (m,) expressions in the coefficients, which `wald` reads. weights : (m, k) weights of the coefficients.
+    sets : (s, k) indicators: one row for the intercept, then one per full set.
     """
 
     inference: Inference
@@ -55,7 +55,7 @@ class Estimates:
 
     @classmethod
     def of(cls, inference: Inference, levels: Sequence[Sequence[str]]) -> Estimates:
-        """Return the combinations for the full sets of levels of a model."""
+        """Return the combinations for a model with these full sets of levels."""
         at = {name: j for j, name in enumerate(inference.names)}
         unit = np.eye(len(at))
         ones = [[at[name] for name in own] for own in ([INTERCEPT], *levels) if all(name in at for name in own)]
@@ -92,12 +92,12 @@ class Estimates:
 
     @property
     def privacy_shares(self) -> Vector:
-        """(m,) share of each variance that is due to the noise of privacy; 0 where the variance is 0."""
+        """(m,) share of each variance due to the noise of privacy; 0 where the variance is 0."""
         whole, noise = self.errors**2, errors_of(self.inference.noise_covariance, self.weights) ** 2
         return np.clip(np.divide(noise, whole, out=np.zeros_like(whole), where=whole > 0.0), 0.0, 1.0)
 
     def weights_of(self, terms: Mapping[str, float]) -> Vector:
-        """Return (k,) weights of a combination of coefficients; SpecificationError if the records do not determine it."""
+        """Return (k,) weights of a combination. Raises SpecificationError if the records do not determine it."""
         row = np.array([float(terms.get(name, 0.0)) for name in self.inference.names])
         sums = self.sets @ row
         for own, total in zip(self.sets, sums, strict=True):
@@ -111,6 +111,6 @@ class Estimates:
 
 
 def errors_of(covariance: Vector, weights: Vector) -> Vector:
-    """Return (m,) standard deviations of combinations, for weights (m, k)."""
+    """Return (m,) standard deviations of the combinations with weights (m, k)."""
     variances: Vector = ((weights @ covariance) * weights).sum(axis=1)
     return np.sqrt(np.maximum(variances, 0.0))

@@ -21,14 +21,14 @@ Hypothesis: TypeAlias = str | Mapping[str, float] | Sequence[str | Mapping[str, 
 
 _NUMBER = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
 _REPEATED = 1e-10
-"""Least eigenvalue of the correlations of hypotheses that do not repeat one another."""
+"""Least eigenvalue of the correlation matrix of hypotheses. A smaller one means that hypotheses repeat one another."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaldTest:
     """Wald test of a linear hypothesis. A small p-value speaks against it.
 
-    hypothesis : in words. statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis
+    hypothesis : its text. statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis
     holds. V covers sampling and the noise of privacy.
     """
 
@@ -47,7 +47,7 @@ class WaldTest:
 
 
 def shown_p(p: float) -> str:
-    """Return a p-value for readers."""
+    """Return a p-value as text."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -76,7 +76,7 @@ def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
 
 
 Read: TypeAlias = list[tuple[dict[str, float], float]]
-"""(weights of coefficients, value of their sum) of each hypothesis."""
+"""[(weights of coefficients, value of the weighted sum)], one pair per hypothesis."""
 
 
 def _read(hypothesis: Hypothesis, names: Sequence[str]) -> Read:
@@ -98,7 +98,7 @@ def _read(hypothesis: Hypothesis, names: Sequence[str]) -> Read:
 
 
 class _Reader:
-    """Reader of 'a·x + b·y = c, ...'. At each place it takes the longest coefficient's name, so that names may hold signs."""
+    """Parser of 'a*x + b*y = c, ...'. It matches the longest coefficient name first, because names may contain signs."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self._text, self._at = text, 0

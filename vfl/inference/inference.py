@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class Inference:
     """Estimates of a run with their covariance, from sampling and from the noise of privacy together.
 
-    All values are released or post-processed, so tests and intervals made from them cost no privacy. Coefficients are
-    approximately normal around the coefficients that the capped regression would have on infinitely many records.
+    All values are released or post-processed, so tests and intervals cost no further privacy. Coefficients are approximately
+    normal around those of the capped regression on infinitely many records.
 
     names : coordinates as in `Result.original`: features in their order, then '(intercept)'.
     estimates : (k,) coefficients in original units.
     covariance : (k, k) covariance of the estimates.
     noise_covariance : (k, k) part of `covariance` due to the noise of privacy.
     conservative : True if intervals are expected to be wider than their level needs, because the released curvature is noisy.
-    notes : sentences that a reader of the intervals needs.
+    notes : caveats to show with the intervals.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Released matrices of products, and draws of the matrices without their noise."""
+"""Released matrices of products, and posterior draws of the matrices before noise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FLOOR = 0.03
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noisy:
-    """A released symmetric matrix. Its diagonal entries have noise of deviation σ, the others of σ/√2.
+    """A released symmetric matrix, with noise of standard deviation σ on the diagonal and σ/√2 elsewhere.
 
-    matrix : (p, p) in units of the sum over records. sigma : σ.
+    matrix : (p, p) sum over records. sigma : σ.
     """
 
     matrix: Vector
@@ -26,16 +26,16 @@ class Noisy:
 
     @property
     def clearness(self) -> float:
-        """Mean diagonal entry over σ√(2p), the norm of such a noise matrix; inf without noise."""
+        """Mean diagonal entry divided by σ√(2p), the norm of the noise matrix; inf without noise."""
         p = len(self.matrix)
         return float(np.trace(self.matrix) / p / (self.sigma * np.sqrt(2.0 * p))) if self.sigma else np.inf
 
     def drawn(self, count: int, rng: np.random.Generator) -> Vector:
-        """Return (count, p, p) positive definite draws from the posterior of the matrix, under normal entries.
+        """Return (count, p, p) positive definite draws from the posterior of the matrix before noise, for normal entries.
 
-        Entries off the diagonal are shrunk towards 0, and those on it towards their mean, by the share of their spread that is
-        due to noise. Noise in a matrix inflates its inverse, so standard errors from the released matrix itself would be wrong
-        in an unknown direction; the mean over draws is not.
+        Off-diagonal entries are shrunk towards 0, and diagonal entries towards their mean, by the share of their spread that is
+        due to noise. Noise in a matrix inflates its inverse, so standard errors from the released matrix would be wrong in an
+        unknown direction. The mean of covariances over draws avoids this.
         """
         p = len(self.matrix)
         rows, columns = np.tril_indices(p, -1)
@@ -52,7 +52,7 @@ class Noisy:
 
 
 def _posterior(found: Vector, centre: float, variance: float, count: int, rng: np.random.Generator) -> Vector:
-    """Return (count, k) draws of k normal values about a centre, given them with noise of this variance."""
+    """Return (count, k) posterior draws of k normal values about a centre, observed with noise of this variance."""
     spread = float(((found - centre) ** 2).mean()) - variance if found.size > 1 else np.inf
     kept = 1.0 if not variance or spread == np.inf else max(0.0, spread) / (max(0.0, spread) + variance)
     shrunk = centre + kept * (found - centre)

@@ -1,13 +1,13 @@
-"""Covariance of a run's noise in its averaged model: the run is a linear recursion of its own noise.
+"""Covariance of the averaged model due to the noise of the run's releases, by a linear recursion.
 
 A block update moves the error e = φ − φ*, in units of the scaled columns, by
 
     e_S ← d (e_S − a (H_S e + ξ)),   ξ ~ N(0, σ² I),
 
-with the curvature H of the sum over records, the gain a = γ/(βn) and d = 1/(1 + sλ) of an L2 penalty. The returned model is the
-mean of the iterates after the first updates. `noise_covariance` follows its derivative along each ξ backwards through all
-updates, block by block as the run made them. It is exact for squared loss whose cap cuts no further record, and a
-linearisation at the returned model for others.
+with the curvature H of the sum over records, the gain a = γ/(βn), and d = 1/(1 + sλ) for an L2 penalty. The returned model is
+the mean of the iterates after the first updates. `noise_covariance` takes the derivative of this mean along each ξ, backwards
+through all updates of blocks. The result is exact for squared loss if the cap cuts no further record. Otherwise it is a
+linearisation at the returned model.
 """
 
 from __future__ import annotations

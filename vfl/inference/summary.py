@@ -1,4 +1,4 @@
-"""Table of coefficients with standard errors, as statisticians read it."""
+"""Table of coefficients with standard errors, in the layout of statistics packages."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ROBUST = (
 class Row:
     """One coefficient in original units.
 
-    name : its name, or an expression in several, which `Result.test` reads. privacy : share of the variance that is due to the
-    noise of privacy; the rest is sampling.
+    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. privacy : share of the variance
+    due to the noise of privacy; the rest is due to sampling.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Row:
 class Summary:
     """Coefficients with standard errors, tests and intervals, the intercept first. It costs no privacy.
 
-    title : model and job. facts : {name: value} of the heading. level : level of the intervals. notes : what is assumed.
+    title : model and job. facts : {name: value} for the heading. level : level of the intervals. notes : assumptions.
     """
 
     title: str
@@ -122,7 +122,7 @@ class Summary:
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
-    """Return the numbers of a row for readers."""
+    """Return the numbers of a row as text."""
     ends = f"{row.low:.4g}", f"{row.high:.4g}"
     return (
         f"{row.coefficient:.4g}",
@@ -135,7 +135,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 
 def quantile(level: float) -> float:
-    """Return z with which estimate ± z·error is an interval at the level. Raises SpecificationError."""
+    """Return the z of intervals estimate ± z·error at a level. Raises SpecificationError for a level outside (0, 1)."""
     from scipy.special import ndtri
 
     require_number("level", level)
@@ -145,7 +145,7 @@ def quantile(level: float) -> float:
 
 
 def rows_of(estimates: Estimates, level: float) -> tuple[Row, ...]:
-    """Return the rows of all combinations that the records determine."""
+    """Return one row per combination in `estimates`."""
     from scipy.special import ndtr
 
     reach = quantile(level)
