@@ -144,7 +144,7 @@ class Rows:
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
         """Return the exact sum over these rows for each release of a query whose releases all use the same r."""
-        self.place(query.knots)
+        self.place(query.knots, fixes=not (isinstance(query, Ranges) and query.of_curves))
         match query:
             case Descend():
                 r = _required(records.weights)
@@ -247,13 +247,16 @@ class Rows:
         change = np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
         return change.astype(visit.kind, copy=False)
 
-    def place(self, knots: Knots | None) -> None:
-        """Make the coordinates of curves by the released knots, unless they are made so already."""
-        if knots is not None and (own := knots.get(self._party)):
-            for columns in (self.columns, self.held_out):
-                if columns is not None:
-                    dense = self._dense(columns)
-                    dense.curves.place(own, dense.array)
+    def place(self, knots: Knots | None, *, fixes: bool = True) -> None:
+        """Make the coordinates of curves by the released knots. Every query but a histogram fixes them.
+
+        Caps of records rest on norms of these coordinates, which are kept between queries.
+        """
+        own = (knots or {}).get(self._party)
+        for columns in (self.columns, self.held_out):
+            if columns is not None and (own or isinstance(columns, Columns)):
+                dense = self._dense(columns)
+                dense.curves.place(own or None, dense.array, fixes=fixes)
 
     def _dense(self, columns: Storage) -> Columns:
         if not isinstance(columns, Columns):

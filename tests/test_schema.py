@@ -132,8 +132,8 @@ WRONG = {
         lambda: Schema.from_dict({"sex": {"kind": "categoric"}}),
         (
             "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
-            "known: numeric, boolean, categorical, dropped, binned, spline, log, power, scaled, cyclic, ordinal, hashed, date, "
-            "interaction, grid_cell"
+            "known: numeric, boolean, categorical, dropped, binned, curve, spline, log, power, scaled, cyclic, ordinal, "
+            "hashed, date, interaction"
         ),
     ),
     "unknown key": (

@@ -32,10 +32,12 @@ class Curves:
     """Curves of one party without declared knots, in the order of its columns.
 
     placed : knots by which their coordinates in the storage are made at present; None for straight lines.
+    fixed : True once a query read these coordinates.
     """
 
     pending: tuple[Pending, ...] = ()
     placed: tuple[tuple[float, ...], ...] | None = field(default=None, init=False)
+    fixed: bool = field(default=False, init=False)
 
     def histogram(self, number: int, cells: int) -> Integers:
         """Return the counts of a curve over its public grid, (cells,)."""
@@ -46,13 +48,19 @@ class Curves:
         own = self.pending[number]
         return histogram(own.values, edges_of(own.declared.limits, cells))
 
-    def place(self, knots: tuple[tuple[float, ...], ...], array: Matrix) -> None:
-        """Make all coordinates of the curves by these knots, in place. Nothing happens if they are made so already.
+    def place(self, knots: tuple[tuple[float, ...], ...] | None, array: Matrix, *, fixes: bool) -> None:
+        """Make all coordinates of the curves by these knots, in place; None leaves them as they are.
 
-        Raises PrivacyError for another number of curves, and for knots that a declaration could not have.
+        fixes : True refuses every later change, also from straight lines (None) to curves.
+
+        Raises PrivacyError for a change of fixed knots, for another number of curves, and for knots that a declaration could
+        not have.
         """
-        if knots == self.placed:
+        fixed, self.fixed = self.fixed, self.fixed or fixes
+        if knots is None or knots == self.placed:
             return
+        if fixed:
+            raise PrivacyError("the knots of curves changed after columns were read; start another run")
         if len(knots) != len(self.pending):
             raise PrivacyError("knots came for another number of curves than the party has")
         try:

@@ -24,7 +24,7 @@ from vfl.launch.run import checkpoint
 from vfl.launch.run.verification import verify_run
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume, stream
-from vfl.messages import Ranges, Records
+from vfl.messages import Block, Ranges, RecordNorms, Records
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.secure.requests import Begin
 from vfl.solvers.releases.knots import LINE, Knots, event_for
@@ -190,7 +190,9 @@ def test_a_party_on_shares_that_loads_again_gets_the_knots_with_its_session(
 
     def after_a_restart(self: Party, asked: Any, parcels: Any) -> Any:
         if isinstance(asked, Begin):
-            self.rows.columns.curves.place((((),) * len(self.rows.columns.curves.pending)), self.rows.columns.array)
+            curves = self.rows.columns.curves
+            curves.fixed = False
+            curves.place(((),) * len(curves.pending), self.rows.columns.array, fixes=False)
         return request(self, asked, parcels)
 
     monkeypatch.setattr(Party, "request", after_a_restart)
@@ -230,6 +232,22 @@ def test_knots_that_no_declaration_allows_are_refused() -> None:
     for knots in (((30.0,),), ((30.0,), (2e5,)), ((40.0, 30.0), (1.0,)), ((20.0, 30.0, 40.0, 50.0, 60.0), ())):
         with pytest.raises(PrivacyError, match="knots"):
             party.rows.sums(replace(query, knots={"bank": knots}), Records())
+
+
+@pytest.mark.parametrize("first", [None, ((30.0,), (1.0,))])
+def test_knots_cannot_change_once_columns_were_read(first: Any) -> None:
+    """Otherwise the cap on a record would rest on norms of other columns."""
+    party = load(job().for_party("bank"), table()[["age", "amount"]])
+    counts = Ranges({"bank": (0,)}, 40, None, of_curves=True)
+    norms = RecordNorms({"bank": (Block(0, "bank", 0, 8, 0), np.zeros(8), np.ones(8))})
+    party.rows.sums(counts, Records())
+    given = None if first is None else {"bank": first}
+    read = party.rows.vector(replace(norms, knots=given), Records())
+    assert (party.rows.vector(replace(norms, knots=given), Records()) == read).all()
+    with pytest.raises(PrivacyError, match="knots"):
+        party.rows.vector(replace(norms, knots={"bank": ((40.0,), (1.0,))}), Records())
+    with pytest.raises(PrivacyError, match="knots"):
+        party.rows.sums(replace(counts, knots={"bank": ((40.0,), (1.0,))}), Records())
 
 
 def test_knots_lie_at_quantiles_and_in_a_long_tail() -> None:

@@ -408,10 +408,11 @@ class TestReleases:
             if sender == "here":
                 return Backward(*parts, tiny, fold=fold, capped=cap)
             whole = dataclasses.replace(cap, paid=Paid(ReleaseKey(1), event))
-            *fields, capped = to_plain(Backward(*parts, event, fold=fold, capped=whole))
+            *fields, capped, knots = to_plain(Backward(*parts, event, fold=fold, capped=whole))
             plain = (
                 *(encode("event", tiny) if f == encode("event", event) else f for f in fields),
                 (*capped[:-1], None),
+                knots,
             )
             return from_plain(plain, Query)
 
