@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PIECE = 1 << 18
-"""Words that are drawn at once."""
+"""Number of random words per draw."""
 HEAD = 1 << 24
-"""Number of first records, which are drawn one by one. Later ones are drawn in strata, whose share is counted at once."""
+"""Number of first records that are drawn one by one. Later records are drawn in strata with a known number of held-out ones."""
 STRATUM = 1 << 12
 
 
@@ -45,7 +45,7 @@ class Side(enum.Enum):
 class Split:
     """A public split: the same at every party, in every process and on every machine.
 
-    salt : public text, which names the data. share : of the records that are held out, 0 < share < 1.
+    salt : public text that names the data. share : held-out share of the records, 0 < share < 1.
     """
 
     salt: str
@@ -53,7 +53,7 @@ class Split:
 
     @property
     def name(self) -> str:
-        """Return 16 hexadecimal digits of a hash of salt and share: two splits of one name are the same."""
+        """Return 16 hexadecimal digits of a hash of salt and share. Splits with equal names are equal."""
         return hashlib.sha256(f"vfl split {self.share.hex()} {self.salt}".encode()).hexdigest()[:16]
 
     @property
@@ -101,7 +101,7 @@ class Split:
         return found
 
     def _before(self, number: int) -> int:
-        """Return the number of held-out records in the first strata: the share of them, rounded down."""
+        """Return the number of held-out records in the first `number` strata: their share of the records, rounded down."""
         return self._most * STRATUM * number >> 64
 
     def _stratum(self, number: int) -> np.ndarray:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Event: the whole plan was reserved.
+    """Event that reports that the ledger reserved the whole plan.
 
-    n_records : n, which the plan assumes.
+    n_records : number of records that the plan assumes.
     head : head of the ledger's chain after reserving; None for a budget in memory.
     flags : flags that the run's storage adds to the certificate.
     """

@@ -64,7 +64,7 @@ class Passes:
             self._take(*found, key)
 
     def earlier(self, charges: int) -> None:
-        """Note the number of charges that an earlier process made for one query. They pay for no further release."""
+        """Skip the charges that an earlier process made for one query. They pay for no further release."""
         self._number += charges
         self._paid = None
 

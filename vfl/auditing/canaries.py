@@ -106,7 +106,7 @@ def candidates(columns: int) -> Iterator[Canary]:
 
 
 def group_size(claim: Claim, most: int) -> int:
-    """Return k, the number of canaries with which the fewest runs detect too little noise: kμ about 2.75; at most `most`.
+    """Return k ≤ `most`, the number of canaries that needs the fewest runs to detect too little noise: kμ is about 2.75.
 
     Sampled releases are audited with one canary, because their cost for several is not known.
     """

@@ -34,7 +34,7 @@ class Score(Inquiry):
     A record loses t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
     `accuracy`, t is 1 where the prediction is wrong.
 
-    problem : of the training part. n_records : of the held-out part. mu : the budget.
+    problem : problem of the training part. n_records : size of the held-out part. mu : budget.
     """
 
     problem: Problem

@@ -27,12 +27,12 @@ CELLS = 4
 
 
 def weight(share: float, square: float) -> int:
-    """Return a weight in steps that gives a part with squared sensitivity `square` this share of the joint squared one."""
+    """Return the weight, in steps of GRID, that gives a part with squared sensitivity `square` this share of the joint Δ²."""
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
 def root(square: int) -> float:
-    """Return a double at least √square steps, in units."""
+    """Return √square steps as a double in units, rounded up."""
     whole = math.isqrt(square)
     return math.nextafter((whole + (whole * whole < square)) * GRID, math.inf)
 
@@ -109,7 +109,7 @@ class Scores:
 
     @property
     def bins(self) -> int:
-        """Return the bins of one class."""
+        """Return the number of bins per class."""
         return len(self.edges) + 1
 
     @property
@@ -209,7 +209,7 @@ class Lost:
 
     @property
     def unit(self) -> float:
-        """Return the measure of a record that loses 1."""
+        """Return the measure's value at t = 1."""
         return {"accuracy": 1.0, "mse": self.cap * self.cap}.get(self.measure, self.cap)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class DriftCounts(Solver):
     """Counts per bin of each party's columns, then histograms of the margins by class: jointly μ-GDP for the whole budget.
 
-    A record is in one bin of each of a party's m columns, so its part of the sum has norm at most √m, at which it is clipped
-    (`Clip`); replacing it moves the sum by at most 2√m. It moves the histograms by √2 (`Scores`). The Q parties with columns
-    make Q Gaussian releases, and the margins one more, each with noise z·Δ and z = √(Q + 1)/μ.
+    A record is in one bin of each of a party's m columns. Its contribution therefore has norm at most √m, where `Clip` cuts
+    it. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each of the Q parties
+    with columns makes one Gaussian release, and the coordinator makes one; each has noise z·Δ, z = √(Q + 1)/μ.
 
     The schedule returns the counts (p,), 0 for coordinates that are not counted, then the histograms, the negative class first.
 
-    counted : {party: {coordinate: 1.0}} of the bins. squares : {party: m}.
-    w : {coordinate: coefficient}, of the released model. edges : of the margins, public.
+    counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}.
+    w : {coordinate: coefficient} of the released model. edges : public edges of the histograms of margins.
     """
 
     counted: Mapping[str, Mapping[str, float]]
@@ -97,7 +97,7 @@ class DriftCounts(Solver):
         return np.concatenate([counts, histograms])
 
     def noise(self, problem: Problem) -> tuple[Vector, float]:
-        """Return the standard deviations of the noise of the counts (p,), and that of a count of the histograms."""
+        """Return the noise's standard deviation per count of columns, (p,), and per count of the histograms."""
         sigma = np.zeros(problem.layout.n_coordinates)
         for block, _, _, event in self._asked(problem):
             sigma[block.coordinates] = 0.0 if event is None else event.sigma

@@ -40,13 +40,13 @@ FACTORS = (1.0, 1.6, 2.6)
 FIRST = 0.8
 """Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
-"""A coordinate is lowered by √(2 ln p) + SURE deviations of its noise; √(2 ln p) is reached by the largest of p."""
+"""Each coordinate is lowered by √(2 ln p) + SURE deviations of its noise. The largest of p noises reaches about √(2 ln p)."""
 RARE = 0.005
 """Probability that the norm of pure noise exceeds the amount that is subtracted from a norm."""
 GOES_ON = 0.2
 """Least share of the squared bias that is assumed to remain at the next wider cap."""
 DEARER = 2.0
-"""Weight of the noise when it is compared with a squared bias."""
+"""Weight of the noise's error against the squared bias."""
 
 
 @dataclass(frozen=True, slots=True)

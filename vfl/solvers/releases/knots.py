@@ -1,4 +1,4 @@
-"""Knots of curves: one joint release of histograms before training, by which a run places them."""
+"""Placement of the knots of curves, from one joint release of histograms before training."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Knots:
 
     curves : {party: ((column, declaration), ...)} in the order of storage.
     signal : μn per column of the job, which decides if curves without declared pieces are straight lines.
-    event : of the joint release; None without privacy, and if nothing is released.
+    event : event of the joint release; None without privacy, and if nothing is released.
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]
@@ -81,7 +81,7 @@ class Knots:
 
     @property
     def bent(self) -> dict[str, tuple[int, ...]]:
-        """{party: positions of the curves that are no straight lines}."""
+        """Return {party: positions of the curves that are not straight lines}."""
         found = {
             party: tuple(k for k, (_, declared) in enumerate(own) if self.knots_of(declared))
             for party, own in self.curves.items()

@@ -45,7 +45,7 @@ OF_CURVATURE = 0.6
 LONGER = 1.69
 """Bound of h_i‖z_i‖², in units of its typical value: 97 % of the curvature of correlated normal columns lies below it."""
 FARTHEST = 2.0**26
-"""Largest |scale·centre| of a piece, which bounds the rounding of a column that the margins centre by themselves."""
+"""Largest |scale·centre| of a piece. It bounds the rounding error where the margins centre a column."""
 DIFFERENCE = 1e-4
 """Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
 
@@ -198,7 +198,7 @@ def column(number: int, rows: Rows) -> Forward:
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return curvature and residuals' variance as one-time releases after the last pass."""
+    """Return the one-time release of the curvature and the residuals' variance, made after the last pass."""
     p, parties = problem.layout.n_coordinates, len(problem.layout.whole())
     said = (
         f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. Margins hold "
