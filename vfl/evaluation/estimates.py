@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def interval(self) -> Interval:
-        """The interval of 95 %."""
+        """Return the interval of 95 %."""
         reach = WIDTH * self.error
         return (self.value - reach, self.value + reach) if self.within is None else self.within
 

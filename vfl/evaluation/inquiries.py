@@ -44,12 +44,12 @@ NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes."""
 DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
-"""The same if several thresholds are measured: the scores then show all measures of the decisions."""
+"""Shares of μ² if several thresholds are measured. The histograms of scores then give all measures of the decisions."""
 CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the threshold that is best for a calibrated
-model, these are 16."""
+"""Thresholds on both sides of the centre, in the unit of EDGES: 16 in all, with the centre and the best one for a calibrated
+model."""
 OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
-"""The same without classes: the labels' mean, the model's errors, and the errors of the model that predicts this mean."""
+"""Shares of μ² without classes, for the labels' mean, the model's errors, and the errors of predicting this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Edges of the scores' histogram on both sides of its centre, in units of the margins' spread for columns that are uniform
 within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly unpenalised, these bins

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
 BOUNDED_UNITS = 2.0
-"""Largest κ, in typical scaled gradients, for losses with a bounded derivative; CLIP_UNITS is that of the others. Greedy
-rounds are few, so they tolerate a larger clip than the passes of SkGD."""
+"""Largest κ, in typical scaled gradients, for losses with a bounded derivative; CLIP_UNITS holds for other losses. Runs have
+few greedy rounds, so they tolerate a larger clip than the passes of SkGD."""
 ENOUGH = 2000.0
 """μn/ln p above which κ takes its largest value. Below it, a smaller clip loses less signal than it saves noise."""
 NOISE_SHARE = 0.4
@@ -378,7 +378,7 @@ def _bends(problem: Problem, known: Curvature) -> Vector:
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:
-    """Return ρ of zCDP that (ε, δ) allows, less the private moments. μ-GDP would overcharge a mix with selections."""
+    """Return the zCDP budget ρ of (ε, δ), less the private moments. Accounting by μ-GDP would overcharge selections."""
     if problem.epsilon is None or problem.delta is None:
         raise PrivacyError("GCD: a run without privacy has no budget to share")
     moments = moments_event(problem)

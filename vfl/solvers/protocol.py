@@ -26,9 +26,9 @@ if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw
 class Vectors(NamedTuple):
     """Per-record vectors that travel between coordinator and parties in a run, each counted once per party.
 
-    out : margins or residuals sent to a party. back : margins that a party answers with. swept : the part of each that visits
-        of sweeps carry, as float32 if the job says so.
-    labels, limits : labels and limits of residuals, which a party keeps. norms : norms of records that a party answers with.
+    out : margins or residuals sent to a party. back : margins that a party returns. swept : number of vectors in each
+        direction that belong to sweeps, sent as float32 if the job says so.
+    labels, limits : labels and limits of residuals, which a party keeps. norms : norms of records that a party returns.
     """
 
     out: int

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 BINS = 32
 SEEN = 3.5
-"""A noisy count is used as it is if it exceeds this number of standard deviations of the noise."""
+"""A noisy count is used unchanged if it exceeds this number of standard deviations of the noise."""
 EXPOSURES = 0.5
 """Weight a of Σ e/e_max, the sum of the exposures, relative to the counts of the bins."""
 STEPS = 10_000.0
