@@ -8,14 +8,15 @@ in one place, the same declared bounds and δ. It counts neighbours by adding or
 less: "matched" gives it the ε whose μ is half of ours, since a replacement is a removal and an addition. Its learning rate is
 the best of RATES on the test records, in favour of the peer.
 
-adult is bundled. credit reads default_credit_raw_*.parquet of --data, else simulated records take its place. bank is simulated:
-few positives, a long tail, and effects that rise and fall. --peers-env names an environment with `interpret`.
+adult is bundled. credit reads default_credit_raw_*.parquet of --data, and bank reads bank-full.csv (UCI Bank Marketing); else
+simulated records take their places. --peers-env names an environment with `interpret`.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import vfl
 from tests.benchmarks.command import alone
@@ -125,14 +126,28 @@ def credit(settings: Settings) -> Set:
             return (-2.0, 8.0)
         if column.upper().startswith("AGE"):
             return (18.0, 90.0)
-        return (-2e5, 1e6)
+        return (-2e5 if column.upper().startswith("BILL") else 0.0, 1e6)
 
     return Set(frame, {c: ends(c) for c in frame.columns if c not in (*texts, "target")}, texts)
 
 
-def bank(_: Settings) -> Set:
-    """Return simulated records of a bank's campaign."""
-    return simulated(41_000, seed=2, numbers=7, share=0.1)
+def bank(settings: Settings) -> Set:
+    """Return the calls of a bank's campaign (UCI Bank Marketing, bank-full.csv), or simulated records of its kind."""
+    path = settings.data and settings.data / "bank-full.csv"
+    if path is None or not path.exists():
+        return simulated(41_000, seed=2, numbers=7, share=0.1)
+    frame = pd.read_csv(path, sep=None, engine="python").rename(columns={"y": "target"})
+    frame["target"] = (frame["target"] == "yes").astype(int)
+    ends = {
+        "age": (18, 100),
+        "balance": (-1e4, 1e5),
+        "day": (1, 31),
+        "duration": (0, 5000),
+        "campaign": (1, 60),
+        "pdays": (-1, 900),
+        "previous": (0, 50),
+    }
+    return Set(frame, ends, {c: tuple(sorted(frame[c].unique())) for c in frame if c not in (*ends, "target")})
 
 
 def simulated(n: int, *, seed: int, numbers: int, share: float) -> Set:
@@ -171,6 +186,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
     for name, build in SETS.items():
         records = functools.cache(functools.partial(build, settings))
         yield Task(f"{name}, no privacy", functools.partial(floor, name, records))
+        yield Task(f"{name}, EBM, no privacy", functools.partial(ceiling, name, records, settings))
         for epsilon in EPSILONS[2:3] if settings.quick else EPSILONS:
             yield Task(f"{name}, ε = {epsilon:g}", functools.partial(ours, name, records, epsilon, settings))
             for matched in (False, True):
@@ -190,7 +206,7 @@ def floor(name: str, records: Callable[[], Set]) -> Iterator[Result]:
     own = records()
     train, test = own.parts
     made = make_column_transformer(
-        (MinMaxScaler(), list(own.bounds)), (OneHotEncoder(handle_unknown="ignore"), list(own.categories))
+        (StandardScaler(), list(own.bounds)), (OneHotEncoder(handle_unknown="ignore"), list(own.categories))
     )
     model = make_pipeline(made, LogisticRegression(max_iter=2000)).fit(train, train["target"])
     p = model.predict_proba(test)[:, 1]
@@ -215,29 +231,44 @@ def theirs(
     name: str, records: Callable[[], Set], epsilon: float, settings: Settings, *, matched: bool
 ) -> Iterator[Result]:
     """Yield the DP-EBM with the learning rate that is best on the test records."""
+    own, seeds = records(), settings.seeds(whole=5)
+    spent = epsilon_of(mu_of(epsilon, own.delta) / 2.0, own.delta) if matched else epsilon
+    found = peer(own, settings, spent, seeds)
+    best = max(range(len(RATES)), key=lambda k: float(np.mean([auc for auc, _ in found[k]])))
+    arm = "DP-EBM, matched μ" if matched else "DP-EBM, equal ε"
+    about = {
+        "at": {"epsilon": epsilon},
+        "seeds": seeds,
+        "tuned": "oracle grid",
+        "note": f"learning rate {RATES[best]:g}",
+    }
+    yield from rows(name, arm, found[best], **about)
+
+
+def ceiling(name: str, records: Callable[[], Set], settings: Settings) -> Iterator[Result]:
+    """Yield EBMs without privacy: additive, and with their default pairs."""
+    arms = ("EBM without pairs, not private", "EBM, not private")
+    for arm, found in zip(arms, peer(records(), settings, math.inf, (1,)), strict=True):
+        yield from rows(name, arm, found)
+
+
+def peer(own: Set, settings: Settings, epsilon: float, seeds: tuple[int, ...]) -> list[list[tuple[float, float]]]:
+    """Return AUC and log loss on the test records of each model and seed (see peers_interpret.py)."""
     if settings.peers is None:
         raise Absent("interpret needs an environment of its own: name one, --peers-env DIR")
-    own, seeds, path = records(), settings.seeds(whole=5), settings.scratch / "peers.npz"
-    (train, test), delta = own.parts, own.delta
-    spent = epsilon_of(mu_of(epsilon, delta) / 2.0, delta) if matched else epsilon
+    (train, test), path = own.parts, settings.scratch / "peers.npz"
     names = [c for c in train.columns if c != "target"]
     ends = np.array([own.bounds.get(c, (0.0, 1.0)) for c in names])
-    given = {
-        "X": own.codes(train), "y": train["target"], "X_test": own.codes(test), "y_test": test["target"], "low": ends[:, 0],
-        "high": ends[:, 1], "nominal": [c in own.categories for c in names], "epsilon": spent, "delta": delta, "seeds": seeds,
-    }  # fmt: skip
-    best: tuple[float, float, Any] = (0.0, 0.0, None)
-    for rate in RATES:
-        np.savez(path, **given, rate=rate)
-        command = [settings.peers / "bin" / "python", SCRIPT, path]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise Absent(f"interpret cannot be run: {done.stderr.strip().splitlines()[-1]}")
-        found = json.loads(done.stdout)["runs"]
-        best = max(best, (float(np.mean([auc for auc, _ in found])), rate, found), key=lambda one: one[0])
-    arm = "DP-EBM, matched μ" if matched else "DP-EBM, equal ε"
-    about = {"at": {"epsilon": epsilon}, "seeds": seeds, "tuned": "oracle grid", "note": f"learning rate {best[1]:g}"}
-    yield from rows(name, arm, best[2], **about)
+    np.savez(
+        path, X=own.codes(train), y=train["target"], X_test=own.codes(test), y_test=test["target"], low=ends[:, 0],
+        high=ends[:, 1], nominal=[c in own.categories for c in names], epsilon=epsilon, delta=own.delta, seeds=seeds,
+        rates=RATES,
+    )  # fmt: skip
+    done = subprocess.run([settings.peers / "bin" / "python", SCRIPT, path], capture_output=True, text=True)
+    if done.returncode:
+        raise Absent(f"interpret cannot be run: {done.stderr.strip().splitlines()[-1]}")
+    runs: list[list[tuple[float, float]]] = json.loads(done.stdout)["runs"]
+    return runs
 
 
 if __name__ == "__main__":
