@@ -6,7 +6,8 @@ For columns of standard deviation 1 that are not correlated, a coefficient has t
 
 h̄ is the mean curvature at the margins that the guessed signal gives, φ the residuals' variance over h̄, and C, z and T are cap,
 noise multiplier and number of the passes that the run averages. Correlated columns have wider intervals, and more so by noise.
-The noise of the releases H and J is left out: measured widths were within 1.5 times these for n ≥ 20,000, and larger below.
+The noise of the releases H and J is left out. At n ≥ 20,000, measured widths were within 1.5 times these at 5 columns, but
+4 times at 20 columns and ε = 1.
 """
 
 from __future__ import annotations
