@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ModelPart:
     """One party's part of a model, w_k, with all facts needed to apply it. It is public if the model is.
 
@@ -56,7 +57,7 @@ class ModelPart:
     intercept: Any
     threshold: float = 0.0
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the part, hex, as listed in an owner's policy (parties.consent)."""
         plain = json.loads(self.to_json()) | {"job": self.job.digest}

@@ -154,11 +154,6 @@ class ServingService(Service):
         """Digests of the parts that are served."""
         return tuple(self._served)
 
-    @property
-    def margins_per_record(self) -> int:
-        """Largest number of margins per record of the served parts."""
-        return max((served.part.job.n_margins for served in self._served.values()), default=1)
-
     def add(self, part: ModelPart, source: Any) -> None:
         """Serve a part of a model to this source, which is read in the background.
 

@@ -109,9 +109,10 @@ class OfCells(Feature, ABC):
     def _made(self, values: Any) -> Iterator[Vector]:
         """Yield each coordinate, NaN where a cell is missing."""
 
-    def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of each coordinate for a cell that is not missing; NotImplementedError if there is none."""
-        raise NotImplementedError
+    def formulas(self, cell: Cell) -> list[Formula] | None:
+        """Return the formula of each coordinate for a cell that is not missing; None if there is none."""
+        del cell
+        return None
 
     def filled_cell(self) -> Vector:
         """Return the cell (1,) that replaces a missing one, as `made` takes it."""

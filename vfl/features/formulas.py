@@ -35,12 +35,9 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
     if isinstance(declared, Categorical):
         return _categories(declared, cell, indicator)
     if isinstance(declared, Feature):
-        if not isinstance(declared, OfCells):
+        own = declared.formulas(cell) if isinstance(declared, OfCells) else None
+        if own is None or not isinstance(declared, OfCells):
             raise _none(declared, column)
-        try:
-            own = declared.formulas(cell)
-        except NotImplementedError:
-            raise _none(declared, column) from None
         if declared.fill is None and declared.missing is None:
             at_missing = [UNKNOWN] * len(own)
         else:

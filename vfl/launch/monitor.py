@@ -128,17 +128,18 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     """
     draft, bins, _ = _draft(result)
     job = result.applied
-    counted = {party: {name: 1.0 for c in own for name in bins[c]} for party, own in _by_owner(job, bins).items()}
-    squares = {party: len(own) for party, own in _by_owner(job, bins).items()}
+    owned, edges = _by_owner(job, bins), _edges(result)
+    counted = {party: {name: 1.0 for c in own for name in bins[c]} for party, own in owned.items()}
+    squares = {party: len(own) for party, own in owned.items()}
     by_name = {name: own for name, own in result.original.items() if name in result.feature_names}
-    solver = DriftCounts(counted, squares, by_name, tuple((_edges(result) - result.intercept_).tolist()))
+    solver = DriftCounts(counted, squares, by_name, tuple((edges - result.intercept_).tolist()))
     outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, terms)
     problem = outcome.plan.problem
     n, names = problem.n_records, problem.layout.names
     at = dict(zip(names, outcome.w[: len(names)].tolist(), strict=True))
     of_columns, of_scores = solver.noise(problem)
     noise = dict(zip(names, of_columns.tolist(), strict=True))
-    scores = Histogram.of(_edges(result), outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
+    scores = Histogram.of(edges, outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
     columns = {c: _with_rest({name: at[name] for name in own}, n) for c, own in bins.items()}
     sigma = {c: noise[next(iter(own))] for c, own in bins.items()}
     return Counted(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
