@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from parties.prediction import ModelPart
 from tests.serving.setting import OTHER, TOKEN, Setting, code, table, train
 
 if TYPE_CHECKING:
@@ -134,6 +135,15 @@ class TestControl:
         with setting.joined(), setting.serving():
             assert code(setting.ask(ids=["secret-1", "secret-2", "secret-3"])) == (429, "exhausted")
             assert setting.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_no_request_encodes_a_model_again(running: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(_: ModelPart) -> str:
+        raise AssertionError("a request wrote a part of a model as text")
+
+    running.ask(ids=["secret-1"])
+    monkeypatch.setattr(ModelPart, "to_json", encoded)
+    assert running.ask(ids=["secret-1"]).status_code == 200
 
 
 BAD = [
