@@ -8,8 +8,8 @@ sources = ["bank.parquet"]      files and addresses that may be read to train, a
                                 and for parts of one table of all parties; "*" is a wild card; a relative path starts at this
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
-intervals = true                also jobs that show this party's scaled columns, before noise, to coordinator and later parties
-                                (privacy.inference)
+products = true                 also jobs that show this party's columns, before noise, to coordinator and later parties, who
+                                multiply them with theirs (privacy.inference, the solver NoisyGram)
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
@@ -138,7 +138,7 @@ class Policy:
     prediction: Predicting | None = None
     secure: Demands | None = None
     allow_network_file_system: bool = False
-    intervals: bool = False
+    products: bool = False
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
@@ -183,10 +183,9 @@ class Policy:
                 if column not in self.columns:
                     hint = "; '*' is not a wildcard for columns: list their names" if "*" in self.columns else ""
                     refuse("columns", f"it uses column {column!r}, which is not allowed{hint}")
-        if job.privacy is not None and job.privacy.inference and not self.intervals:
-            refuse(
-                "intervals", "it would show scaled columns to other participants before noise, and that is not allowed"
-            )
+        inference = job.privacy is not None and job.privacy.inference
+        if (inference or (job.solver.shows_columns and job.trust != "secure")) and not self.products:
+            refuse("products", "it would show columns to other participants before noise, and that is not allowed")
         not_private = _not_private(job)
         if not_private and not self.allow_non_private:
             refuse("allow_non_private", f"{not_private}, and that is allowed to no job")
@@ -343,7 +342,7 @@ def _listing(names: tuple[str, ...]) -> str:
 
 
 _LISTS = ("jobs", "columns", "trust", "sources")
-_FLAGS = ("interactive", "allow_non_private", "allow_network_file_system", "intervals")
+_FLAGS = ("interactive", "allow_non_private", "allow_network_file_system", "products")
 _LIMITS = ("job", "total")
 _SECTION = "prediction"
 _DEMANDS = "secure"

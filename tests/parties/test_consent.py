@@ -29,8 +29,8 @@ TOTAL = "[total]\nepsilon = 4.0\ndelta = 1e-6\n"
 
 
 def job(**options: Any) -> vfl.Job:
-    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9), "name": "credit"} | options
-    return vfl.Job(partition=PARTITION, bounds=BOUNDS, solver=vfl.SkGD(passes=1), **options)
+    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9), "name": "credit", "solver": vfl.SkGD(passes=1)} | options
+    return vfl.Job(**({"partition": PARTITION, "bounds": BOUNDS} | options))
 
 
 def policy(**options: Any) -> Policy:
@@ -161,10 +161,24 @@ def test_not_private_jobs_need_their_own_consent(changes: dict[str, Any]) -> Non
     policy(allow_non_private=True).check(job(**changes), "bank")
 
 
-def test_intervals_need_their_own_consent() -> None:
-    asks = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True))
-    refused("intervals", policy(), asks)
-    policy(intervals=True).check(asks, "bank")
+GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": BOUNDS | {"default": (0, 1)}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True)},
+        GRAM,
+    ],
+    ids=["inference", "NoisyGram"],
+)
+def test_columns_shown_before_noise_need_their_own_consent(changes: dict[str, Any]) -> None:
+    refused("products", policy(), job(**changes))
+    policy(products=True).check(job(**changes), "bank")
+
+
+def test_products_on_shares_show_no_column() -> None:
+    policy(trust=("secure",)).check(job(**GRAM, trust="secure"), "bank")
 
 
 def test_limits_of_one_job_hold_for_either_number() -> None:

@@ -144,6 +144,7 @@ class NoisyGram(Solver):
 
     name: ClassVar[str] = "NoisyGram"
     weighs: ClassVar[bool] = False
+    shows_columns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)

@@ -48,6 +48,7 @@ class Solver(Protocol):
     warm_starts : the schedule can start from a released model.
     weighs : the schedule uses losses only through derivatives, which record weights multiply.
     penalises_intercept : the intercept is penalised like other coefficients.
+    shows_columns : under trust='trusted', participants see other parties' columns before noise, so policies ask for consent.
     """
 
     __slots__ = ()
@@ -59,6 +60,7 @@ class Solver(Protocol):
     takes_terms: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
+    shows_columns: ClassVar[bool] = False
 
     @property
     def sequential(self) -> bool:
