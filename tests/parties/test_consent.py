@@ -29,7 +29,11 @@ TOTAL = "[total]\nepsilon = 4.0\ndelta = 1e-6\n"
 
 
 def job(**options: Any) -> vfl.Job:
-    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9), "name": "credit", "solver": vfl.SkGD(passes=1)} | options
+    options = {
+        "privacy": vfl.Privacy(epsilon=1.0, delta=1e-9),
+        "name": "credit",
+        "solver": vfl.SkGD(passes=1),
+    } | options
     return vfl.Job(**({"partition": PARTITION, "bounds": BOUNDS} | options))
 
 
