@@ -283,6 +283,11 @@ class _Sides:
         if isinstance(declared, Interaction):
             both = (self._side(key, side, (*above, column)) for side in (declared.a, declared.b))
             declared = Crossed(*both)
+        if isinstance(declared, Curve) and declared.knots is None and declared.n_pieces > 1:
+            raise SpecificationError(
+                f"interaction {column!r}: the run finds the knots of curve {key!r} after products are made: declare its "
+                "knots"
+            )
         if not all(np.isfinite(ends).all() for ends in ranges_of(declared)):
             raise SpecificationError(
                 f"interaction {column!r}: no bounds for column {key!r}: declare "

@@ -298,6 +298,19 @@ def test_mistakes() -> None:
         vfl.plan(job(solver=vfl.GCD(rounds=5)), N)
 
 
+@pytest.mark.parametrize("knots", [None, (40.0, 60.0)], ids=["found", "declared"])
+def test_an_interaction_has_the_same_columns_in_training_and_prediction(knots: tuple[float, ...] | None) -> None:
+    """Products are made before a run finds knots, so a curve in a product must declare its own."""
+    partition = vfl.FeaturePartition({"bank": ["age", "amount", "both"], "telco": ["calls"]}, label=("telco", "y"))
+    columns = {"age": vfl.Curve(knots=knots), "both": vfl.Interaction("age", "amount")}
+    if knots is None:
+        with pytest.raises(SpecificationError, match="knots"):
+            job(partition=partition, columns=columns)
+        return
+    result = vfl.train(job(partition=partition, columns=columns), table(), at="inprocess")
+    assert result.applied.schema == result.job.schema
+
+
 def test_ray_and_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
     spec, data = job(holdout=0.2), table(600)
     here = vfl.train(spec, data, at="inprocess")
