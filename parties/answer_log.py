@@ -25,7 +25,8 @@ class AnswerLog:
 
     A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key lies beside the log, in a
     file that only its owner can read, and never leaves it: without the key, digests reveal which lines are about one record,
-    and nothing about its id. A line is written before its answer is sent, in one piece, so processes may share the log.
+    and nothing about its id. Lines are on disk before their answers are sent. A batch is written in one piece, so processes
+    may share the log.
 
     path : path of the log. It may be renamed at any time; the next line begins a new file.
     """
@@ -61,6 +62,7 @@ class AnswerLog:
             try:
                 if os.write(descriptor, content) != len(content):
                     raise OSError
+                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError:
