@@ -304,7 +304,7 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
     for party in PARTITION.parties:
         path = tmp_path / f"{party}.toml"  # type: ignore[operator]
         path.write_text(
-            'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 1.0\ndelta = 1e-5\n',
+            'format = 1\njobs = ["*"]\nproducts = true\nallow_non_private = true\n[total]\nepsilon = 1.0\ndelta = 1e-5\n',
             encoding="utf-8",
         )
         policies[party] = path
@@ -316,7 +316,9 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
 def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path) -> None:
     """One charge pays for all pieces: the same sum as a further piece would average out its noise."""
     path = tmp_path / "bank.toml"
-    path.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8")
+    path.write_text(
+        'format = 1\njobs = ["*"]\nproducts = true\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8"
+    )
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
     party = load(spec.for_party("bank"), {c: table()[c] for c in ("a0", "a1")}, str(path))
     party.hear(Notice(Phase.OPEN, "r1", "credit"))
