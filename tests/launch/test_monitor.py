@@ -20,6 +20,7 @@ from vfl.errors import BudgetExceeded, OutputError, SpecificationError
 from vfl.evaluation.curves import calibration
 from vfl.features import Hashed, Log
 from vfl.launch.monitor import Counted, compare, count, count_own
+from vfl.launch.monitor import drift as drift_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import SeededNoise
 
@@ -180,3 +181,10 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     ):
         failed = call("monitor", run, *words)
         assert (failed.code, why in failed.err) == (2, True), failed.err
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_bins_that_empty_count_as_drift(ordered: bool) -> None:
+    counts = np.array([[0.0, 0.0, 1000.0, 1000.0], [500.0, 500.0, 500.0, 500.0]])
+    for one in (counts, counts[::-1]):
+        assert drift_of("income", list("abcd"), one, (10.0, 10.0), ordered=ordered).exceeds(0.2)

@@ -193,8 +193,8 @@ def compare(result: Result, before: Counted, now: Counted) -> Monitored:
 def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:
     """Return the drift of one column from noisy counts (2, b), those of today first.
 
-    Neighbouring bins of an ordered column are merged by the baseline, which is public. Bins of categories that noise may
-    explain are left out (vfl.launch.paid_releases.woe.evidence has the formulas of index and floor).
+    Neighbouring bins of an ordered column are merged by the baseline, which is public. Bins that noise may explain
+    in both data sets are left out (vfl.launch.paid_releases.woe.evidence has the formulas of index and floor).
     """
     shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
     groups: list[list[int]] = [[]]
@@ -211,7 +211,11 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     merged = np.array([[row[group].sum() for group in groups] for row in counts])
     noise = np.outer(sigma, np.sqrt([len(group) for group in groups]))
     names = [bins[g[0]] if len(g) == 1 else f"{bins[g[0]]} to {bins[g[-1]]}" for g in groups]
-    found = evidence("", names, merged, noise)
+    lowest = np.maximum(SEEN * noise * (1 + 1e-9), 0.5)
+    seen = (merged >= lowest).any(
+        axis=0
+    )  # a bin that empties, or fills for the first time, counts as the least visible one
+    found = evidence("", names, np.where(seen, np.maximum(merged, least), merged), noise)
     sizes = np.maximum(merged.sum(axis=1), 1.0)
     shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
     return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), shares)
