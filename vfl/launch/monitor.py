@@ -212,10 +212,9 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     noise = np.outer(sigma, np.sqrt([len(group) for group in groups]))
     names = [bins[g[0]] if len(g) == 1 else f"{bins[g[0]]} to {bins[g[-1]]}" for g in groups]
     lowest = np.maximum(SEEN * noise * (1 + 1e-9), 0.5)
-    seen = (merged >= lowest).any(
-        axis=0
-    )  # a bin that empties, or fills for the first time, counts as the least visible one
-    found = evidence("", names, np.where(seen, np.maximum(merged, least), merged), noise)
+    # A bin that empties, or fills for the first time, counts as the least visible one.
+    seen = (merged >= lowest).any(axis=0)
+    found = evidence("", names, np.where(seen, np.maximum(merged, lowest), merged), noise)
     sizes = np.maximum(merged.sum(axis=1), 1.0)
     shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
     return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), shares)
