@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.alignment.reading import joined_rows
 from parties.loading import new_records
-from parties.permission import all_permitted
 from parties.prediction import added
 from vfl.errors import SpecificationError
 from vfl.inference import Inference
 from vfl.inference.classical import sandwich
 from vfl.inference.estimates import Estimates, full_sets
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, Summary, quantile, rows_of
-from vfl.launch.sources import named_for, owned, sources_of
+from vfl.launch.run.result import on_joined_rows
+from vfl.launch.sources import owned
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from parties.permission import Permission
+    from parties.prediction import ModelPart
     from vfl.launch.run.result import Result
     from vfl.types import Vector
 
@@ -70,18 +73,9 @@ def summary_of(result: Result, level: float) -> Summary:
 def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
     found, reach = inference_of(result), quantile(level)
-    partition = result.job.partition
-    data, policies, _ = owned(partition.parties, data)
+    data, policies, _ = owned(result.job.partition.parties, data)
     directions = _directions(result, found)
-    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
-    permissions = all_permitted(parts, given, policies, receiver=partition.label_party)
-    sources = sources_of(result.job, data, label=False)
-    joined, _ = joined_rows(result.job, sources)
-    products = {}
-    for party, source in sources.items():
-        if partition.columns(party):
-            own = parts[party].products(source, directions, permission=permissions[party])
-            products[party] = own[joined[party]] if joined else own
+    products, _, _ = on_joined_rows(result, data, policies, _products(directions))
     total = added(products, directions.get(INTERCEPT, np.zeros(1)))
     margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
@@ -89,34 +83,25 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
 
 
 INFERS = ("logistic", "squared", "huber", "poisson", "gamma", "tweedie")
-"""Losses whose coefficients have standard errors without privacy; also logistic loss with class weights."""
+"""Losses for which `Result.infer` computes standard errors; also logistic loss with class weights."""
 
 
 def inferred(result: Result, data: Any) -> Result:
-    """Return a result without privacy with standard errors from its training records; see `Result.infer`."""
+    """Add standard errors to a result without privacy; see `Result.infer`."""
     job, loss = result.job, loss_of(result.job.loss)
     _require_classical(result)
     partition, features = job.partition, job.partition.features
     data, policies, _ = owned(partition.parties, data)
-    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
-    permissions = all_permitted(parts, given, policies, receiver=partition.label_party, measured=True)
-    sources = sources_of(job, data)
-    joined, _ = joined_rows(job, sources)
     scaling = job.scaling_of(features)
     names = (*scaling.features, *((INTERCEPT,) if job.intercept else ()))
     units = dict(zip(names, np.eye(len(names)), strict=True))
-    products, targets = {}, None
-    for party, source in sources.items():
-        rows = joined[party] if joined else slice(None)
-        if partition.columns(party):
-            products[party] = parts[party].products(source, units, permission=permissions[party])[rows]
-        if party == partition.label_party:
-            task = replace(job.for_party(party), intercept=False, storage="float64", groups=())
-            ((_, labels),) = new_records(task, source)
-            targets = job.targets.parts(np.reshape(np.asarray(labels), (job.targets.count, -1))[:, rows])
-    X = added(products, units.get(INTERCEPT, np.zeros(1)))
-    if targets is None or len(X) != result.certificate.n_records:
+    products, sources, rows = on_joined_rows(result, data, policies, _products(units), labels=True)
+    X, owner = added(products, units.get(INTERCEPT, np.zeros(1))), partition.label_party
+    if owner not in sources or len(X) != result.certificate.n_records:
         raise SpecificationError("infer needs the records that the model was trained on, with their labels")
+    task = replace(job.for_party(owner), intercept=False, storage="float64", groups=())
+    ((_, labels),) = new_records(task, sources[owner])
+    targets = job.targets.parts(np.reshape(np.asarray(labels), (job.targets.count, -1))[:, rows[owner]])
     w = np.array([dict(zip(result.coordinates, result.w, strict=True))[name] for name in names])
     margins = X @ w + (0.0 if targets.offsets is None else targets.offsets)
     penalised = np.array([float(name != INTERCEPT or job.solver.penalises_intercept) for name in names])
@@ -132,6 +117,10 @@ def inferred(result: Result, data: Any) -> Result:
         tuple(original), np.array(list(original.values())), A @ V @ A.T, np.zeros((len(names), len(names)))
     )
     return result.with_inference(inference)
+
+
+def _products(weights: Mapping[str, Vector]) -> Callable[[ModelPart, Any, Permission], Vector]:
+    return lambda part, source, permission: part.products(source, weights, permission=permission)
 
 
 def _require_classical(result: Result) -> None:
@@ -153,7 +142,7 @@ def _require_classical(result: Result) -> None:
 
 
 def _directions(result: Result, found: Inference) -> dict[str, Vector]:
-    """Return {coordinate: (1 + k,)} on the scaled features: its coefficient, then its row of a root of the covariance."""
+    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then a row of a root of the covariance."""
     scaling = result.job.scaling_of(result.job.partition.features)
     at = {name: j for j, name in enumerate(found.names)}
     unit = np.eye(len(at))

@@ -33,8 +33,9 @@ from vfl.security.signatures import signing_key
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from parties.permission import Permission
     from vfl.certificate import Report
     from vfl.inference.hypothesis import Hypothesis, WaldTest
     from vfl.inference.summary import Summary
@@ -72,7 +73,7 @@ def require_result(value: Any) -> None:
 def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
     """Return the predicted labels (n,) for margins (n,) of a job's model, or (n, K) with multinomial loss.
 
-    threshold : margin above which the class is positive, with two classes.
+    threshold : with two classes, the margin above which the class is positive.
     """
     if job.multinomial:
         return np.array(job.classes)[margins.argmax(axis=1)]
@@ -85,9 +86,9 @@ def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
 
 
 def probabilities_of(job: Job, margins: Vector) -> Vector:
-    """Return the probability (n,) of the positive class for margins (n,); with multinomial loss (n, K) of all classes.
+    """Return the probability (n,) of the positive class for margins (n,), or (n, K) for multinomial loss.
 
-    Raises SpecificationError for other losses than these.
+    Raises SpecificationError for a loss without probabilities.
     """
     from scipy.special import expit, softmax  # its import takes longer than those of all of vfl
 
@@ -104,19 +105,42 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     """Return the margins (n,) of new records, which this process reads; see `Result.decision_function`.
 
     policies : {party: path of its owner's policy}.
-    shards : number of row ranges, of which one at a time is in memory. The margins are the same to the bit.
+    shards : number of row ranges; one at a time is in memory. It does not change the margins.
+    """
+    margins, _, _ = on_joined_rows(
+        result,
+        data,
+        policies,
+        lambda part, source, permission: part.margins(source, permission=permission, shards=shards),
+    )
+    return added(margins, result.intercept_on_scaled)
+
+
+def on_joined_rows(
+    result: Result,
+    data: Any,
+    policies: Mapping[str, str],
+    compute: Callable[[ModelPart, Any, Permission], Vector],
+    *,
+    labels: bool = False,
+) -> tuple[dict[str, Vector], dict[str, Any], dict[str, Any]]:
+    """Return {party: values per record}, the sources, and {party: its rows}, all in the common order of the records.
+
+    Guarantee. Every owner's policy is checked before any source is opened.
+
+    compute : function of a party's model part, source and permission, with one row per record of the source.
+    labels : True if the caller reads the label party's labels too.
     """
     partition = result.job.partition
-    given, parts = named_for(partition, data), {party: result.part(party) for party in partition.parties}
-    permissions = all_permitted(parts, given, policies, receiver=partition.label_party)
-    sources = sources_of(result.job, data, label=False)
+    parts = {party: result.part(party) for party in partition.parties}
+    given, receiver = named_for(partition, data), partition.label_party
+    permissions = all_permitted(parts, given, policies, receiver=receiver, measured=labels)
+    sources = sources_of(result.job, data, label=labels)
     joined, _ = joined_rows(result.job, sources)
-    margins = {}
-    for party, source in sources.items():
-        if partition.columns(party):
-            part = parts[party].margins(source, permission=permissions[party], shards=shards)
-            margins[party] = part[joined[party]] if joined else part
-    return added(margins, result.intercept_on_scaled)
+    rows = {party: joined.get(party, slice(None)) for party in sources}
+    held = {party: source for party, source in sources.items() if partition.columns(party)}
+    found = {party: compute(parts[party], source, permissions[party])[rows[party]] for party, source in held.items()}
+    return found, sources, rows
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
@@ -157,11 +181,11 @@ class Result:
     w : (p,) coefficients on the scaled features, in the order of `coordinates`; (p·K,) with multinomial loss.
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released besides the model, by name: 'held out', 'class balance', 'diagnostics'.
-    moments : released sums of the columns, by party, which determine their spread; () if the run released none.
-    labels : released histogram of the labels over their declared range, on which the certificate states nothing; None if the
+    moments : released sums of each party's columns, from which their spread follows; () if the run released none.
+    labels : released histogram of the labels over their declared range, which the certificate does not cover; None if the
         run released none.
-    inference : covariance of the coefficients, which the certificate's digest of the model covers; None unless asked for.
-    knots : {column: knots} of the curves whose knots the run found; the certificate lists them, too.
+    inference : covariance of the coefficients, which the certificate's digest of the model covers; None unless requested.
+    knots : {column: knots} of curves whose knots the run released; the certificate lists them too.
     """
 
     job: Job
@@ -176,7 +200,7 @@ class Result:
 
     @property
     def applied(self) -> Job:
-        """The job by which the model is applied: the trained one, with the knots that the run found declared."""
+        """The job for applying the model: the trained job, with the released knots as declarations."""
         if not self.knots:
             return self.job
         schema, bent = self.job.schema, dict(self.job.columns)
@@ -227,30 +251,30 @@ class Result:
 
     @property
     def threshold(self) -> float | None:
-        """Threshold of the predicted class: a probability with logistic loss, else a margin; None without two classes.
+        """Threshold for the positive class: a probability with logistic loss, else a margin; None without two classes.
 
-        The run chose or measured it on held-out records (vfl.Evaluation); without one it is 0.5, or the margin 0. Findings
-        hold it, so the certificate's digest of the findings covers it.
+        The run chose it on held-out records (vfl.Evaluation); otherwise it is the probability 0.5 or the margin 0. The
+        findings hold it, so the certificate's digest of the findings covers it.
         """
         return None if self.margin_threshold is None else threshold_of(self.margin_threshold, loss_of(self.job.loss))
 
     @property
     def margin_threshold(self) -> float | None:
-        """The margin above which the positive class is predicted; None without two classes."""
+        """Margin above which the model predicts the positive class; None without two classes."""
         if not self.job.classification or self.job.multinomial:
             return None
         found = self.findings.get("held out")
         return 0.0 if found is None or found.thresholds is None else found.thresholds.get(ALL, 0.0)
 
     def margin_at(self, threshold: float | None) -> float:
-        """Return the margin above which the positive class is predicted at a threshold; None is the model's own.
+        """Return the margin for a threshold (`Result.threshold`); None stands for the model's own.
 
         Raises SpecificationError for a threshold outside its scale, and for a model without two classes.
         """
         return (self.margin_threshold or 0.0) if threshold is None else margin_of(threshold, loss_of(self.job.loss))
 
     def _unscaled(self) -> list[tuple[Vector, float]]:
-        """Return (coefficients, intercept) in original units, for each class or for the one margin."""
+        """Return (coefficients, intercept) in original units, one pair per margin."""
         scaling = self.job.scaling_of(self.job.partition.features)
         by_name, classes = dict(zip(self.coordinates, self.w, strict=True)), self.job.class_names
         columns = [coordinates_of(name, classes) for name in self.feature_names]
@@ -299,10 +323,10 @@ class Result:
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
 
-        data : as for `train`; the label may be missing. This process reads all of it. If the job aligns records and the
+        data : as for `train`; the label may be missing. This process reads all sources. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
-            of every party is taken for the same record. Owners' policies are checked before any data are opened;
-            ConsentRefused names the rule. `vfl.predict` also runs in other places and in row ranges.
+            of each party belongs to record i. Owners' policies are checked before any source is opened; ConsentRefused names
+            the rule. `vfl.predict` also runs on Ray or across organisations, and in row ranges.
         """
         data, policies, _ = owned(self.job.partition.parties, data)
         return margins_of(self, data, policies)
@@ -315,9 +339,9 @@ class Result:
         return np.array(own) if self.job.multinomial else own[0]
 
     def part(self, party: str) -> ModelPart:
-        """Return one party's part of the model, w_k, with which that party computes its part of the margins.
+        """Return a party's part of the model, w_k, which holds no other party's coefficients.
 
-        The part holds no other party's coefficients. `save_parts` writes it to a file for vfl.predict.
+        The party computes its part of the margins from it. `save_parts` writes it to a file for vfl.predict.
         """
         columns = self.job.schema.features(self.job.partition.columns(party))
         names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
@@ -341,11 +365,11 @@ class Result:
         return pipeline_of(self)
 
     def curves(self, run: str | Path | None = None) -> Effects:
-        """Return the part of the margin that each column adds over its range, the largest first; it costs no privacy.
+        """Return each column's contribution to the margin over its range, the largest first; it costs no privacy.
 
-        Iterate over it, take `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
+        Iterate over the result, take `curves["age"]`, `frame()` (pandas) or `plot()` (matplotlib).
 
-        run : folder of the run, whose log gives the band of the noise around each curve; None leaves the bands out.
+        run : folder of the run, whose log yields the band of the noise around each curve; None leaves the bands out.
 
         Raises OutputError for a folder without the log of this model.
         """
@@ -362,8 +386,8 @@ class Result:
     def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
         """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
 
-        party : for this party's part of the margin alone, of its own table. The parts of all parties and `intercept_on_scaled`
-            add up to the margin.
+        party : party whose part of the margin to select, from its own table; None selects the whole margin. The parts of all
+            parties and `intercept_on_scaled` add up to the margin.
         """
         from vfl.launch.run.sql import query_of
 
@@ -400,8 +424,8 @@ class Result:
 
         The scorecard is computed from the released model alone, so the model's guarantee covers it.
 
-        points_to_double : number of points that doubles the odds. base : the score at the given odds. odds : odds of the class
-            that scores high.
+        points_to_double : number of points that doubles the odds. base : score at the odds `odds` of the class that scores
+            high.
         positive_is_high : True if a likelier positive class scores higher; False suits a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
         woe : weights of evidence released by vfl.woe, shown beside the points.
@@ -421,7 +445,7 @@ class Result:
         )
 
     def predict(self, data: Any, *, threshold: float | None = None) -> Any:
-        """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins.
+        """Return the predicted labels (n,) of new records: classes, or in regression the loss's response to the margins.
 
         data : as for `decision_function`. threshold : as `Result.threshold`, which is the default.
         """
@@ -431,8 +455,8 @@ class Result:
     def predict_proba(self, data: Any) -> Vector:
         """Return the probabilities (n, 2) of the negative and the positive class of new records.
 
-        With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for all losses except
-        logistic and multinomial, because the others estimate no probabilities.
+        With multinomial loss the shape is (n, K), in the order of the job's classes. Raises SpecificationError for a loss
+        without probabilities.
         """
         positive = probabilities_of(self.job, self.decision_function(data))
         if self.job.multinomial:
@@ -444,16 +468,16 @@ class Result:
         return labels_of(self.job, margins, self.margin_at(None))
 
     def with_inference(self, inference: Inference | None) -> Result:
-        """Return the same result with these standard errors, and an unsigned certificate whose digest covers them."""
+        """Return a copy with these standard errors and an unsigned certificate whose digest covers them."""
         result = replace(self, inference=inference)
         certificate = replace(self.certificate, model_digest=model_digest(result.document()))
         return replace(result, certificate=certificate)
 
     def infer(self, data: Any) -> Result:
-        """Return the same result with standard errors, for a run without privacy. They are as data-dependent as its model.
+        """Return a copy with standard errors, for a run without privacy; like its model, they are not private.
 
-        The errors are those of the sandwich estimator, HC0, which holds for misspecified models too. This process reads all
-        data. A private run releases its own standard errors with Privacy(inference=True).
+        The sandwich estimator HC0 gives them, so they also hold for misspecified models. This process reads all data. A
+        private run releases standard errors with Privacy(inference=True).
 
         data : the training records, as for `train`.
 
@@ -466,8 +490,8 @@ class Result:
     def summary(self, level: float = 0.95) -> Summary:
         """Return the table of coefficients: standard errors, z, p-values, intervals, and the noise's share of the variances.
 
-        Errors cover sampling and the noise of privacy. The table is post-processing of released values: it costs no privacy.
-        Levels of a categorical column are compared with its first level. `print` shows it; `to_frame` returns a pandas frame.
+        Errors cover sampling and the noise of privacy. The table uses released values only: it costs no privacy. Levels of a
+        categorical column are compared with its first level. `print` shows the table; `to_frame` returns a pandas frame.
 
         Raises SpecificationError, which names the option, for a run that holds no standard errors.
         """
@@ -488,11 +512,11 @@ class Result:
     def test(self, hypothesis: Hypothesis) -> WaldTest:
         """Return the Wald test of a linear hypothesis on the coefficients in original units.
 
-        hypothesis : 'age = 0', 'age = income', 'age = 0, income = 0' for both at once, or weights {'age': 1, 'income': -1} of a
-            sum that is 0, or a list of these. Weights also serve for names that hold signs such as '=' or '-', of which text
-            takes the longest that fits.
+        hypothesis : 'age = 0', 'age = income', 'age = 0, income = 0' for both at once, weights {'age': 1, 'income': -1} of a
+            sum that is 0, or a list of these. In text the longest fitting name counts; use weights for names that contain
+            signs such as '=' or '-'.
 
-        Raises SpecificationError, also for single levels of a full set of levels, of which only differences are determined.
+        Raises SpecificationError for other hypotheses, and for one level of a full set, which has only differences.
         """
         from vfl.inference.hypothesis import wald
         from vfl.launch.run.intervals import estimates_of
@@ -500,10 +524,10 @@ class Result:
         return wald(estimates_of(self), hypothesis)
 
     def mean_confint(self, data: Any, level: float = 0.95) -> Vector:
-        """Return (n, 2) ends of the interval of each new record's mean response: probability, mean, or rate.
+        """Return (n, 2), the interval of each new record's mean response: probability, mean, or rate.
 
-        Each interval is for the mean of all records with these columns, not for a single record's label. The intervals hold
-        one by one, not all at once.
+        Each interval covers the mean of all records with these columns, not a single record's label. The level holds for each
+        interval alone, not for all at once.
 
         data : as for `decision_function`.
         """
@@ -536,8 +560,8 @@ class Result:
         The folder is new, empty, or this run's own. The model is written last and atomically, so a folder with a model holds
         a finished run.
 
-        key : file of the signing key; None keeps the certificate's signature, or signs with this user's own key
-            (vfl.security.signatures) if it has none.
+        key : file of the signing key. None keeps the certificate's signature, or signs with this user's own key
+            (vfl.security.signatures) if there is none.
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:
@@ -580,7 +604,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a result that `save` wrote; its predictions are the same to the bit."""
+        """Read a result that `save` wrote, without a change of its predictions."""
         require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
         folder = Path(folder)
         model = read_model(folder)
