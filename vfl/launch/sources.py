@@ -14,10 +14,15 @@ from vfl.job.environment import Source
 from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from parties.permission import Permission
+    from parties.prediction import ModelPart
     from parties.sources.base import Content
     from vfl.job import Job
     from vfl.job.environment import Environment
     from vfl.partition import FeaturePartition
+    from vfl.types import Vector
 
 
 def data_of(job: Job, environment: Environment) -> Any:
@@ -147,6 +152,37 @@ def sources_of(
 
     parts = _contents(job, label=label, groups=groups, ids=ids)
     return split_table(data, partition, parts, label=label, names=job.table_names)
+
+
+def on_joined_rows(
+    job: Job,
+    part_of: Callable[[str], ModelPart],
+    data: Any,
+    policies: Mapping[str, str],
+    compute: Callable[[ModelPart, Any, Permission], Vector],
+    *,
+    labels: bool = False,
+) -> tuple[dict[str, Vector], dict[str, Any], dict[str, Any]]:
+    """Return {party: values per record}, the sources, and {party: its rows}, all in the common order of the records.
+
+    Guarantee. Every owner's policy is checked before any source is opened.
+
+    part_of : function of a party that returns its part of the model.
+    compute : function of a party's model part, source and permission, with one row per record of the source.
+    labels : True if the caller reads the label party's labels too.
+    """
+    from parties.alignment.reading import joined_rows
+    from parties.permission import all_permitted
+
+    partition = job.partition
+    given, parts = named_for(partition, data), {party: part_of(party) for party in partition.parties}
+    permissions = all_permitted(parts, given, policies, receiver=partition.label_party, measured=labels)
+    sources = sources_of(job, data, label=labels)
+    joined, _ = joined_rows(job, sources)
+    rows = {party: joined.get(party, slice(None)) for party in sources}
+    held = {party: source for party, source in sources.items() if partition.columns(party)}
+    found = {party: compute(parts[party], source, permissions[party])[rows[party]] for party, source in held.items()}
+    return found, sources, rows
 
 
 def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:

@@ -14,8 +14,7 @@ from vfl.inference import Inference
 from vfl.inference.classical import sandwich
 from vfl.inference.estimates import Estimates, full_sets
 from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, Summary, quantile, rows_of
-from vfl.launch.run.result import on_joined_rows
-from vfl.launch.sources import owned
+from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
 from vfl.problem import INTERCEPT
@@ -75,7 +74,7 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     found, reach = inference_of(result), quantile(level)
     data, policies, _ = owned(result.job.partition.parties, data)
     directions = _directions(result, found)
-    products, _, _ = on_joined_rows(result, data, policies, _products(directions))
+    products, _, _ = on_joined_rows(result.job, result.part, data, policies, _products(directions))
     total = added(products, directions.get(INTERCEPT, np.zeros(1)))
     margins, errors = total[:, 0], np.sqrt((total[:, 1:] ** 2).sum(axis=1))
     ends = np.column_stack([margins - reach * errors, margins + reach * errors])
@@ -95,7 +94,7 @@ def inferred(result: Result, data: Any) -> Result:
     scaling = job.scaling_of(features)
     names = (*scaling.features, *((INTERCEPT,) if job.intercept else ()))
     units = dict(zip(names, np.eye(len(names)), strict=True))
-    products, sources, rows = on_joined_rows(result, data, policies, _products(units), labels=True)
+    products, sources, rows = on_joined_rows(result.job, result.part, data, policies, _products(units), labels=True)
     X, owner = added(products, units.get(INTERCEPT, np.zeros(1))), partition.label_party
     if owner not in sources or len(X) != result.certificate.n_records:
         raise SpecificationError("infer needs the records that the model was trained on, with their labels")

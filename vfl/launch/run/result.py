@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from parties.alignment.reading import joined_rows
-from parties.permission import all_permitted
 from parties.prediction import ModelPart, added
 from vfl import markup
 from vfl.arguments import require
@@ -25,7 +23,7 @@ from vfl.features import Curve
 from vfl.inference import Inference
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model
-from vfl.launch.sources import named_for, owned, sources_of
+from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT, coordinates_of
@@ -33,9 +31,8 @@ from vfl.security.signatures import signing_key
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from parties.permission import Permission
     from vfl.certificate import Report
     from vfl.inference.hypothesis import Hypothesis, WaldTest
     from vfl.inference.summary import Summary
@@ -108,39 +105,13 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     shards : number of row ranges; one at a time is in memory. It does not change the margins.
     """
     margins, _, _ = on_joined_rows(
-        result,
+        result.job,
+        result.part,
         data,
         policies,
         lambda part, source, permission: part.margins(source, permission=permission, shards=shards),
     )
     return added(margins, result.intercept_on_scaled)
-
-
-def on_joined_rows(
-    result: Result,
-    data: Any,
-    policies: Mapping[str, str],
-    compute: Callable[[ModelPart, Any, Permission], Vector],
-    *,
-    labels: bool = False,
-) -> tuple[dict[str, Vector], dict[str, Any], dict[str, Any]]:
-    """Return {party: values per record}, the sources, and {party: its rows}, all in the common order of the records.
-
-    Guarantee. Every owner's policy is checked before any source is opened.
-
-    compute : function of a party's model part, source and permission, with one row per record of the source.
-    labels : True if the caller reads the label party's labels too.
-    """
-    partition = result.job.partition
-    parts = {party: result.part(party) for party in partition.parties}
-    given, receiver = named_for(partition, data), partition.label_party
-    permissions = all_permitted(parts, given, policies, receiver=receiver, measured=labels)
-    sources = sources_of(result.job, data, label=labels)
-    joined, _ = joined_rows(result.job, sources)
-    rows = {party: joined.get(party, slice(None)) for party in sources}
-    held = {party: source for party, source in sources.items() if partition.columns(party)}
-    found = {party: compute(parts[party], source, permissions[party])[rows[party]] for party, source in held.items()}
-    return found, sources, rows
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
