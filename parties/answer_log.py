@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hmac
 import json
@@ -11,6 +10,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from vfl.errors import ConsentRefused
+from vfl.writing import create_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,9 +34,14 @@ class AnswerLog:
     def __init__(self, path: Path, party: str) -> None:
         self._path, self._party = path, party
         try:
-            self._key = self._own_key(path.with_name(f"{path.name}.key"))
+            own = path.with_name(f"{path.name}.key")
+            if not own.exists():
+                create_file(own, secrets.token_bytes(KEY_BYTES))
+            self._key = own.read_bytes()
         except OSError:
             raise self._unusable() from None
+        if len(self._key) != KEY_BYTES:
+            raise self._unusable()
 
     def write(self, answers: Iterable[tuple[str, str, str, Iterable[bytes]]]) -> None:
         """Append a line per answer. answers : caller, purpose, digest of the part, and ids. Raises ConsentRefused."""
@@ -67,24 +72,6 @@ class AnswerLog:
                 os.close(descriptor)
         except OSError:
             raise self._unusable() from None
-
-    def _own_key(self, path: Path) -> bytes:
-        """Return the key in a file, which is made once."""
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        with contextlib.suppress(FileExistsError):
-            if not path.exists():
-                descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                try:
-                    os.write(descriptor, secrets.token_bytes(KEY_BYTES))
-                    os.fsync(descriptor)
-                    os.link(fresh, path)  # fails if another process was first; its key is then used
-                finally:
-                    os.close(descriptor)
-                    fresh.unlink()
-        key = path.read_bytes()
-        if len(key) != KEY_BYTES:
-            raise OSError
-        return key
 
     def _unusable(self) -> ConsentRefused:
         return ConsentRefused(

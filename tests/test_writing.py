@@ -13,7 +13,7 @@ import pytest
 
 import vfl
 from vfl.errors import OutputError
-from vfl.writing import replace_file, write_whole
+from vfl.writing import create_file, replace_file, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,17 @@ def test_a_failure_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "old"
     with pytest.raises(OutputError, match="cannot write"):
         write_whole(tmp_path / "none" / "a", "x")
+
+
+def test_a_created_file_never_replaces_one_and_no_link_is_followed(tmp_path: Path) -> None:
+    """Of several that create a key at once, the first wins; the others use its key."""
+    assert create_file(tmp_path / "key", b"first")
+    assert not create_file(tmp_path / "key", b"second")
+    (tmp_path / "planted").symlink_to(tmp_path / "elsewhere")
+    assert not create_file(tmp_path / "planted", b"secret")
+    assert {path.name for path in tmp_path.iterdir()} == {"key", "planted"}
+    assert (tmp_path / "key").read_bytes() == b"first"
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("name", ["timing.csv", "rounds.log", "model.json", "job.toml"])

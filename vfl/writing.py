@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
-from pathlib import Path
+import secrets
 from typing import TYPE_CHECKING
 
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 def write_whole(path: Path, content: str | bytes | bytearray) -> None:
@@ -27,19 +28,39 @@ def replace_file(path: Path, pieces: Iterable[bytes | bytearray]) -> None:
     The pieces go to a new file in the same folder, created exclusively under an unpredictable name, which then replaces `path`.
     No symbolic link in the folder is followed; a link at `path` is replaced. Raises OSError.
     """
-    descriptor, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+    with _written(path, pieces, 0o600) as part:
+        part.replace(path)
+
+
+def create_file(path: Path, content: bytes, mode: int = 0o600) -> bool:
+    """Write a new file as `replace_file` does; return False, without a change, if `path` exists.
+
+    If several processes try at once, one succeeds. Raises OSError.
+    """
+    with _written(path, [content], mode) as part:
+        try:
+            os.link(part, path)  # unlike a rename, it never replaces a file
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _written(path: Path, pieces: Iterable[bytes | bytearray], mode: int) -> Iterator[Path]:
+    """Write a new file beside `path` under an unpredictable name; remove what is left under that name on leaving."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         # Unbuffered, so that no copy of a secret stays in memory.
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+        with os.fdopen(descriptor, "wb", 0) as file:
             for piece in pieces:
                 left = memoryview(piece)
                 while left:
                     left = left[file.write(left) :]
-            os.fsync(file.fileno())
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+            os.fsync(descriptor)
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def owners_file(path: str, flags: int) -> int:

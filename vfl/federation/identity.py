@@ -16,6 +16,7 @@ from typing import NoReturn
 from vfl.documents import opened
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.certificate import LARGEST, Read, check_name, new_certificate, read_certificate
+from vfl.writing import create_file
 
 KEY_SUFFIX = ".key"
 CERTIFICATE_SUFFIX = ".pem"
@@ -152,14 +153,8 @@ def _exists(path: Path) -> OutputError:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file, which has its final mode from the start and is on disk when this returns."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        raise _exists(path) from None
+        if not create_file(path, content, mode):
+            raise _exists(path)
     except OSError as error:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error

@@ -51,7 +51,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 from vfl.security.buckets import LARGE, Buckets, scratch
 from vfl.security.identifiers import digest_of, repeated
-from vfl.writing import replace_file
+from vfl.writing import create_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -291,8 +291,7 @@ class Blinder:
         with self._keeping():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
-                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(secret)
+                create_file(path, secret)
             secret = path.read_bytes()
         if len(secret) != SIZE:
             raise OutputError(f"party {self.party!r}: the alignment's secret is damaged; empty the folder, start again")

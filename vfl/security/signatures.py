@@ -11,17 +11,15 @@ PEM (PKCS #8 and SubjectPublicKeyInfo), which other tools read and write.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import string
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from vfl.documents import opened
 from vfl.errors import OutputError, SpecificationError
-from vfl.writing import replace_file
+from vfl.writing import create_file, replace_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -203,18 +201,8 @@ def _make(path: Path) -> None:
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-                file.flush()
-                os.fsync(file.fileno())
-            # A hard link appears complete or not at all, and never replaces another key.
-            with contextlib.suppress(FileExistsError):
-                os.link(part, path)
-                replace_file(path.with_name(path.name + PUBLIC_SUFFIX), [public])
-        finally:
-            Path(part).unlink()
+        if create_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())):
+            replace_file(path.with_name(path.name + PUBLIC_SUFFIX), [public])
     except OSError as error:
         raise OutputError(
             f"cannot make a signing key at {str(path)!r}: {error.strerror}; name a file that can be written in "
