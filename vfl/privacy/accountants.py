@@ -5,13 +5,13 @@
 | GaussianAccountant | Gaussian | exact |
 | ZCdpAccountant | Gaussian, Laplace, BoundedRange, Selection | upper bound |
 | SelectionAccountant | Selection, Gaussian | one selection per record: within 1 % of ε |
-| PldAccountant | these, and PoissonSubsampledGaussian | up to discretisation |
+| PldAccountant | Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian | up to discretisation |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
 events, a book keeps the sum of μ² or ρ below a cap fixed beforehand; then *the cap* is the guarantee
 (vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a guarantee.
 
-Of the parts of a public split, only the most expensive one counts, since no record is in two parts (vfl.holdout).
+The parts of a public split are disjoint, so only the most expensive part of each split counts (vfl.holdout).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Plan: TypeAlias = "Iterable[Event | tuple[Event, int]]"
 
 
 class _Adding(Accountant):
-    """Sum of one cost in units of 2⁻²⁵⁶, rounded up per event. The sum never under-counts, and does not depend on order."""
+    """Accountant that adds one cost per event, in units of 2⁻²⁵⁶, rounded up. The sum never under-counts and ignores order."""
 
     _cost: ClassVar[staticmethod[[Event], Fraction]]
 
@@ -81,8 +81,8 @@ class GaussianAccountant(_Adding):
 class ZCdpAccountant(_Adding):
     """The recorded events together are ρ-zCDP with ρ = Σ of: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8.
 
-    ε(δ) is that of the best order (Canonne, Kamath, Steinke 2020). For Gaussian events alone it is looser than
-    `GaussianAccountant`, whose sums it uses.
+    `epsilon` and `delta` use the best order (Canonne, Kamath, Steinke 2020). For Gaussian events alone, `GaussianAccountant`
+    is tighter.
     """
 
     _cost = staticmethod(spending.rho)
@@ -104,8 +104,8 @@ class ZCdpAccountant(_Adding):
 class SelectionAccountant(Accountant):
     """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
 
-    A record that one selection alone concerns gets the curve of vfl.privacy.private_selection. For other records μ² adds up,
-    with a Gaussian event that dominates each selection. Of the parts of a public split, the most expensive one counts.
+    If one selection is the only event on a record, its own curve applies (vfl.privacy.private_selection). Otherwise μ² adds
+    up, and a dominating Gaussian event stands for each selection. Of a public split, only the most expensive part counts.
     """
 
     def _require_known(self, event: Event) -> None:
@@ -151,13 +151,11 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
     """Return the tightest valid accountant for a plan, without events: `compose` the events into it.
 
-    plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly, those and selections by the curve of
-        a selection, and any other mix by zCDP.
-    committed : True when plan and noise are fixed before the first release; then a mix is accounted by its privacy loss
-        distribution.
-
+    plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
+        SelectionAccountant, and any other mix gets ZCdpAccountant.
+    committed : True if plan and noise are fixed before the first release; any other mix then gets PldAccountant.
     Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled
-    events in a plan that is not committed to.
+    events in a plan that is not fixed beforehand.
     """
     events = [item if isinstance(item, tuple) else (item, 1) for item in plan]
     adjacency = events[0][0].adjacency if events and isinstance(events[0][0], Event) else Adjacency.REPLACE_ONE

@@ -62,17 +62,17 @@ def split(mu: float, share: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> tuple[Charge, ...]:
-    """Return the plan with every σ multiplied by one factor, so that it is (ε, δ)-DP: exactly, or by PLD where it samples.
+    """Return the plan with all σ multiplied by one factor, so that the plan is (ε, δ)-DP.
 
-    Without sampling the factor is the smallest one up to its last bits. With sampling the plan's ε is at most `epsilon` and
-    within a thousandth of it.
-
-    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events, whose σ decide how they share the budget.
+    A plan without sampling is accounted exactly, and the factor is the smallest one up to its last bits. A plan with
+    sampling is accounted by privacy loss distributions (PLD), and its ε is at most `epsilon` and within a thousandth of it.
+    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events. The ratios of their σ decide how they
+        share the budget.
     Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough, and for a plan that samples
     if the extra `accounting` is not installed.
     """
     mu = mu_of(epsilon, delta)
-    # Sampling only lowers the cost, so this factor suffices up to its last bits and up to the slack of PLD.
+    # Sampling only lowers the cost: this factor suffices, apart from its last bits and the discretisation of PLD.
     plain = tuple((Gaussian(e.adjacency, e.sensitivity, e.sigma, 1), count) for e, count in plan)
     factor = math.sqrt(float(sum(mu_squared(event) * count for event, count in plain))) / mu
     if any(isinstance(event, PoissonSubsampledGaussian) for event, _ in plan):
@@ -89,9 +89,10 @@ def _scaled(plan: tuple[Charge, ...], factor: float) -> tuple[Charge, ...]:
 
 
 def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delta: float) -> float:
-    """Return a factor for which PLD's ε lies just below `epsilon`; log ε is nearly linear in its logarithm.
+    """Return a factor for which PLD's ε lies just below `epsilon`.
 
-    start : a factor that suffices without sampling. The search takes secant steps, kept inside the bracket once it has one.
+    log ε is nearly linear in the logarithm of the factor, so the search takes secant steps, kept inside the known bracket.
+    start : a factor that suffices without sampling.
     """
     from vfl.privacy.pld import PldAccountant
 
@@ -118,5 +119,5 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
         last = (x, f) if math.isfinite(f) else None
         x = x - (f + 4e-4) / min(slope, -0.5) if math.isfinite(f) else x + 0.5
         if not little < x < enough:
-            x = 0.5 * (little + enough)  # the step left the bracket, whose end is then known
+            x = 0.5 * (little + enough)  # the step left the bracket: halve it
     raise PrivacyError(f"no noise makes this plan fit under epsilon = {epsilon!r} at delta = {delta!r}")

@@ -50,7 +50,7 @@ class Gaussian(Event):
 class BoundedRange(Event):
     """A selection whose privacy loss has range ε: the exponential mechanism (Dong, Durfee, Rogers 2020).
 
-    epsilon : range of the privacy loss; ε²/8-zCDP and ε-DP (Cesar & Rogers 2021).
+    epsilon : range of the privacy loss. The selection is ε-DP and ε²/8-zCDP (Cesar & Rogers 2021).
     """
 
     epsilon: float
@@ -75,7 +75,7 @@ class PoissonSubsampledGaussian(Event):
     """A Gaussian release on a secret Poisson sample of the records, each drawn with probability `rate`.
 
     sensitivity : Δ under replace-one, that is, twice the cap on one record's contribution.
-    Accounted as the replace-one pair of mixtures, never by an add/remove formula.
+    Its cost is that of the replace-one pair of mixtures (vfl.privacy.pld), never of an add/remove formula.
     """
 
     sensitivity: float
@@ -90,13 +90,12 @@ class PoissonSubsampledGaussian(Event):
 
 @dataclass(frozen=True, slots=True)
 class Selection(Event):
-    """A choice among the outcomes of m runs, of which only the best included one is released (vfl.privacy.private_selection).
+    """Private selection: m candidate runs, of which only the best one among those included at random is released.
 
-    Each outcome, model and score together, is μ-GDP for the records that the event concerns, and the runs are independent
-    given the data. A candidate is included with the probability P, drawn once and kept secret, the largest of a uniform
-    numbers. The event is charged whole, before the first run, and covers all of them.
-
-    mu : 0 < μ ≤ 30 of one run. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
+    Each outcome (model and score) is μ-GDP for the records that the event concerns, and the runs are independent given the
+    data. Each candidate is included with probability P. P is the largest of a uniform numbers, drawn once and kept secret.
+    One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
+    mu : μ of one run, 0 < μ ≤ 30. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
     """
 
     mu: float
@@ -127,12 +126,11 @@ def _require_positive(event: Event, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OnPart(Event):
-    """A release that is a function of the records of one part of a public split, and of values released before.
+    """A release computed from the records of one part of a public split, and from values released before.
 
-    No record is in two parts of one split, so a split costs the maximum over its parts and not their sum (see the proof in
-    vfl.holdout). Costs of different splits add up.
-
-    event : cost to the records of the part. split : name of the split. part : name of the part.
+    The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum (proof in vfl.holdout).
+    Costs of different splits add up.
+    event : event for the records of the part. split : name of the split. part : name of the part.
     """
 
     event: Event
@@ -157,7 +155,7 @@ def of_run(event: Event, run: str) -> Event:
 
 
 def bare(event: Event) -> Event:
-    """Return the event without its part, that is, the cost to the records of that part."""
+    """Return the event without its part, as it concerns the records of that part."""
     return event.event if type(event) is OnPart else event
 
 

@@ -34,16 +34,16 @@ _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 _SPLIT = 134217729.0  # 2²⁷ + 1: Dekker's constant
-_SMALLEST, _LARGEST = 1e-140, 1e140  # of μ and ε: products and squares neither overflow nor lose bits
-_FAR = 1e70  # of t: log δ is below −1e139 there, and no double is so small
-_CUT = 45.0  # the integral's tail beyond exponent 45 is below 1e-19 of it
+_SMALLEST, _LARGEST = 1e-140, 1e140  # range of μ and ε in which products and squares neither overflow nor lose bits
+_FAR = 1e70  # beyond this t, log δ is below −1e139, and δ is below every double
+_CUT = 45.0  # cut the integral at exponent 45: the tail is below 1e-19 of it
 
 
 def delta_of(epsilon: float, mu: float) -> float:
     """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up; at most 1, and never 0 unless μ is 0.
 
-    epsilon : ε ≥ 0. mu : μ ≥ 0. Relative error below 1e-12 where δ is a normal double. Where δ underflows the smallest
-    double is returned: use `log_delta_of`. Raises PrivacyError for invalid ε or μ.
+    epsilon : ε ≥ 0. mu : μ ≥ 0. The relative error is below 1e-12 where δ is a normal double. If δ underflows, the smallest
+    double is returned; `log_delta_of` is precise there. Raises PrivacyError for invalid ε or μ.
     """
     if require_mu(mu) == 0.0:
         require_epsilon(epsilon, zero=True)
@@ -65,7 +65,7 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=1024)
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 where δ alone covers it.
+    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 if δ alone suffices.
 
     mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
     Raises PrivacyError for invalid μ or δ, and where no ε below 1e140 suffices.
@@ -128,7 +128,7 @@ def require_delta(delta: float) -> float:
 
 
 def require_mu(mu: float) -> float:
-    """Return mu, or raise PrivacyError unless it is 0 or a positive number that can be computed with."""
+    """Return mu, or raise PrivacyError unless it is 0 or between 1e-140 and 1e140."""
     if not (mu == 0 or _SMALLEST <= mu <= _LARGEST):
         raise PrivacyError(f"mu must be 0 or between 1e-140 and 1e140, not {mu!r}: check sensitivity and sigma")
     return mu
@@ -157,9 +157,10 @@ def _log_delta(epsilon: float, mu: float) -> tuple[float, float]:
 
 
 def _error(t: float, mu: float) -> float:
-    """Bound the absolute error of `_log_delta`: three roundings of t²/2 for t ≥ 0, and 3e-14 for all the rest.
+    """Return a bound on the absolute error of `_log_delta`.
 
-    For t < 0 it is the error of 1 − δ, divided by δ ≥ 0.1: of t itself, below μ·2⁻⁵³, and of t²/2, both times φ(t).
+    For t ≥ 0, it covers three roundings of t²/2. For t < 0, it covers the error of 1 − δ, divided by δ ≥ 0.1. That error
+    comes from t itself (below μ·2⁻⁵³) and from t²/2, each times φ(t). All other errors together are below 3e-14.
     """
     if t >= 0.0:
         return 2.0**-52 * (t * t) + 3e-14
@@ -173,7 +174,7 @@ def _log(difference: float) -> float:
 
 
 def _margin(epsilon: float, mu: float) -> tuple[float, float]:
-    """Return t = ε/μ − μ/2 as a double and a correction: rounding t alone would cost t·ulp(ε/μ) in log δ."""
+    """Return t = ε/μ − μ/2 as a double and its correction. Without the correction, log δ would err by t·ulp(ε/μ)."""
     quotient = epsilon / mu
     if not quotient < 1e150:  # only where μ is so small that t is beyond _FAR as well
         return math.inf, 0.0

@@ -58,9 +58,7 @@ class Clip:
     def sensitivity_of(self, query: Query, size: int) -> float:
         """Return Δ of a query's sum over `size` coordinates, recomputed from cap and size alone; inf without a clip.
 
-        A kind of clip whose Δ follows from more than the cap overrides this method. It then refuses queries without the
-        shape that its proof needs.
-
+        Subclasses whose Δ depends on more than the cap override this method, and refuse queries outside of their proof.
         query : query that releases the sum, in one block or several.
         """
         return Clip(self.cap, size).sensitivity if self.finite else math.inf
@@ -76,9 +74,9 @@ class Clip:
 def moments_sensitivity(columns: int, *, means: bool) -> float:
     """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
 
-    With means, each column moves by at most √1.2862 (PAIR). Without, x²/B² lies in [0, 1] and moves by at most 1. Both are
-    on a grid of 2⁻²⁰ that contains the ends. With means, rounding to the grid moves each of a column's two entries by half
-    a step more.
+    With means, the two sums of a column move by at most √1.2862 (PAIR). Without means, x²/B² lies in [0, 1], so its sum moves
+    by at most 1. Entries are rounded to a grid of 2⁻²⁰ that contains the ends of their ranges. With means, rounding changes
+    each of a column's two entries by at most half a step, both before and after the replacement.
     """
     if not means:
         return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3

@@ -1,7 +1,7 @@
 """Histograms over powers of two, which give the private range of a column without declared bounds.
 
-A value x lies in the cell of its sign and of the k with 2^(k−1) ≤ |x| < 2^k, or in the cell of zero. Replacing a record lowers
-one cell by one and raises another by one, in every column: Δ = √(2m) over m columns jointly. Google's differential privacy
+The sign of x and the k with 2^(k−1) ≤ |x| < 2^k determine the cell of x; zero has its own cell. In every column, replacing a
+record lowers one cell by one and raises another by one. Jointly over m columns, Δ = √(2m). Google's differential privacy
 library calls the method "approximate bounds".
 """
 

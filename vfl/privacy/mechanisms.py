@@ -23,15 +23,15 @@ def release(
     key: ReleaseKey,
     sensitivity: float,
 ) -> Vector:
-    """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
+    """Release exact integer sums: the output is Δ/σ-GDP under replace-one if the sums (times `grid`) have sensitivity Δ.
 
     The noise is the exact rounding to the grid of N(0, σ²). Since rint(q + x) = q + rint(x) for integer q, the output
     is post-processing of the continuous Gaussian mechanism (docs/mathematics.md, "The block release"). With event=None no
     noise is added, which the executor and the party allow only for the queries that a job declares.
 
-    sums : (s,) int64, in multiples of `grid`; float64 sums have no sensitivity and are refused under an event.
-    sensitivity : of these sums alone, from the code that computed them. The sensitivity of the event may be larger, if these
-        sums are part of a joint release; a smaller one is refused.
+    sums : (s,) int64, in multiples of `grid`. Under an event, float64 sums raise PrivacyError, since they have no sensitivity.
+    sensitivity : Δ of these sums alone, from the code that computed them. The event may state a larger Δ, if the sums are part
+        of a joint release; a smaller one raises PrivacyError.
     Returns (s,) float64, grid·(sums + noise).
     """
     if event is None:

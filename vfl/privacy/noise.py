@@ -46,7 +46,7 @@ class CryptographicNoise:
 
     private: ClassVar[bool] = True
 
-    def stream(self, key: ReleaseKey, who: str = "") -> Keystream:  # fresh in any case; both name nothing here
+    def stream(self, key: ReleaseKey, who: str = "") -> Keystream:  # always fresh, so neither argument is used
         """Return a new keystream for every call, even if `key` repeats."""
         from vfl.privacy.keystream import Keystream
 

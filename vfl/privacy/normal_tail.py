@@ -11,7 +11,7 @@ import enum
 from flint import arb, ctx, fmpq
 
 GUARD = 64
-"""Bits of precision beyond those of q to begin with; they change the time, never the answer."""
+"""Bits of precision beyond those of q at the start. They change the running time, never the answer."""
 
 
 class Side(enum.Enum):

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 _VERSION = "0.6."
-_INTERVAL = 1e-4  # of the loss grid, at most; its effect on ε is below 1e-5 where it is 1/100 of an event's μ
-_CELLS = 2.0**20  # of the composed distribution, at most
+_INTERVAL = 1e-4  # largest step of the loss grid; its effect on ε is below 1e-5 where it is 1/100 of an event's μ
+_CELLS = 2.0**20  # largest number of cells of the composed distribution
 _TRUNCATED = 1e-15  # mass that one composition may move to infinite loss
 _REACH = 10.0  # in standard deviations: the library cuts its Gaussians there, at mass e^−50
 _LARGEST_LOSS = 600.0  # e^loss must be a double
@@ -118,7 +118,7 @@ class PldAccountant(spending.Accountant):
             yield accountant
 
     def _smaller(self, by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
-        """Return the smaller of two valid bounds, or the only one that exists."""
+        """Return the smaller of two valid bounds, or the only valid one (with sampling, the bound by loss)."""
         sampled = any(type(event) is PoissonSubsampledGaussian for event in self._counts)
         if sampled:
             return _finite(float(by_loss()))
@@ -130,7 +130,7 @@ class PldAccountant(spending.Accountant):
             return bound
 
     def _within_precision(self, delta: float) -> float:
-        """Return δ less the allowance for rounding; raise PrivacyError when δ is not several times as large."""
+        """Return δ less the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
         if delta < 4.0 * self._allowance:
             raise PrivacyError(
                 f"delta = {delta!r} is too small for the privacy loss distribution of a sampled plan, computed in "
@@ -140,9 +140,9 @@ class PldAccountant(spending.Accountant):
 
     @property
     def _allowance(self) -> float:
-        """Rounding of the curves (one ulp an event) and of the transforms, in δ.
+        """Allowance in δ for the rounding of the curves (one ulp per event) and of the transforms.
 
-        The allowance is a judgement and not a proof: about 20 times the largest optimism measured on plain Gaussians.
+        It is a judgement and not a proof: about 20 times the largest optimism measured on plain Gaussians.
         """
         return 2.0**-51 * (64 + sum(self._counts.values()))
 
@@ -155,7 +155,7 @@ def _finite(value: float) -> float:
 
 @lru_cache(maxsize=64)
 def _epsilon_of(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return ε at δ of all events together; the search takes up to a second, and equal plans ask for the same number."""
+    """Return ε at δ of all events together. The search takes up to a second, so results are cached."""
     epsilon: float = _compose(counts).get_epsilon_for_delta(delta)
     return epsilon
 
@@ -164,7 +164,7 @@ def _epsilon_of(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
 def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
     """Return the library's distribution of all events together.
 
-    It takes up to seconds, and calibration, planning and charges ask for the same few, so the last ones are kept.
+    It takes up to seconds. Calibration, planning and charging need the same few distributions, so the newest are cached.
     """
     factories, _, relation = _library()
     gaussian = spending.root_above(
@@ -189,7 +189,7 @@ def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
 
 
 def _pair(event: Event, interval: float) -> Any:
-    """Return the library's distribution of one event, from the pair that the module derives."""
+    """Return the library's distribution of one event, from the pair that the module docstring derives."""
     factories, masses, relation = _library()
     if isinstance(event, PoissonSubsampledGaussian):
         # The library's replace-one sensitivity is the shift of each mixture: C, not Δ = 2C.
@@ -212,7 +212,8 @@ def _pair(event: Event, interval: float) -> Any:
 def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
     """Return sup H_α over all pairs of bounded range ε: (e^{ε/2} − √α)²/(e^ε − 1), and max(0, 1 − α) beyond ±ε.
 
-    log_alpha : (m,) float64. Dong, Durfee, Rogers 2020; derived in the module. Written so as not to overflow.
+    log_alpha : (m,) float64. Source: Dong, Durfee, Rogers 2020; derivation in the module docstring. The code's form of the
+    formula does not overflow.
     """
     inside = np.clip(log_alpha, -epsilon, epsilon)
     curve = np.expm1(0.5 * (inside - epsilon)) ** 2 / -np.expm1(-epsilon)
@@ -221,9 +222,9 @@ def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
 
 
 def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
-    """Return the grid of the loss: 1/100 of the smallest event, as far as the number of cells allows.
+    """Return the step of the loss grid: 1/100 of the smallest event's loss, or more if the grid would not fit in memory.
 
-    Every grid is valid, since the library rounds losses up. This one has to be fine enough and to fit in memory.
+    Every step is valid, since the library rounds losses up.
     """
     scales = [(gaussian, gaussian * (_REACH + 0.5 * gaussian), 1)] if gaussian else []
     for event, count in others:
@@ -246,7 +247,7 @@ def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
 
 
 def _library() -> tuple[Any, Any, Any]:
-    """Return dp-accounting's factories, its mass functions and its relations, or raise PrivacyError with the remedy."""
+    """Return dp-accounting's factories, mass functions and relations, or raise PrivacyError with the remedy."""
     remedy = "accounting for mixes and sampling needs dp-accounting 0.6: pip install 'vfl[accounting]'"
     try:
         version = importlib.metadata.version("dp-accounting")

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 _SMALLEST_MU = 1e-3
 _SMALLEST_DELTA = 1e-290  # below it, normal tails underflow
-_CELLS_OF_MU = 250  # cells of s per μ: the envelope is that of a μ larger by one cell
-_FINEST = 1e-4  # width of a cell of s, at least
-_SPAN = 8.0  # of s: beyond it, c(u) changes by less than 1e-13 of itself
+_CELLS_OF_MU = 250  # cells of s per μ; the bound is that of a μ larger by one cell
+_FINEST = 1e-4  # smallest width of a cell of s
+_SPAN = 8.0  # largest |s|; beyond it, c(u) changes by less than 1e-13 of itself
 _K_POINTS = 600
 _Z_CELLS = 8_000
-_REACH = 10.0  # standard deviations of z beyond the first point that counts
+_REACH = 10.0  # standard deviations of z beyond the first point with a positive integrand
 _ROUNDING = 1e-11  # relative error of C, of sums and of masses, with a wide margin
 _STEPS_OF_FACTOR = 256
 
@@ -56,8 +56,8 @@ _STEPS_OF_FACTOR = 256
 def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> float:
     """Return a δ, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; at most 1.
 
-    epsilon : ε ≥ 0. mu : 0 ≤ μ ≤ 30. candidates, concentration : m and a. For m = 1 it is δ(ε; μ), that of the one outcome.
-    Its loss by rounding to the safe side is below 1 % of ε for μ ≥ 0.005. Raises PrivacyError for other values.
+    epsilon : ε ≥ 0. mu : 0 ≤ μ ≤ 30. candidates, concentration : m and a. For m = 1 the result is δ(ε; μ) of the one outcome.
+    Rounding to the safe side costs less than 1 % of ε for μ ≥ 0.005. Raises PrivacyError for other values.
     """
     require_epsilon(epsilon, zero=True)
     require_selection(candidates, concentration)
@@ -97,9 +97,9 @@ def _epsilon_of(mu: float, delta: float, candidates: int, concentration: int) ->
 def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> float:
     """Return the budget of one trial: the largest μ, rounded down, for which the whole selection is (ε, δ)-DP.
 
-    epsilon : ε > 0 of the whole. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
-    `epsilon_of(mu_of(epsilon, delta, m, a), delta, m, a) <= epsilon` always holds. Raises PrivacyError otherwise, and for an
-    ε that leaves a trial with μ below 0.001.
+    epsilon : ε > 0 of the whole selection. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
+    Raises PrivacyError for other values, and for an ε that leaves a trial with μ below 0.001.
+    `epsilon_of(mu_of(epsilon, delta, m, a), delta, m, a) <= epsilon` always holds.
     """
     require_selection(candidates, concentration)
     plain = gaussian_dp.mu_of(epsilon, delta)
@@ -111,7 +111,7 @@ def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> 
     def excess(mu: float) -> float:
         return math.log(delta_of(target, mu, candidates, concentration)) - goal
 
-    # All outcomes together are √m·μ-GDP, and no selection is better than its one candidate.
+    # All outcomes together are √m·μ-GDP, and a selection costs at least as much as one candidate.
     low, high = max(_SMALLEST_MU, plain / math.sqrt(candidates) * 0.999), min(plain, LARGEST_SELECTED_MU)
     if not low < high or (below := excess(low)) > 0.0:
         raise PrivacyError(
@@ -137,8 +137,8 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
     """Return (k, d): a selection among outcomes that are each μ-GDP is (k/d)·μ-GDP, at most √candidates·μ-GDP.
 
     It holds for all ε ≥ 0, in both directions, and therefore as a trade-off function (Dong, Roth, Su 2022, Cor. 2.13). k/d is
-    the smallest multiple of 1/256 that passes the check below. The ledger stores nothing but the event, and adds up this
-    factor: the grid is coarse so that machines agree on it, and it is part of the ledger's format.
+    the smallest multiple of 1/256 that passes the check below. The ledger stores only the event and recomputes k/d. The grid
+    of 1/256 is part of the ledger's format, and coarse so that all machines compute the same k/d.
 
     The check. Both bounds of `delta_of` fall with ε, so on a cell [ε_i, ε_{i+1}] it suffices that their value at the left
     end is at most δ(ε_{i+1}; μ′). From E on, with L = log sup c(u)/c(g(u)), the first bound is at most
@@ -248,7 +248,7 @@ class Curve:
         return math.fsum(each) * (1.0 + 1e-9)
 
     def cells(self) -> tuple[tuple[float, float, float], ...]:
-        """Return (ε, end, bound) for cells [ε, end] from 0 on: δ at ε, which is at least δ on the whole cell."""
+        """Return (start, end, bound) for consecutive cells of ε from 0 on; `bound` is δ at `start`, the largest in the cell."""
         x = np.concatenate([np.arange(0.0, 12.0, 0.008), np.geomspace(12.0, 36.0, 120)]) * self.mu
         points = x.tolist()
         return tuple(
@@ -267,7 +267,7 @@ class Curve:
 
 
 def _dominated_by(curve: Curve, cells: tuple[tuple[float, float, float], ...], mu: float) -> bool:
-    """Return True if the check of `dominating_mu` shows that the curve is at most δ(·; μ′) for μ′ = `mu`."""
+    """Return True if the check of `dominating_mu` shows that δ of the curve is at most δ(·; μ′) for μ′ = `mu`."""
     for start, end, bound in cells:
         if curve.falls_below(start, mu):
             return True

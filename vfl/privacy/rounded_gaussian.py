@@ -45,8 +45,8 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
 
     stream : the release's own keystream. Its next `size` words are the lanes: the top bit is the sign (1 is negative),
         the other 63 are the leading bits of 2q, |Z| = Q⁻¹(q). Lanes that 63 bits do not decide then take further words,
-        64 bits each, in the order of the lanes. So the result is a function of the stream's words alone: not of ndtri,
-        its error bound, of the chunks, or of the platform.
+        64 bits each, in the order of the lanes. The result therefore depends on the stream's words alone, and not on ndtri,
+        its error bound, the chunk size or the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
 
     Method: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
@@ -109,7 +109,7 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
-    term is an overestimate, which also covers the second order. There is no bound for k = 0.
+    term is an overestimate that also covers second-order errors. There is no bound for k = 0.
     """
     with np.errstate(divide="ignore"):
         q_error = 2.0**-51 + 1.0 / tails
@@ -120,8 +120,8 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
 def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
     """Return rint(scale·|Z|) of the lane with tail k, drawing words of the stream until its bits decide it.
 
-    The search starts at a guess. It returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for all
-    bits that were not drawn.
+    Starting at a guess, the search returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for every
+    value of the bits not drawn.
     """
     scale_above, scale_below = ratio
     bits = _TAIL_BITS

@@ -76,7 +76,7 @@ _DOUBLE_BITS = 1074
 class NoisyScore:
     """A party's best score, for comparison by the coordinator only. The greatest wins; among equals, the first.
 
-    coordinate : position of the score; in w, once the party's offset is added (`moved`).
+    coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives its index in w.
     value : the noisy score, an integer multiple of a unit common to all parties of the selection. repr hides it, so that
         no log contains it.
     """
@@ -152,7 +152,7 @@ def gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
 
 
 def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
-    """Return {lane: (tail, bits)} of the lanes with short tails, after taking words for them. About 2⁻¹⁹ of all."""
+    """Return {lane: (tail, bits)} for the lanes with short tails (about 2⁻¹⁹ of all), extended by further words."""
     longer = {}
     if tails.min() < _LEAST_TAIL:
         for lane in np.flatnonzero(tails < _LEAST_TAIL).tolist():

@@ -57,9 +57,9 @@ def cover(claimed: float, needed: float) -> None:
 
 
 def required(query: Query) -> float | None:
-    """Return Δ of a query's joint release; None for a query without sums, or with an event without sensitivity.
+    """Return Δ of a query's joint release.
 
-    inf : nothing bounds the contribution of one record.
+    inf : nothing bounds the contribution of one record. None : the query has no sums, or its event has no sensitivity.
     """
     match query:
         case Backward():

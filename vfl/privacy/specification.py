@@ -30,8 +30,8 @@ class Privacy:
         computes them exactly from the data, uncharged, and the certificate flags it.
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from it. None releases no count.
-    inference : share of the μ² left by the releases before the passes, at most 0.5, for standard errors of the coefficients
-        (`Result.inference`). True takes INFERENCE_SHARE. None or False releases nothing for them.
+    inference : share, at most 0.5, of the μ² left when the passes begin. It pays for standard errors of the coefficients
+        (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors.
     """
 
     epsilon: float

@@ -64,7 +64,7 @@ def rho(event: Event) -> Fraction:
 
 
 def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
-    """Return the error for an event whose cost this accounting does not know."""
+    """Return the error for an event that this accounting does not support."""
     return UnknownEvent(f"{way} cannot vouch for an event of type {type(event).__name__}: {remedy}")
 
 
@@ -130,9 +130,9 @@ def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
 
 @dataclass(slots=True)
 class Total:
-    """Total cost for the most exposed record: all releases on whole data, and the most expensive part of each split.
+    """Total cost for the most exposed record: all releases on the whole data, and the most expensive part of each split.
 
-    whole : units of events on all records. parts : {(split, part): units of events on it}.
+    whole : units of events on all records. parts : units of events on one part, by (split, part).
     """
 
     whole: int = 0
@@ -161,7 +161,7 @@ class Total:
 
 
 def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
-    """Return the distinct multisets of bare events that touch one record, over all choices of its part in each split."""
+    """Return the distinct multisets of bare events that can touch one record, one for each choice of a part in every split."""
     whole: Counter[Event] = Counter()
     splits: dict[str, dict[str, Counter[Event]]] = {}
     for event, count in counts.items():

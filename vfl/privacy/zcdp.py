@@ -26,7 +26,7 @@ _SMALLEST_LOG, _ROUNDING = -330.0, 2.0**-49  # eight roundings of the largest te
 
 
 def require_rho(rho: float) -> float:
-    """Return rho, or raise PrivacyError unless it is 0 or a positive number that can be computed with."""
+    """Return rho, or raise PrivacyError unless it is 0 or between 1e-280 and 1e280."""
     if not (rho == 0 or 1e-280 <= rho <= 1e280):
         raise PrivacyError(f"rho must be 0 or between 1e-280 and 1e280, not {rho!r}: check sensitivities and noise")
     return rho

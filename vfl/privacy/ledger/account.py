@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Allowance:
     """Privacy filter: releases may be chosen adaptively while their sum stays within the reserved units.
 
-    Where a public split divides the records (vfl.holdout), the sum is that of the most expensive part.
+    Of a public split of the records (vfl.holdout), the sum counts only the most expensive part.
     """
 
     __slots__ = ("_total", "accounting", "delta", "reserved")
@@ -76,7 +76,7 @@ class Commitment:
             self.left[event] += count
 
     def check(self, events: Iterable[Event]) -> None:
-        """Raise BudgetExceeded for a release that the plan does not contain, or for one repeat too many."""
+        """Raise BudgetExceeded for a release that the plan does not contain, or does not contain as often."""
         asked = Counter(events)
         if any(count > self.left[event] for event, count in asked.items()):
             raise BudgetExceeded(

@@ -104,7 +104,7 @@ def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
 
 
 USABLE = 1e-6
-"""Rounding leaves less than this ε of a spent budget. No plan can use it, so texts call it nothing."""
+"""Rounding may leave less than this ε of a spent budget. No plan can use it, so messages report it as zero."""
 
 
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:

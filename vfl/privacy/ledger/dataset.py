@@ -37,7 +37,7 @@ class DatasetBook:
             return self._preview(state.scope(self.dataset), plan)
 
     def require_room(self, plan: Plan) -> None:
-        """Raise BudgetExceeded if a plan does not fit now, where the plan of the run asks for at least as much."""
+        """Raise BudgetExceeded if a plan does not fit now. The plan is a lower bound on the plan of the run."""
         preview = self.preview(plan)
         if not preview.fits:
             raise BudgetExceeded(_refusal(self.dataset, preview, "at least "))

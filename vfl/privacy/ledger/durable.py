@@ -47,7 +47,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunBalance:
-    """Run in a data set's account.
+    """One run in the account of a data set.
 
     status : 'open', 'settled', 'stopped early' or 'refunded'. reserved, spent : ε at the cap's δ.
     """
@@ -117,7 +117,7 @@ class Balance:
 
 
 def said_left(left: float) -> str:
-    """Return ε of the largest plan that fits in words; an ε that no plan can use counts as none."""
+    """Return the ε of the largest plan that fits, in words; an ε that no plan can use is reported as 0."""
     return f"ε = {left:.6g}" if left >= USABLE else "ε = 0 (the budget is spent)"
 
 
@@ -297,7 +297,7 @@ class SqliteLedger:
 
     @contextmanager
     def read(self) -> Iterator[LedgerState]:
-        """Give read access to the current state."""
+        """Yield the current state. The caller only reads it."""
         with self._lock:
             with self._store.reading() as rows:
                 state = self._catch_up(rows)

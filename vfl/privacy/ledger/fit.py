@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from vfl.types import Adjacency
 
 FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection": Selection}
-"""Ways of accounting for a plan that is fixed beforehand, each with the kind of event that needs it."""
+"""Accountings that need a plan fixed beforehand, each with the event type that requires it."""
 
 
 class FitBook:
     """Book in memory for one fit. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
-    The book grants one reservation. A plan with secret samples of records is fixed beforehand and accounted with PLD; one with
-    a private selection is fixed beforehand and accounted by the curve of the selection. Under any other plan, releases may be
-    chosen adaptively within the reservation.
-
+    The book grants one reservation. A plan with secret samples of records or with a private selection is fixed by its
+    reservation, and accounted by PLD or by the curve of the selection. Under any other plan, releases may be chosen adaptively
+    within the reservation.
     epsilon > 0, delta in (0, 1) : the cap.
     """
 
@@ -141,7 +140,7 @@ class _FitReservation:
 
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return ε of a plan fixed beforehand. It is cached, since each run asks for it at its start and at its end."""
+    """Return ε of a plan fixed beforehand. Each run needs it at its start and at its end, so it is cached."""
     from vfl.privacy.accountants import choose_accountant
 
     accountant = choose_accountant(plan, committed=True)

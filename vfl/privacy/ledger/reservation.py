@@ -27,7 +27,7 @@ class Preview:
     asked : ε of the plan alone.
     left : ε of the largest plan that would still fit. Values of ε do not add up; the book adds μ² or ρ.
     fits : True if `reserve` would grant the plan now.
-    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixes) or "pld" (a plan fixed beforehand).
+    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixes), or "pld" or "selection" (a plan fixed beforehand).
     scope : extent of the guarantee, in words.
     """
 
@@ -43,10 +43,10 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Facts about a settled run for its certificate.
+    """Facts about a settled run, for its certificate.
 
-    epsilon : ε to state at `delta`: that of the charges, or that of the whole reservation after a data-dependent stop,
-        since a privacy filter is not an odometer.
+    epsilon : ε to state at `delta`: `spent`, or `reserved` if the data decided when to stop (a privacy filter is not an
+        odometer).
     spent, reserved : ε of the charges; ε of the reservation.
     releases : number of charges.
     stopped_early : True if the data decided when to stop.

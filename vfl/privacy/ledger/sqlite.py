@@ -28,7 +28,7 @@ _SCHEMA = (
     """CREATE TABLE entries (
         seq INTEGER PRIMARY KEY, recorded TEXT NOT NULL, dataset TEXT NOT NULL, kind TEXT NOT NULL, run TEXT NOT NULL,
         round INTEGER, part INTEGER, attempt INTEGER, body TEXT NOT NULL, hash BLOB NOT NULL)""",
-    # The triggers prevent accidents; the hash chain reveals intent.
+    # The triggers prevent accidental changes; the hash chain reveals intended ones.
     """CREATE TRIGGER entries_are_not_changed BEFORE UPDATE ON entries
         BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
     """CREATE TRIGGER entries_are_not_deleted BEFORE DELETE ON entries
@@ -45,10 +45,9 @@ _inherited: list[sqlite3.Connection] = []
 class SqliteStore:
     """Append-only storage that survives power loss. Every failure to read or write raises LedgerError.
 
-    It has one connection per process, opened on first use. The caller admits one thread at a time.
-
-    Options as for `SqliteLedger`. An auditor may read from any file system. SQLite gives its other files the mode of the
-    ledger.
+    It has one connection per process, opened on first use. The caller admits one thread at a time. SQLite gives its
+    auxiliary files the mode of the ledger.
+    Options as for `SqliteLedger`; with `readonly`, the ledger may be on any file system.
     """
 
     path: Path
@@ -87,13 +86,13 @@ class SqliteStore:
 
     @contextmanager
     def reading(self) -> Iterator[Rows]:
-        """Return a consistent view."""
+        """Yield the entries as of one moment."""
         with self._transaction("BEGIN") as rows:
             yield rows
 
     @contextmanager
     def writing(self) -> Iterator[Rows]:
-        """Return exclusive access. On exit, all appended entries are durable, or it raises and none was appended."""
+        """Yield the entries under an exclusive lock. On exit, all appended entries are durable; after an error, none is."""
         with self._transaction("BEGIN IMMEDIATE") as rows:
             yield rows
 
