@@ -1,4 +1,4 @@
-"""The coordinator's side of an alignment: it passes blinded sets round the ring and compares fully blinded ones.
+"""The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
 It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, sets pass
 through it sealed from party to party: it reads only sets that all parties have blinded, and learns the lengths of the others.
@@ -31,8 +31,8 @@ READ_SECONDS = 3600.0
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
     """Align the records of all parties; yield progress. An index that all parties still hold is reused.
 
-    required : True once a run has begun with the index: a new one would put the records in another order and is refused.
-
+    required : True if a run has already begun with the present index. A new index would reorder the records, so it raises
+        DataError or FederationError.
     Raises DataError for ids of different kinds or without a common id, and FederationError if the hashes differ.
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
@@ -119,7 +119,7 @@ def _positions(
 
 
 def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
-    """Ask a party for the set of `owner`: to pass it on to party `to`, or to read it here if `to` is ''."""
+    """Ask `holder` for the set of `owner`: to pass it on to party `to`, or to read it here if `to` is ''."""
     return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
 
 

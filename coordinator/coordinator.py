@@ -141,7 +141,7 @@ def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str,
 class Coordinator:
     """Runs one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
 
-    expand : True to send every Descend as its parts.
+    expand : True to send the steps of every Descend as single queries.
     faults : policy on lost parties.
     margins : function from (labels, split, n, margins per record, targets, type of margins in sweeps) to the margins.
     """
@@ -222,7 +222,7 @@ class Coordinator:
         yield Made()
         if reservation is None:
             return Outcome(plan, w, None, findings, left=tuple(left), knots=knots)
-        # A privacy filter bounds ε only by the whole reservation: state all of it if releases decided how many followed.
+        # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left), knots)

@@ -44,7 +44,7 @@ class Unanswered(Exception):
 
 
 class Executor:
-    """Guarantee: every release is charged before any party is asked for it, durably if the budget is durable.
+    """Executor of queries. Every release is charged before any party is asked for it, durably if the budget is durable.
 
     A failure after the charge leaves the release charged. This class retries nothing, because a second attempt is a
     second release. A caller that repeats a query after `Unanswered` makes a new attempt, with its own noise and charge,
@@ -55,7 +55,7 @@ class Executor:
     noise : noise source for queries that the coordinator answers itself; None for the operating system's.
     unnoised : kinds of query that the job declares to be released without noise; other releases without noise are
         refused.
-    expand : send the parts of a Descend one by one, for a setting without Descend.
+    expand : send the steps of a Descend as single queries, for a trust setting without Descend.
     split : name of the public split into parts that queries work on; None if every query works on all records.
     attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
     earlier : function from a round to the number of charges that earlier processes made.
@@ -244,7 +244,7 @@ class Executor:
         return released
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
-        """Charge the releases of a query; return the query, with the charge of its pass if it is part of one."""
+        """Charge a query's releases; return the query. If the charge of a pass pays for it, the query names this charge."""
         self._passes.begin()
         events: tuple[Event | None, ...]
         if (by_pass := paid_by_pass(query)) is not None:

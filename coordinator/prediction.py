@@ -53,7 +53,7 @@ def predict(
     """Have the parties apply their parts of the model of a job; yield the alignment, return the added margins.
 
     aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
-    threshold : that of the model.
+    threshold : margin above which the model predicts the positive class.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     size = 8 * n * job.n_margins
@@ -72,8 +72,8 @@ def evaluate(
 ) -> Generator[Aligning | Aligned, None, Findings]:
     """Have the parties apply their parts of the model w; yield the alignment, return exact measures.
 
-    Decisions are measured at `threshold`, a margin. Nothing protects these records. The label party returns exact sums; nobody
-    else sees a label or a margin.
+    The measures have no noise. The label party returns exact sums; nobody else sees a label or a margin.
+    threshold : margin above which the model predicts the positive class.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
     spec = replace(job.evaluation or Evaluation(), epsilon=None)

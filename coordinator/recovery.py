@@ -22,7 +22,7 @@ class Recovery:
     """Decides on lost parties by the policy of the run.
 
     welcome : called with a party that is back and its greeting, before any query; raises if the greeting differs.
-    keep : the party that no run can do without, since it holds the labels and the intercept.
+    keep : label party, which also holds the intercept. No run can continue without it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Recovery:
     def restored(self, lost: PartyLost, losses: int) -> bool:
         """Return True if the party is back and the query can be repeated, False to continue without the party.
 
-        A party that the run continues without is never restored, even if it shares a process with a party that is.
+        A party that was given up is never restored, even if it shares a process with a party that is restored.
 
         losses : number of failed attempts at the query. Raises PartyLost to end the run, which can be resumed.
         """

@@ -56,7 +56,7 @@ class Round:
 class Lost:
     """A failed attempt at a query, during which a party was lost. Its charges stay.
 
-    number : of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
+    number : number of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Log:
     left : {number of the query: the party that was given up during it}.
     flags : the flags of that process, for the certificate.
     resumed : True if there was an earlier process.
-    products : products as in `Round`, from the query that released them.
+    products : the products in the `Round` of the query that released them.
     """
 
     released: tuple[Released | None, ...] = ()
@@ -112,8 +112,8 @@ def rounds(
     recovery : policy for lost parties; None ends the run at the first loss.
 
     Lost releases stay charged, so the budget may run out early. Then BudgetExceeded is thrown into the schedule, which may
-    return its current result or yield another query. The PartyLost of a party that is given up is thrown too; a schedule
-    that does not handle it ends the run.
+    return its current result or yield another query. If a party is given up, its PartyLost is thrown into the schedule; a
+    schedule that does not handle it ends the run.
     """
     log = log or Log()
     query, lasted = next(schedule), True

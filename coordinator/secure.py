@@ -75,7 +75,10 @@ MOST_TERMS = 16
 
 
 class Centred(NamedTuple):
-    """Public model on centred columns. w : {party: (p,)}. needed : magnitude of its margins. reach : {party: reach_q}."""
+    """Public model on centred columns, with bounds of its margins.
+
+    w : {party: (p,)}. needed : magnitude of margins that the sigmoid has to cover. reach : {party: bound of |X_q w_q|}.
+    """
 
     w: Mapping[str, Vector]
     needed: float
@@ -329,7 +332,7 @@ class SecureTransport:
         if known is not None and replace(known, attempt=0) == version:
             version = known
         else:
-            # A model that recurs after a different one is shared again, with new masks.
+            # If a model comes again after a different one, share it again with new masks.
             first, times = version, self._shared.get(version, 0)
             version, self._shared[first] = replace(first, attempt=times), times + 1
             self._version = None

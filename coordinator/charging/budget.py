@@ -44,7 +44,7 @@ class Budget:
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
         book in memory, capped at the trial's budget. No round's record holds a released value.
-    counts : True for a run that ends with its plan, which states n: nothing is reserved, and nothing is computed on columns.
+    counts : True for a run that only counts records. It ends with its plan, reserves nothing and computes nothing on columns.
     """
 
     run: str
@@ -62,7 +62,7 @@ class Budget:
         return SqliteLedger(self.ledger, allow_network_file_system=self.allow_network_file_system)
 
     def find(self) -> None:
-        """Refuse a ledger that does not exist. Call it where this process shares the coordinator's disk."""
+        """Raise LedgerError if the ledger does not exist. Call this only where the process shares the coordinator's disk."""
         ledger = self.open()
         if ledger is not None and not ledger.path.exists():
             ledger.show()  # raises LedgerError with the command that creates it
@@ -70,7 +70,7 @@ class Budget:
     def require_room(self, job: Job, plan: Plan) -> None:
         """Raise BudgetExceeded if the data set's budget cannot hold the cheapest plan of a job, for any number of records.
 
-        Call it where `find` may be called, before records are aligned: the run reserves its own plan when n is known.
+        Call this before records are aligned, where `find` may be called. The run reserves its own plan once n is known.
         """
         ledger = self.open()
         if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():
@@ -78,7 +78,7 @@ class Budget:
         DatasetBook(ledger, job.dataset).require_room(plan.releases)
 
     def check(self, job: Job) -> None:
-        """Refuse a data set without a ledger, and a job without a guarantee in a ledger that other jobs rely on."""
+        """Raise an error for a data set without a ledger, and for a job without a guarantee on a data set."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None and not self.sealed:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
@@ -114,10 +114,9 @@ class Budget:
         return book.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
-        """Refuse a ledger that lacks the charge of a release in the log: it is an older copy.
+        """Raise LedgerError if the ledger lacks the charge of a release in the log: it is then an older copy.
 
         The head noted after reserving cannot reveal copies that were made later. A settled ledger holds all charges.
-
         made : keys of the charged releases in the log.
         """
         ledger = self.open()
@@ -145,10 +144,9 @@ class Budget:
     def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
         """Return a function from a round to the first attempt number of this process.
 
-        A release that an earlier process charged may have been made and seen. So repeating it is another release, with
-        its own noise and charge. The charge of a pass has the key of its first release only. Any round may thus have been
-        answered under any charged attempt, so this process begins above all of them. Seeded noise is identical in each
-        attempt, so the repetition is then the same release under the same key.
+        A release that an earlier process charged may have been seen. Repeating it is a new release, with new noise and a new
+        charge. The charge of a pass names only the pass's first release, so any round may have been answered under any
+        charged attempt: this process begins above all of them. Seeded noise is identical in each attempt, so the number is 0.
         """
         first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
         return lambda _: first
@@ -156,7 +154,7 @@ class Budget:
     def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
         """Return a function from a round to the number of charges by earlier processes, including lost attempts.
 
-        It is 0 for seeded noise, as for `attempts`.
+        With seeded noise the number is 0, since a repetition is the same release.
         """
         made = Counter(key.round for key in self._charged_earlier(job, reservation))
         return lambda number: made[number]

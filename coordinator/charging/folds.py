@@ -1,4 +1,4 @@
-"""Charges for passes over disjoint public batches: the first fold is charged, and the others must continue its pass."""
+"""Charges for passes over disjoint public batches: the first batch is charged, and the others must continue its pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Folds:
-    """Decides the charge of each query. A pass costs one event only if each record takes part in one of its releases.
+    """Decides the charge of each query. One event pays for a whole pass, because each record is in one batch of the pass.
 
     private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
@@ -29,18 +29,18 @@ class Folds:
         self._last, self._earlier = self._before, self._private
 
     def unpaid(self) -> None:
-        """Note that the charge of the last query was refused: no later batch of its pass may rest on it."""
+        """Note that the charge of the last query was refused, so that no later batch of its pass relies on it."""
         self._last = None
 
     def replayed(self, query: Query) -> None:
-        """Note a fold that an earlier process released, since that process may have released the next one too."""
+        """Note a batch that an earlier process released. That process may have released the next batch too."""
         if query.batch is not None:
             self._last, self._earlier = query, self._private
 
     def charged(self, query: Query) -> tuple[Event | None, ...]:
         """Return the events to charge for a query; None stands for a release without noise.
 
-        Raises PrivacyError for a fold that does not follow the previous one of its pass under the same event, and for a
+        Raises PrivacyError for a batch that does not follow the previous batch of its pass under the same event, and for a
         query that releases values without an event.
         """
         events, batch = query.events(), query.batch

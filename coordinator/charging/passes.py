@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return (query, cap) if the charge of a pass pays for the query, whose noisy releases are under a record cap."""
+    """Return (query, cap) if the query is a visit with noise under a record cap, which the charge of a pass pays for."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
@@ -54,7 +54,7 @@ class Passes:
         return ((paid.event,) if new else ()), replace(query, capped=cap)
 
     def unpaid(self) -> None:
-        """Note that the charge of the last query was refused: no later query may rest on it."""
+        """Note that the charge of the last query was refused, so that no later query relies on it."""
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:

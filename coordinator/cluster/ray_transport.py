@@ -62,7 +62,7 @@ class Constants:
 class RayTransport(MessageTransport):
     """Transport that calls actors, all at the same time; every wait has a limit.
 
-    Handles are references, so actors send vectors directly to each other, and large ones to several parties are stored once.
+    Handles are references. Actors send vectors directly to each other, and a large vector for several parties is stored once.
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
@@ -134,9 +134,9 @@ class RayTransport(MessageTransport):
         return np.concatenate([answer_of(party, ref, self._timeout) for ref in vector])
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of vectors: large ones for several parties are stored once, constants are stored for all queries.
+        """Return handles of a query's vectors. Labels and limits are stored once for all queries.
 
-        Parties on this machine and this process exchange large vectors through shared memory.
+        A large vector for several parties is stored once per query. Parties on this machine receive it through shared memory.
         """
         handles = super().put(records, parties)
         near = self._reached(parties, records)
@@ -155,7 +155,7 @@ class RayTransport(MessageTransport):
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""
         until = time.monotonic() + seconds
-        self._near = None  # it may be back on another machine
+        self._near = None  # the restarted party may run on another machine
         self.traffic.forget(party)
         while True:
             left = max(until - time.monotonic(), 0.1)

@@ -1,4 +1,4 @@
-"""Acceptance of the parties' streams at the coordinator: one per member; others receive the reason for the refusal."""
+"""Acceptance of one stream per member of a federation. Refused peers receive the reason."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Gathering:
                 log.info(json.dumps({"event": "disconnected", "party": link.party, "why": link.ended}))
 
     def _reason(self, hello: Hello | None, peer: Peer) -> str:
-        """Return the reason to refuse a peer, '' if there is none."""
+        """Return the reason to refuse a peer; '' to accept it."""
         if hello is None:
             return f"no greeting came within {HELLO_SECONDS:g} s"
         member = self._federation.joining.get(hello.name)

@@ -1,4 +1,4 @@
-"""One party's stream at the coordinator: calls out, answers back, one at a time."""
+"""Stream of one party at the coordinator: one call at a time, then its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 SENTENCE = 1 << 16
-"""Bytes always allowed for the body of an answer: enough for the sentence of a failure."""
+"""Bytes always allowed for the body of an answer: enough for an error message."""
 
 
 STEP_SECONDS = 1e-3
@@ -66,7 +66,7 @@ class Answer:
             self._progress(done)
 
     def _until(self, seconds: float) -> float:
-        """Return the time at which the party is lost."""
+        """Return the time after which the party counts as lost."""
         seconds += self._bytes / SLOWEST
         return min(self._touched + seconds, self._began + seconds + self._steps * STEP_SECONDS)
 
@@ -133,7 +133,7 @@ class Link:
     ) -> Answer:
         """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
 
-        messages : the call, followed by the release key of a query. vectors : bytes-like objects; a Constant travels once.
+        messages : the call, followed by the release key of a query. vectors : bytes-like objects; a Constant is sent once.
         limits : limits on the answer's size. progress : called with the number of steps done, at most `steps`; None refuses
             progress reports.
         """
@@ -169,7 +169,7 @@ class Link:
             yield from next_frames
 
     def receive(self, data: bytes) -> None:
-        """Take a frame. Raises WireError for an unexpected one; the stream must then end."""
+        """Process a frame. Raises WireError for an unexpected frame; the caller must then end the stream."""
         frame, content = parsed(FromParty, data)
         kind = frame.WhichOneof("frame")
         with self._lock:
@@ -203,7 +203,7 @@ class Link:
 
 
 def error_of(failure: Failure, party: str) -> VflError:
-    """Return the error that a party's failure states. Its kind is one of vfl.errors; others become a FederationError."""
+    """Return the error that a party's failure states: a class of vfl.errors, and FederationError for unknown names."""
     kind = getattr(errors, failure.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, VflError)):
         kind = FederationError

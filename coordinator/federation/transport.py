@@ -102,7 +102,8 @@ class FederationTransport(MessageTransport):
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Wait for all replies, since a participant answers one call at a time; raise the first error in their order.
 
-        Where each message is to another participant, a refusal goes before a loss: the message is then not repeated.
+        If the messages have different receivers, other errors go before PartyLost: after a loss the caller may repeat the
+        messages, after another error it may not.
         """
         wait([own.answer[0] for own in posted])
         failed = [error for own in posted if (error := own.answer[0].exception()) is not None]
@@ -144,7 +145,7 @@ class FederationTransport(MessageTransport):
             )
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's vectors; labels and limits travel once per run."""
+        """Return handles of a query's vectors; labels and limits are sent once per run."""
         handles = super().put(records, parties)
         return handles | {name: self._constant(name, handles[name]) for name in CONSTANTS if name in handles}
 

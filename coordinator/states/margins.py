@@ -30,7 +30,7 @@ HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
 
 class Place(NamedTuple):
-    """Position of the first of some records among all n training records, and among all held-out records."""
+    """Position of a shard's first training record among all n, and of its first held-out record among all held-out records."""
 
     first: int
     n_trained: int
@@ -50,7 +50,7 @@ class Margins:
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
-    place : of these records, if they are one shard; None for all records.
+    place : position of these records if they are one shard; None if they are all records.
     n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
         memory that other processes read.
@@ -131,7 +131,7 @@ class Margins:
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query; keep the state that it replaces."""
+        """Return the per-record vectors that the parties see for this query; store the state that its weighting replaces."""
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
@@ -141,10 +141,10 @@ class Margins:
                 self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
-            if cap is not None:  # the charge of a pass relies on the cap: do not leave it to the weighting
+            if cap is not None:  # the charge of a pass relies on the cap, so the weighting does not apply it
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
             weights = weighed(weights, self._weights)
-            # The cost of a pass assumes disjoint folds: the weighting must not decide this.
+            # The charge of a pass assumes disjoint batches, so membership is applied here and not by the weighting.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
 

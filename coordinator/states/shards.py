@@ -59,7 +59,7 @@ class ShardMargins:
         targets: Targets | None = None,
         kind: str = "float64",
     ) -> None:
-        """Take the labels of the shard's records, (n,), including held-out records; others as for `Margins`."""
+        """Load the labels of the shard's records, (n,), held-out records included. Other arguments as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
         self._loaded = Margins(self._read(labels), held_out, place, n_margins, self._share, targets, self._room, kind)
@@ -242,7 +242,7 @@ class MarginShards:
             self._taking = begun, visit
 
     def _settle(self) -> None:
-        """Wait until all shards have taken in the last vectors. Raise StateLost if one has not, because the others have."""
+        """Wait until all shards have taken in the last vectors. Raise StateLost if some have not: the shards then disagree."""
         if self._taking is None:
             return
         (answers_of, visit), self._taking = self._taking, None
