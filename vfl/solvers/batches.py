@@ -63,7 +63,7 @@ class Batches:
     """Batches of all steps of a run.
 
     batch_size : expected number of records in a batch. passes : expected number of times a record is used.
-    seed : orders disjoint batches; public.
+    seed : public seed of the order of disjoint batches.
     """
 
     n_records: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class CD(SkGD):
     """DP-CD. A pass over all coordinates is one release, μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP.
 
-    This holds under a record cap C, the default where every coordinate comes once per pass: Δ = `Clip(C, p).sensitivity`. With
+    This holds under a record cap C, the default if a pass visits every coordinate once: Δ = `Clip(C, p).sensitivity`. With
     clip="coordinate" or a number κ, each coordinate update is one release, and the run is √(p·passes)·Δ/σ-GDP. A release is
     Σ_i clip_κ(r_i x_ij/√M_j), rounded to the grid: Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j.
     This is the paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is

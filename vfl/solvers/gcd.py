@@ -66,7 +66,7 @@ NOISE_SHARE = 0.4
 PUBLIC_ROUNDS = 300
 """Largest number of rounds per coordinate without privacy; a run stops earlier once it has converged."""
 NEARBY = 2.0**-16
-"""Share of the step at which GS-s evaluates its slope. The result differs from the limit only where |w_j| is smaller."""
+"""Fraction of a full step over which GS-s measures its slope. The score differs from the limit only where |w_j| is smaller."""
 ROUNDING = 2.0**-48
 """Relative rounding error of a score: a dozen operations of 2⁻⁵³ each, doubled for a penalty's prox."""
 
@@ -160,8 +160,8 @@ class GCD(Solver):
     clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
     step_size : γ in the step γ/M_j.
     tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
-        coordinate. None: 1e-9, or no early stop if `rounds` is given or for the other rules. Refused with privacy: the
-        number of rounds never depends on data.
+        coordinate. None: 1e-9, or no early stop if `rounds` is given or for the other rules. It must be None with
+        privacy, since the number of rounds must not depend on data.
     selection_share : share of the rounds' budget (ρ of zCDP) for the selections; the steps have the rest.
     """
 
@@ -355,11 +355,12 @@ class GCD(Solver):
 
 
 def _default_clip(problem: Problem) -> float:
-    """Return κ, inf without privacy: CLIP_UNITS or BOUNDED_UNITS typical scaled gradients, or less by (μn/ENOUGH ln p)^0.26.
+    """Return κ = units · typical scaled gradient · min(1, μn/(ENOUGH ln p))^0.26; inf without privacy.
 
-    A typical gradient uses half of the largest derivative. For squared loss it uses a typical distance of a label from 0,
-    where w starts: the middle of the declared range, plus a sixth of the range. Fitted to the four problems of the thesis
-    in tests/benchmarks/utility.py; the results are within a factor of 1.7 of the best clips.
+    The units are CLIP_UNITS or BOUNDED_UNITS. A typical gradient uses half of the largest derivative. For squared loss it
+    uses a typical distance of a label from 0, where w starts: the middle m of the declared range and a sixth r of its width
+    give √(m² + r²). Fitted to the four problems of the thesis in tests/benchmarks/utility.py; the results are within a
+    factor of 1.7 of the best clips.
     """
     if problem.mu is None:
         return math.inf

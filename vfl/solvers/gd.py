@@ -45,7 +45,7 @@ class GD(Solver):
     label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
         None: a public rule, or 0 if the clip is given. 0 releases nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
-        or no early stop if `passes` is given. Refused with privacy: the number of steps never depends on data.
+        or no early stop if `passes` is given. It must be None with privacy: the number of steps must not depend on data.
     """
 
     passes: int | None = None

@@ -90,7 +90,7 @@ def backward(
 
 
 def forward(problem: Problem, w: Vector, into: str) -> Forward:
-    """Return the query for Xw."""
+    """Return the query that computes Xw."""
     whole = problem.layout.whole()
     return Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, into=into)
 

@@ -37,7 +37,7 @@ LARGEST_P = 2000
 FAINT = 2.0
 """μn/p below which the noise of the products outweighs their information."""
 FAINT_MEAN = 20.0
-"""μn below which a released mean of the labels (unclipped, over the declared range) is noisier than that of shrunk rows."""
+"""μn below which the released mean of unclipped labels is noisier than the mean that follows from shrunk rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class NoisyGram(Solver):
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then the products of the label, and of every column, with the later columns.
+        """Collect the norms, then the products of the label with all columns, then of every column with itself and later ones.
 
         The label comes first, so that every party sees the pieces in an unbroken order, which its book can check.
         """
@@ -273,7 +273,8 @@ class NoisyGram(Solver):
 def outweighed(problem: Problem) -> bool:
     """Return True if the products are expected to hold more noise than information: a public fact.
 
-    This holds where μn/p is below FAINT, and below FAINT·(μn/FAINT_MEAN)² where the constant model would be noisy too.
+    This holds if μn/p is below FAINT. If μn is below FAINT_MEAN, the constant model is noisy too, and the limit falls to
+    FAINT·(μn/FAINT_MEAN)².
     """
     clear = (problem.mu or math.inf) * problem.n_records
     return signal_to_noise(problem) < FAINT * min(1.0, clear / FAINT_MEAN) ** 2

@@ -215,7 +215,7 @@ class OutputPerturbation(Solver):
         return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
 
     def _geometry(self, problem: Problem) -> Clip:
-        """Return grid and Δ. Each w lies within `cap` of a point common to all neighbours, and is then rounded."""
+        """Return grid and Δ. For two adjacent data sets, each w lies within `cap` of the midpoint of their minimisers."""
         half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
         return Clip(half, problem.layout.n_coordinates)
 

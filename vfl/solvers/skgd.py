@@ -62,15 +62,15 @@ class SkGD(Solver):
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
     momentum : β: every pass adds β times the move of the pass before it to its own, at no cost in budget
-        (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ below μn/p = 100 under a record cap, if `passes` is left
-        open too, with up to half of the passes; else 0.
+        (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
+        `passes` is None, which then take as few as half of the passes; 0 for other runs.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
-        steps is given. Refused with privacy: the number of steps of a private run never depends on data.
+        steps is given. It must be None with privacy: the number of steps of a private run must not depend on data.
     iterate : the result of an outer round: its 'last' θ, or the 'average' of its θ (as in the paper). 'tail': the run ends
         with the average of its last half.
-    sweep : 'party' (one message per party and pass; a pass is grouped by party), 'visit' (one message per run of blocks of
-        one party in the order drawn), 'block' (one block per message; parties see residuals only).
+    sweep : 'party' (one message per party and pass; a pass is grouped by party), 'visit' (one message for consecutive blocks
+        of one party in the order drawn), 'block' (one block per message; parties see residuals only).
     seed : public seed for the order of blocks.
     """
 
@@ -244,7 +244,7 @@ class SkGD(Solver):
 
     @property
     def decided(self) -> Shares:
-        """The shares; all of them once the solver is resolved."""
+        """Shares of μ²; a resolved solver has all of them."""
         return self.shares or Shares()
 
     @property
@@ -262,7 +262,7 @@ class SkGD(Solver):
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def piece(self, problem: Problem, number: int) -> Backward | None:
-        """Return the products of a column with all later ones, in units of columns that are not scaled; None if none are made.
+        """Return the query for the products of a column with itself and all later ones, unscaled; None without inference.
 
         It depends on public facts alone, so a party's book can compare it with what it is asked (`products.piece`).
         """

@@ -1,4 +1,4 @@
-"""Linear block updates of a run and its matrices of products, read from its queries and their releases."""
+"""Record of a run's linear block updates and released matrices of products, for the covariance of its model."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Update(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Observed:
-    """Releases of a run, sorted by their part in the covariance of its model.
+    """Updates and releases of a run that determine the covariance of its model.
 
-    scale, centre : (p,) of the columns. products : {of_curvature: {column: its products with later ones}}.
-    noises : {of_curvature: (σ of a release, bound R)}.
+    scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R)}.
+    products : {of_curvature: {j: released products of column j with itself and the later columns}}.
     """
 
     updates: list[Update] = field(default_factory=list)

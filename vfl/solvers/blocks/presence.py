@@ -22,7 +22,7 @@ Addressed = TypeVar("Addressed")
 
 
 class Presence:
-    """Filter between a solver and the coordinator. After the loss of a party, it sets its coordinates to 0 and rebuilds Xw.
+    """Filter of a solver's queries. After the loss of a party, it sets the party's coordinates to 0 and rebuilds Xw.
 
     known : centres of the columns, to which w refers.
     mask : (p,) 1 for the coordinates of present parties, 0 for the others.
@@ -63,7 +63,7 @@ class Presence:
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
     def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
-        """Have the margins compute the record norms for the record cap, if there is one; again after each loss of a party.
+        """Have the margins compute the norms that a record cap needs, and compute them again after each loss of a party.
 
         The next release after a loss needs a new charge, so no charge covers releases under norms of different parties.
         w : as in `put`.

@@ -31,7 +31,7 @@ class ProxStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassesStep(ProxStep):
-    """The same step for K classes per column, after subtracting the mean of u over the classes.
+    """Prox step for K classes per column, after subtracting the mean of u over the classes.
 
     The derivatives of a record sum to 0 over the classes, so this mean is pure noise. Subtracting it leaves (K − 1)/K of the
     variance of the noise. The step is a function of released values.
@@ -50,7 +50,7 @@ class ClassesStep(ProxStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnStep(ProxStep):
-    """The same step with the terms of columns: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
+    """Prox step with limits and a quadratic term Ω: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
 
     Prox and clip act coordinate by coordinate, and the prox of a convex function of one number on an interval is the clipped
     prox.

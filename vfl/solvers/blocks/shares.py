@@ -35,13 +35,13 @@ class Shares:
     """Record cap and shares of μ², for studies. Public rules decide those left at None (vfl.solvers.rules.record_defaults).
 
     record_clip : C/√p for clip='record', in units of √M_j.
-    early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The average of the tail leaves
-        these out. 0 spends evenly.
-    excess_share : share of the μ² left by moments and labels, under clip='record', for two sums of the parts that C cuts off
-        the gradient of logistic or squared loss. If they show a bias above the noise of a wider cap, C is multiplied by 1.6
+    early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
+        passes. 0 gives every pass the same share.
+    excess_share : share of the μ² left by moments and labels. It pays for two sums of the gradient parts that C cuts off, under
+        clip='record' and logistic or squared loss. If their bias exceeds the noise of a wider cap, C is multiplied by 1.6
         or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
     label_share : share of the μ² left by the moments, for the start of the intercept (vfl.solvers.releases.start). For squared
-        loss the cap is then κ times the ratio of the labels' released spread to the typical spread. 0 releases nothing.
+        loss, the cap κ is then multiplied by the released spread of the labels over the typical spread. 0 releases nothing.
     """
 
     record_clip: float | None = None
@@ -113,7 +113,10 @@ class Budget:
                 yield from row.make(run, events)
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
-        """Make the releases between early and later passes, before the pass with this number, which begins at w."""
+        """Make the releases between the early and the later passes, before the first later pass.
+
+        Before each pass in the second half of the early ones, record w for an average. number : of the pass that begins at w.
+        """
         if run.passed or not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
             return
         early = record_defaults.early_passes(run.walk.n_passes)

@@ -30,7 +30,7 @@ GEOMETRIES = ("scaled", "isotropic")
 CLIPS = (RECORD, COORDINATE, BOUNDS)
 ONCE_A_PASS = ("shuffled", "cyclic", "full")
 OF_RECORD = ("record_clip", "early_share", "excess_share")
-"""Shares that only a record cap has."""
+"""Shares that apply only under a record cap."""
 
 
 def require_options(solver: SkGD) -> None:
@@ -157,7 +157,7 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
 
 
 def _momentum(solver: SkGD, problem: Problem) -> float:
-    """Return β: as given, else by the rule for runs under a record cap whose number of passes is left open."""
+    """Return β: the user's, else the rule's for runs under a record cap whose number of passes is left open."""
     if solver.momentum is not None:
         return solver.momentum
     open_ = solver.passes is None and solver.inner_rounds is None

@@ -69,7 +69,7 @@ class Walk:
 
     @property
     def draws_a_pass(self) -> int:
-        """Number of draws per pass. A pass draws as many blocks as there are."""
+        """Number of draws per pass. Together they draw as many blocks as the layout has."""
         count = len(self.blocks)
         return -(-count // self.sampler.width(count))
 
@@ -89,10 +89,10 @@ class Walk:
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the factor of r_i x_{i,S}, and the cap on the norm of the product. No other code computes either.
+        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product. No other code computes either.
 
-        The unit of residuals multiplies a record cap, whose scale must be that of the norms. For a block that is
-        clipped separately it divides the contribution, so that events are the same for any unit.
+        Under a record cap, the unit of residuals multiplies the cap, since the scale must be that of the norms. For a block
+        that is clipped separately, the unit divides the scale, so that events are the same for any unit.
         """
         solver, known = self.solver, self.known
         S, M = block.coordinates, known.smoothness[block.coordinates]
@@ -114,8 +114,8 @@ class Walk:
     def cap(self) -> RecordCap | None:
         """Return the record cap that all passes share; None if blocks are clipped separately, or not at all.
 
-        Passes are charged in units of the sensitivity, because the cap may depend on a released unit. A charge costs more
-        than any σ = zΔ that was rounded once.
+        Passes are charged in units of the sensitivity, because the cap may depend on a released unit. The charged σ is
+        slightly below z, so that it covers the rounding of σ = zΔ.
         """
         if self.solver.clip != RECORD:
             return None
@@ -139,7 +139,7 @@ class Walk:
         }
 
     def steps(self, z: float | None = None) -> tuple[Step, ...]:
-        """Return the release of each block, and its update if it moves alone."""
+        """Return the step of each block: its release, and its update if no other block moves at the same time."""
         # Equal clips and events are shared, so that pickle sends each one once.
         shared = {clip: (clip, event) for clip, event in self.clips(z).items()}
         steps = []
@@ -203,7 +203,7 @@ class Walk:
         return tuple(known[b, moving] for b in draw)
 
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
-        """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
+        """Join consecutive draws of one owner into a visit in a sweep; otherwise make one visit per draw.
 
         A visit ends with its pass if the run may stop there, if a pass is charged as one release, and with momentum.
         """

@@ -1,1 +1,1 @@
-"""Work on iterates that costs no budget: averages, stopping, extrapolation, and least squares on released sums."""
+"""Functions of iterates that cost no budget: averages, stopping, extrapolation, and least squares on released sums."""

@@ -84,7 +84,10 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Return True if a converged run may still be far from its limit: with collinear columns, moves are small anywhere."""
+        """Extrapolate a converged run; return True if that moved it far, so that the run must continue.
+
+        With collinear columns, moves are small even far from the limit.
+        """
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show whether the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STILL = 1e-9
-"""Default tolerance if the number of steps is not given either. It leaves about 1/1000 of the distance to the optimum."""
+"""Default tolerance of a run without a given number of steps. It leaves about 1/1000 of the distance to the optimum."""
 INTERCEPT_COUNTS = 1e-6
 """Weight of the intercept in the size of a model. It is small, so that labels far from 0 do not loosen the tolerance."""
 

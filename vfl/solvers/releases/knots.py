@@ -35,7 +35,7 @@ CELLS = (160, 80, 40)
 BLUR = 0.05
 """Largest standard error, as a share of the records, that noise may add to a quantile before a histogram has fewer cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
-"""Places of knots in a long tail, as shares of the distance from the last quantile to the bound; few pieces have the first."""
+"""Places of knots in a long tail, as shares of the distance from the last quantile to the bound. Short curves use the first."""
 LONG, EXTREME = 0.5, 0.1
 """Share of the bounds' width above which a tail is long, and share of the records in a tail."""
 LINE = 10.0
@@ -108,7 +108,7 @@ class Knots:
         return Ranges(self.bent, self.cells, self.event, of_curves=True)
 
     def lines(self) -> Placed:
-        """Return no knots for every curve."""
+        """Return an empty tuple of knots for every curve."""
         return {party: ((),) * len(own) for party, own in self.curves.items()}
 
     def placed(self, released: Released) -> Placed:

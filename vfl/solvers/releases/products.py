@@ -54,9 +54,9 @@ DIFFERENCE = 1e-4
 class ProductClip(GramClip):
     """Sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, rounded to the grid.
 
-    A contribution in floating point differs from its exact value by at most (p + 16)·2⁻⁵² relatively (norms are sums of p
-    terms, a few more operations follow), by 2⁻²⁴√p because margins compute s·x − s·c where the party computes (x − c)·s, with
-    |s·c| ≤ 2²⁶, and by g√d/2 from rounding:
+    A computed contribution differs from its exact value by three errors: at most (p + 16)·2⁻⁵² relatively, since norms are
+    sums of p terms and a few operations follow; at most 2⁻²⁴√p, since margins compute s·x − s·c and the party (x − c)·s, with
+    |s·c| ≤ 2²⁶; and at most g√d/2 from rounding to the grid:
 
         Δ = √2 + 2((p + 16)·2⁻⁵² + 2⁻²⁴√p) + g√d.
 
@@ -93,8 +93,8 @@ class Products:
     """The weighting r_i = t_i z_ij for the scaled column j that the margins hold.
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
-    the record cap, or the derivative of ρ_i along the margin. It is the observed derivative, which is right for a
-    misspecified model too: the record's share of the slope of the released gradients.
+    the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
+    the released gradients, so it is also right for a misspecified model.
 
     cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².

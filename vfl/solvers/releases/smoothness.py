@@ -46,7 +46,7 @@ class Curvature:
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
-        """Return M = 1 without centres, for counts that do not depend on M."""
+        """Return M = 1 without centres, to count visits and releases, whose numbers do not depend on M."""
         p = problem.layout.n_coordinates
         return cls(np.zeros(p), np.ones(p))
 
@@ -152,9 +152,9 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
     is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Steps for the lower value
     are too long, and greedy selection prefers such columns.
 
-    One standard deviation is then added to the variances, and they are at least that. Otherwise a coordinate that looks flat
+    Negative variances are then set to 0, and one standard deviation is added to all. Otherwise a coordinate that looks flat
     by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
-    importance sampling are free post-processing.
+    importance sampling are post-processing, free of charge.
     """
     K = problem.layout.width
     feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]

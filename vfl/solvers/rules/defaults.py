@@ -93,8 +93,8 @@ def clip(problem: Problem) -> float:
     Logistic: with little noise, the bias of clipping dominates. With much noise, a cap below the typical gradient loses a
     third of the signal but most of the noise. Squared: the range is many residuals wide. Without an intercept, residuals as
     large as the labels must pass unclipped, unless the noise of so large a cap exceeds them. Noise adds up along nearly
-    parallel columns. They multiply the factor by 0.7 for squared loss; for logistic loss it stays at its value for ρ = 300
-    until that is 0.7 of the factor.
+    parallel columns. For squared loss they multiply the factor by 0.7, and for logistic loss by (300/ρ)^0.3, between 0.7
+    and 1.
     """
     if not problem.private:
         return math.inf

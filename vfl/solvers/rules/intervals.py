@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEAST, CLEAR = 1.5, 5.0
 """Ratio of curvature to its noise below which intervals are refused, and below which they are marked conservative."""
 SETTLED = 20.0
-"""Least ρ = μn/p: runs with less noise per column stop early, which biases coefficients by more than a standard error."""
+"""Least ρ = μn/p. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 LARGEST_RIDGE = 1.0
 """Largest nλ of an L2 penalty: scikit-learn's default C = 1. More would bias coefficients by a part of a standard error."""
 TYPICAL = 0.8

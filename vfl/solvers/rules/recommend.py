@@ -193,7 +193,7 @@ def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, fl
 
 
 def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
-    """Yield the solvers whose noise is proportional to Λ, the norm of a record's whole gradient."""
+    """Yield the solvers whose noise is proportional to Λ, a bound on the norm of one record's whole gradient."""
     p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
     B = float(np.linalg.norm(problem.reach))
     yield _candidate(
