@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import reprlib
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,33 @@ def require_number(argument: str, value: Any) -> None:
     spelt = f", {value.strip()}" if isinstance(value, str) and _spells_number(value) else ""
     fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(argument, value, f"a number{spelt}", fits=fits)
+
+
+def require_positive(
+    argument: str,
+    value: Any,
+    *,
+    optional: bool = False,
+    infinite: bool = False,
+    error: type[SpecificationError] = SpecificationError,
+    remedy: str = "",
+) -> None:
+    """Refuse a value that is not a positive number. None needs `optional`, and inf needs `infinite`."""
+    if optional and value is None:
+        return
+    require_number(argument, value)
+    if not (value > 0 and (infinite or math.isfinite(value))):
+        finite = "" if infinite else " and finite"
+        raise error(f"{argument} must be positive{finite}, not {value!r}{remedy}")
+
+
+def require_fraction(
+    argument: str, value: Any, error: type[SpecificationError] = SpecificationError, remedy: str = ""
+) -> None:
+    """Refuse a value that is not a number strictly between 0 and 1."""
+    require_number(argument, value)
+    if not 0 < value < 1:
+        raise error(f"{argument} must lie strictly between 0 and 1, not {value!r}{remedy}")
 
 
 def as_floats(specification: Any, *options: str) -> None:

@@ -135,23 +135,19 @@ def measured(
     cells = estimates.on_simplex(released[:-1] / a, n_records).reshape(K, 2)
     shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
     # The accuracy sums half of the cells. Since the total is public, half of the variance of K cells is left.
-    error = math.hypot(
-        noise * math.sqrt(K / 2.0) / n_records, math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / n_records)
-    )
+    noise_of_mean = noise * math.sqrt(K / 2.0) / n_records
+    error = estimates.share_error(accuracy, noise_of_mean, n_records)
     raw = estimates.centred(released[:-1] / a, n_records).reshape(K, 2)
-    within = estimates.mean_interval(
-        float(raw[:, 1].sum()) / n_records, noise * math.sqrt(K / 2.0) / n_records, n_records
-    )
+    within = estimates.mean_interval(float(raw[:, 1].sum()) / n_records, noise_of_mean, n_records)
     accuracy = min(max(accuracy, 0.0), 1.0)
-    within = min(within[0], accuracy), max(within[1], accuracy)
-    found = {"accuracy": Estimate(accuracy, error, baseline=float(shares.max()), within=within)}
+    found = {
+        "accuracy": Estimate(accuracy, error, baseline=float(shares.max()), within=estimates.around(accuracy, within))
+    }
     loss = estimates.bounded_mean(float(released[-1]) / b / n_records, sigma / b / n_records, n_records, statistic.cap)
     found["loss"] = replace(loss, baseline=constant_loss(statistic, released, n_records), best=0.0)
     for name, (missed, right), own in zip(classes, cells, raw, strict=True):
         count = float(missed + right)
         if count > max(estimates.SEEN * noise, 0.5):
-            rate = min(max(float(right) / count, 0.0), 1.0)
-            error = math.hypot(noise * math.hypot(1.0 - rate, rate) / count, math.sqrt(rate * (1.0 - rate) / count))
-            ends = estimates.share_interval(float(own[1]), float(own[0]), noise, 2 * K)
-            found[f"recall[{name}]"] = Estimate(rate, error, within=(min(ends[0], rate), max(ends[1], rate)))
+            own_counts = float(own[1]), float(own[0])
+            found[f"recall[{name}]"] = estimates.share_of(float(right), count, own_counts, noise, 2 * K)
     return found

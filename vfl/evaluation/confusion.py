@@ -22,6 +22,7 @@ from vfl.evaluation.estimates import (
     mean_interval,
     on_simplex,
     scaled,
+    share_error,
     share_interval,
 )
 from vfl.evaluation.statistics import CELLS, GRID
@@ -95,7 +96,7 @@ class Confusion:
         a, n = np.array(weights), self.n_records
         value, noise = min(max(float(a @ self.possible) / n, 0.0), 1.0), self.noise(weights) / n
         within = mean_interval(float(a @ self.raw) / n, noise, n, width=self.width)
-        error = math.hypot(noise, math.sqrt(value * (1.0 - value) / n))
+        error = share_error(value, noise, n)
         return Estimate(value, error, within=around(value, within))
 
     def rate(self, hits: int, misses: int) -> Estimate | None:
@@ -107,7 +108,7 @@ class Confusion:
         rate = min(max(float(counts[hits]) / count, 0.0), 1.0)
         slope = np.zeros(CELLS)
         slope[[hits, misses]] = (1.0 - rate) / count, -rate / count
-        error = math.hypot(self.noise(slope.tolist()), math.sqrt(rate * (1.0 - rate) / count))
+        error = share_error(rate, self.noise(slope.tolist()), count)
         bins = self.bins[hits], self.bins[misses]
         ends = share_interval(float(raw[hits]), float(raw[misses]), self.sigma, sum(self.bins), bins, self.width)
         return Estimate(rate, error, within=around(rate, ends))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfl.evaluation.confusion import FN, TP, Confusion
-from vfl.evaluation.estimates import SEEN, Estimate, around, share_interval
+from vfl.evaluation.estimates import SEEN, Estimate, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,10 +65,8 @@ def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
         n, σ = negative + positive + 2.0 * shift, histogram.sigma
         if n <= max(SEEN * math.sqrt(2.0) * σ, 1.0):
             continue
-        share = min(max((positive + shift) / n, 0.0), 1.0)
-        within = around(share, share_interval(positive + shift, negative + shift, σ, cells))
-        error = math.hypot(σ * math.hypot(1.0 - share, share) / n, math.sqrt(share * (1.0 - share) / n))
-        found.append(Calibrated(ends[k], ends[k + 1], Estimate(share, error, within=within), n))
+        share = share_of(positive + shift, n, (positive + shift, negative + shift), σ, cells)
+        found.append(Calibrated(ends[k], ends[k + 1], share, n))
     return tuple(found)
 
 

@@ -270,6 +270,18 @@ def _solutions(a: float, b: float, c: float) -> Interval:
     return (-b - root) / (2.0 * a), (-b + root) / (2.0 * a)
 
 
+def share_error(share: float, noise: float, n: float) -> float:
+    """Return the standard error of a share of n records, from noise and from the sample."""
+    return math.hypot(noise, math.sqrt(max(share * (1.0 - share), 0.0) / n))
+
+
+def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, cells: int) -> Estimate:
+    """Return the share hits/count. raw : released hits and misses. sigma, cells : as for `share_interval`."""
+    share = min(max(hits / count, 0.0), 1.0)
+    error = share_error(share, sigma * math.hypot(1.0 - share, share) / count, count)
+    return Estimate(share, error, within=around(share, share_interval(*raw, sigma, cells)))
+
+
 def around(value: float, within: Interval) -> Interval:
     """Return the interval, extended to include the value, which projections may have moved a little."""
     return min(within[0], value), max(within[1], value)
@@ -290,7 +302,7 @@ def bounded_mean(mean: float, noise: float, n_records: int, unit: float = 1.0) -
     """Return the estimate of the mean of a variable in [0, unit], given its noisy mean in units of `unit`."""
     inside = min(max(mean, 0.0), 1.0)
     # A variable in [0, 1] with this mean has at most this variance.
-    error = math.hypot(noise, math.sqrt(inside * (1.0 - inside) / n_records))
+    error = share_error(inside, noise, n_records)
     return scaled(Estimate(inside, error, within=mean_interval(mean, noise, n_records)), unit)
 
 

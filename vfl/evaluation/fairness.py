@@ -14,7 +14,7 @@ import numpy as np
 
 from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation import distance as distances
-from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.estimates import Estimate, Findings, share_error
 from vfl.evaluation.gaps import SEEN, Table, gap, noiseless, notions_of, shift
 from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, HeldOut, Inquiry, event_of, moved, spread_of, tally
 from vfl.evaluation.statistics import GroupCells, GroupScores, strides
@@ -257,7 +257,7 @@ def _accuracy(table: Table) -> Estimate:
     rate = min(max(hits / total, 0.0), 1.0)
     cells = float(table.cells[:, right].sum()), float(table.cells[:, ~right].sum())
     noise = table.sigma * math.hypot((1 - rate) * math.sqrt(cells[0]), rate * math.sqrt(cells[1])) / total
-    return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1 - rate) / total)))
+    return Estimate(rate, share_error(rate, noise, total))
 
 
 def _left_out(names: list[str]) -> str:

@@ -472,6 +472,7 @@ class ClassBalance(Inquiry):
     mu: float | None
 
     name: ClassVar[str] = "class balance"
+    queries: ClassVar[int] = 1
     side: ClassVar[Side] = Side.TRAINING
 
     @property
@@ -498,11 +499,6 @@ class ClassBalance(Inquiry):
         noise = "none" if event is None else f"{event.sigma / self.n_records:.2g}"
         return f"share of positive labels; noise {noise}"
 
-    @property
-    def queries(self) -> int:
-        """Return one."""
-        return 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis(Inquiry):
@@ -511,6 +507,7 @@ class Diagnosis(Inquiry):
     problem: Problem
 
     name: ClassVar[str] = "diagnostics"
+    queries: ClassVar[int] = 2  # margins and loss
     side: ClassVar[Side] = Side.TRAINING
 
     def schedule(
@@ -527,8 +524,3 @@ class Diagnosis(Inquiry):
     def explain(self) -> str:
         """Return a sentence for the plan."""
         return f"the objective at the end, {UNNOISED}"
-
-    @property
-    def queries(self) -> int:
-        """Return the number of queries: margins and loss."""
-        return 2

@@ -43,6 +43,7 @@ class Score(Inquiry):
     mu: float
 
     name: ClassVar[str] = NAME
+    queries: ClassVar[int] = 2  # margins and sum
 
     @property
     def _measure(self) -> str:
@@ -98,11 +99,6 @@ class Score(Inquiry):
         lost = self._lost
         clamped = "" if self._measure == "accuracy" else f" (clamped at {lost.unit:.4g})"
         return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{clamped}"
-
-    @property
-    def queries(self) -> int:
-        """Return the number of queries: margins and sum."""
-        return 2
 
 
 def lower_is_better(measure: str) -> bool:

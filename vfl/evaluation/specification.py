@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfl.arguments import as_floats, require, require_number
+from vfl.arguments import as_floats, require, require_fraction, require_positive
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -78,12 +78,8 @@ class Evaluation:
                 "evaluation: public records are measured without noise, so no score has to be chosen: leave score out"
             )
         for option in ("epsilon", "loss_cap", "error_cap", "deviance_cap"):
-            value = getattr(self, option)
-            if value is not None:
-                require_number(f"evaluation: {option}", value)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                kind = PrivacyError if option == "epsilon" else SpecificationError
-                raise kind(f"evaluation: {option} must be positive and finite, not {value!r}")
+            kind = PrivacyError if option == "epsilon" else SpecificationError
+            require_positive(f"evaluation: {option}", getattr(self, option), optional=True, error=kind)
         require("evaluation: public", self.public, "True or False", fits=isinstance(self.public, bool))
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
@@ -103,11 +99,7 @@ class Evaluation:
             named = isinstance(self.cost, Mapping) and set(self.cost) == {"missed", "false_alarm"}
             require("evaluation: cost", self.cost, 'a table like {"missed": 5, "false_alarm": 1}', fits=named)
             for name, value in self.cost.items():
-                require_number(f"evaluation: cost of {name}", value)
-                if not (math.isfinite(value) and value > 0):
-                    raise SpecificationError(
-                        f"evaluation: the cost of {name} must be positive and finite, not {value!r}"
-                    )
+                require_positive(f"evaluation: the cost of {name}", value)
             object.__setattr__(self, "cost", {name: float(self.cost[name]) for name in ("missed", "false_alarm")})
         if self.score is not None and (self.thresholds is not None or self.cost is not None):
             raise SpecificationError("evaluation: a score takes the whole budget: leave out thresholds and cost")
@@ -169,11 +161,7 @@ class Fairness:
             value = getattr(self, option)
             require(f"fairness: {option}", value, "True or False", fits=isinstance(value, bool))
         for option in ("share", "distance_share"):
-            require_number(f"fairness: {option}", getattr(self, option))
-            if not 0 < getattr(self, option) < 1:
-                raise PrivacyError(
-                    f"fairness: {option} must lie strictly between 0 and 1, not {getattr(self, option)!r}"
-                )
+            require_fraction(f"fairness: {option}", getattr(self, option), PrivacyError)
         as_floats(self, "share", "distance_share")
         if len(columns) > MOST_COLUMNS:
             raise SpecificationError(

@@ -6,9 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from vfl.arguments import require_number
-from vfl.errors import SpecificationError
-
 if TYPE_CHECKING:
     from vfl.types import Vector
 
@@ -110,10 +107,3 @@ class Loss(ABC):
 
         with np.errstate(over="ignore", invalid="ignore"):
             return (-self.derivative(v, y) - α) / (1.0 + q * self.curvature)
-
-
-def require_positive(loss: str, option: str, value: float) -> None:
-    """Raise SpecificationError unless an option is positive and finite."""
-    require_number(f"{loss}: {option}", value)
-    if not (math.isfinite(value) and value > 0):
-        raise SpecificationError(f"{loss}: {option} must be positive and finite, not {value!r}")

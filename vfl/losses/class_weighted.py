@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from vfl.arguments import as_floats
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import SpecificationError
-from vfl.losses.base import Loss, require_positive
+from vfl.losses.base import Loss
 from vfl.losses.hinge import Hinge, SmoothedHinge
 from vfl.losses.logistic import Logistic
 
@@ -45,7 +45,7 @@ class ClassWeighted(Loss):
                     "are computed from the number of labels per class, which one record changes, and are not charged; "
                     "declare weights from public knowledge, 1/(2·share of the class)"
                 )
-            require_positive("class_weighted", option, getattr(self, option))
+            require_positive(f"class_weighted: {option}", getattr(self, option))
         as_floats(self, "negative", "positive")
         if self.loss not in WEIGHED:
             raise SpecificationError(

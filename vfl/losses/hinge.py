@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from vfl.arguments import as_floats
-from vfl.losses.base import SHARES, Loss, require_positive
+from vfl.arguments import as_floats, require_positive
+from vfl.losses.base import SHARES, Loss
 
 if TYPE_CHECKING:
     from vfl.types import Vector
@@ -71,7 +71,7 @@ class SmoothedHinge(Loss):
     slope: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        require_positive("smoothed_hinge", "width", self.width)
+        require_positive("smoothed_hinge: width", self.width)
         as_floats(self, "width")
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from vfl.arguments import as_floats
-from vfl.losses.base import MEAN, Loss, require_positive
+from vfl.arguments import as_floats, require_positive
+from vfl.losses.base import MEAN, Loss
 
 if TYPE_CHECKING:
     from vfl.types import Vector
@@ -30,7 +30,7 @@ class Huber(Loss):
     curvature: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        require_positive("huber", "width", self.width)
+        require_positive("huber: width", self.width)
         as_floats(self, "width")
 
     @property

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
+from vfl.arguments import require_fraction
 from vfl.errors import PrivacyError
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of, require_mu
@@ -48,8 +49,7 @@ def split(mu: float, share: float) -> tuple[float, float]:
     """
     if not require_mu(mu) > 0:
         raise PrivacyError("mu must be positive: there is nothing to split")
-    if not 0.0 < share < 1.0:
-        raise PrivacyError(f"share must lie strictly between 0 and 1, not {share!r}")
+    require_fraction("share", share, PrivacyError)
     total = Fraction(mu) ** 2
     first = mu * math.sqrt(share)
     rest = math.sqrt(max(0.0, float(total - Fraction(first) ** 2)))

@@ -6,10 +6,10 @@ Accountants (vfl.privacy.accountants) compute the cost; for an unknown event the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vfl.arguments import require_positive
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
@@ -119,9 +119,7 @@ def require_selection(candidates: int, concentration: int) -> None:
 
 def _require_positive(event: Event, *names: str) -> None:
     for name in names:
-        value = getattr(event, name)
-        if not (math.isfinite(value) and value > 0):
-            raise PrivacyError(f"{type(event).__name__} event: {name} must be positive and finite, not {value!r}")
+        require_positive(f"{type(event).__name__} event: {name}", getattr(event, name), error=PrivacyError)
 
 
 @dataclass(frozen=True, slots=True)

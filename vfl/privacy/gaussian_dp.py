@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.arguments import require_fraction
 from vfl.errors import PrivacyError
 
 if TYPE_CHECKING:
@@ -119,11 +120,8 @@ def require_epsilon(epsilon: float, *, zero: bool = False) -> float:
 
 def require_delta(delta: float) -> float:
     """Return delta, or raise PrivacyError unless 0 < δ < 1."""
-    if not 0.0 < delta < 1.0:
-        raise PrivacyError(
-            f"delta must lie strictly between 0 and 1, not {delta!r}: choose one well below 1/n for n records, "
-            "such as 1/n² (Gaussian noise gives no guarantee at delta = 0)"
-        )
+    remedy = ": choose one well below 1/n for n records, such as 1/n² (Gaussian noise gives no guarantee at delta = 0)"
+    require_fraction("delta", delta, PrivacyError, remedy)
     return delta
 
 

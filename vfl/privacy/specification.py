@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfl.arguments import require, require_number
+from vfl.arguments import require, require_fraction, require_number, require_positive
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -43,17 +43,12 @@ class Privacy:
     inference: bool | float | None = None
 
     def __post_init__(self) -> None:
-        for option in ("epsilon", "delta", "smoothness_share", "class_balance"):
-            if option in ("epsilon", "smoothness_share") or getattr(self, option) is not None:
-                require_number(option, getattr(self, option))
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PrivacyError(f"epsilon must be positive and finite, not {self.epsilon!r}; or {WITHOUT_PRIVACY}")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise PrivacyError(f"delta must lie strictly between 0 and 1, not {self.delta!r}; leave it out for 1/n²")
-        if not 0 < self.smoothness_share < 1:
-            raise PrivacyError(f"smoothness_share must lie strictly between 0 and 1, not {self.smoothness_share!r}")
-        if self.class_balance is not None and not 0 < self.class_balance < 1:
-            raise PrivacyError(f"class_balance must lie strictly between 0 and 1, not {self.class_balance!r}")
+        require_positive("epsilon", self.epsilon, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
+        if self.delta is not None:
+            require_fraction("delta", self.delta, PrivacyError, "; leave it out for 1/n²")
+        require_fraction("smoothness_share", self.smoothness_share, PrivacyError)
+        if self.class_balance is not None:
+            require_fraction("class_balance", self.class_balance, PrivacyError)
         if isinstance(self.inference, bool):
             object.__setattr__(self, "inference", INFERENCE_SHARE if self.inference else None)
         if self.inference is not None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from vfl.arguments import require_number
+from vfl.arguments import require_positive
 from vfl.errors import SpecificationError
 
 SEPARATE, COORDINATOR = "separate", "coordinator"
@@ -39,10 +38,7 @@ class Secure:
             )
         if not isinstance(self.collude, int) or isinstance(self.collude, bool) or self.collude < 1:
             raise SpecificationError(f"secure: collude must be a whole number of at least 1, not {self.collude!r}")
-        if self.margin is not None:
-            require_number("secure: margin", self.margin)
-            if not (math.isfinite(self.margin) and self.margin > 0):
-                raise SpecificationError(f"secure: margin must be positive and finite, not {self.margin!r}")
+        require_positive("secure: margin", self.margin, optional=True)
 
     def describe(self) -> str:
         """Return the threat model in a few words."""

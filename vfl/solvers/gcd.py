@@ -27,17 +27,18 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats, require_number
-from vfl.errors import WITHOUT_PRIVACY, BudgetExceeded, PrivacyError, SpecificationError
-from vfl.messages import Block, Descend, Forward, Select, Step
+from vfl.arguments import as_floats, require_fraction, require_positive
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.messages import Block, Descend, Select, Step
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange
 from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
+from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
-from vfl.solvers.options import require_positive, require_whole
+from vfl.solvers.options import require_clip, require_whole
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
@@ -178,25 +179,20 @@ class GCD(Solver):
         if self.rule not in RULES:
             raise SpecificationError(f"GCD: rule must be one of {', '.join(RULES)}, not {self.rule!r}")
         require_whole(self.name, "rounds", self.rounds)
-        require_positive(self.name, "clip", self.clip, infinite=True)
-        require_positive(self.name, "step_size", self.step_size)
-        require_number("GCD: selection_share", self.selection_share)
+        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
         require_tolerance(self.name, self.tol)
         as_floats(self, "clip", "step_size", "tol", "selection_share")
         if self.tol is not None and self.rule != "GS-r":
             raise SpecificationError(
                 f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may move on"
             )
-        if not 0 < self.selection_share < 1:
-            raise SpecificationError(
-                f"GCD: selection_share must lie strictly between 0 and 1, not {self.selection_share!r}"
-            )
+        require_fraction("GCD: selection_share", self.selection_share)
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts."""
         require_curvature(self.name, problem)
-        if problem.private and self.clip == math.inf:
-            raise PrivacyError(f"GCD: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
+        require_clip(self.name, problem, self.clip)
         if problem.penalty.grouped:
             raise SpecificationError(
                 f"GCD moves one coordinate at a time and needs a separable penalty; {problem.penalty.name} is not: "
@@ -219,7 +215,7 @@ class GCD(Solver):
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
                 v = known.uncentred(w, problem.intercept)
-                yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
+                yield joint.forward(problem, v, "reset")
             try:
                 ((chosen,),) = yield self._selection(problem, known, w, ε)
                 step = self._step(problem, known, singles[int(chosen)], z)

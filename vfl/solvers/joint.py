@@ -23,6 +23,7 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
+from vfl.solvers.options import require_groups
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.releases.start import begins
@@ -108,13 +109,8 @@ def proximal(problem: Problem, w: Vector, step: float) -> Vector:
 
 def require_blocks(solver: str, problem: Problem) -> None:
     """Raise SpecificationError for a group penalty without named blocks, and for named blocks without a group penalty."""
-    grouped, explicit = problem.penalty.grouped, problem.layout.explicit is not None
-    if grouped and not explicit:
-        raise SpecificationError(
-            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
-            "FeaturePartition(..., blocks=...)"
-        )
-    if explicit and not grouped:
+    require_groups(problem)
+    if problem.layout.explicit is not None and not problem.penalty.grouped:
         raise SpecificationError(
             f"{solver} moves all coordinates at once and has no blocks: leave the blocks out of the partition, or use SkGD"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
 from vfl.messages import Backward, Forward, Piece
@@ -16,7 +16,7 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.iterates.quadratic import least_squares
-from vfl.solvers.options import require_clip, require_positive
+from vfl.solvers.options import require_clip, require_groups
 from vfl.solvers.protocol import Solver
 from vfl.solvers.releases import alone
 from vfl.solvers.releases.smoothness import OVERFLOW
@@ -147,8 +147,8 @@ class NoisyGram(Solver):
     shows_columns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(self.name, "clip", self.clip, infinite=True)
-        require_positive(self.name, "label_scale", self.label_scale)
+        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        require_positive(f"{self.name}: label_scale", self.label_scale, optional=True)
         alone.require_flag(self.name, self.constant)
         as_floats(self, "clip", "label_scale")
 
@@ -167,11 +167,7 @@ class NoisyGram(Solver):
             raise SpecificationError(
                 f"{self.name} releases all p² products of columns, too many beyond p = {LARGEST_P}: use SkGD or GCD"
             )
-        if problem.penalty.grouped and problem.layout.explicit is None:
-            raise SpecificationError(
-                f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
-                "FeaturePartition(..., blocks=...)"
-            )
+        require_groups(problem)
         if not problem.private:
             return replace(self, clip=self.clip or math.inf, label_scale=self.label_scale or 1.0, constant=False)
         row, label = math.sqrt(joint.squares_bound(problem)), _farthest_label(problem)

@@ -6,7 +6,6 @@ import math
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require_number
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -21,15 +20,6 @@ def require_whole(solver: str, option: str, value: int | None) -> None:
         raise SpecificationError(f"{solver}: {option} must be a whole number of at least 1, not {value!r}")
 
 
-def require_positive(solver: str, option: str, value: float | None, *, infinite: bool = False) -> None:
-    """Raise SpecificationError unless value is None or positive, and finite unless `infinite` allows inf."""
-    if value is not None:
-        require_number(f"{solver}: {option}", value)
-    if value is not None and not (value > 0 and (infinite or math.isfinite(value))):
-        finite = "" if infinite else " and finite"
-        raise SpecificationError(f"{solver}: {option} must be positive{finite}, not {value!r}")
-
-
 def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str]) -> None:
     """Raise SpecificationError unless value is None or a known word."""
     if value is not None and value not in known:
@@ -38,10 +28,19 @@ def require_one_of(solver: str, option: str, value: str | None, known: Sequence[
         )
 
 
-def require_clip(solver: str, problem: Problem, clip: float | None) -> None:
+def require_clip(solver: str, problem: Problem, clip: float | str | None) -> None:
     """Raise PrivacyError for a private run without a finite clip."""
     if problem.private and clip == math.inf:
         raise PrivacyError(f"{solver}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
+
+
+def require_groups(problem: Problem) -> None:
+    """Raise SpecificationError for a group penalty without named blocks."""
+    if problem.penalty.grouped and problem.layout.explicit is None:
+        raise SpecificationError(
+            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+            "FeaturePartition(..., blocks=...)"
+        )
 
 
 def options_of(solver: Any) -> dict[str, Any]:

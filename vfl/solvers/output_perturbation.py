@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.messages import Local
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
-from vfl.solvers.options import require_positive
 from vfl.solvers.protocol import Derivative, Solver
 from vfl.solvers.releases import alone
 from vfl.solvers.releases.smoothness import require_curvature
@@ -88,7 +87,7 @@ class OutputPerturbation(Solver):
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(self.name, "tolerance", self.tolerance)
+        require_positive(f"{self.name}: tolerance", self.tolerance, optional=True)
         alone.require_flag(self.name, self.constant)
         as_floats(self, "tolerance")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.options import require_clip, require_one_of, require_whole
 from vfl.solvers.protocol import Solver
 from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
 from vfl.solvers.releases.start import explain as explain_start
@@ -68,8 +68,8 @@ class SGD(Solver):
     def __post_init__(self) -> None:
         require_whole(self.name, "batch_size", self.batch_size)
         require_whole(self.name, "passes", self.passes)
-        require_positive(self.name, "clip", self.clip, infinite=True)
-        require_positive(self.name, "step_size", self.step_size)
+        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
         require_one_of(self.name, "decay", self.decay, tuple(DECAYS))
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)

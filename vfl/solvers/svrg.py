@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import as_floats
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.options import require_clip, require_one_of, require_whole
 from vfl.solvers.protocol import Solver
 from vfl.solvers.releases.start import ReleasedStart, require_share, share_of
 from vfl.solvers.releases.start import explain as explain_start
@@ -102,8 +102,8 @@ class SVRG(Solver):
         for option in ("batch_size", "passes"):
             require_whole(self.name, option, getattr(self, option))
         for option in ("clip", "difference_clip"):
-            require_positive(self.name, option, getattr(self, option), infinite=True)
-        require_positive(self.name, "step_size", self.step_size)
+            require_positive(f"{self.name}: {option}", getattr(self, option), optional=True, infinite=True)
+        require_positive(f"{self.name}: step_size", self.step_size, optional=True)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
         require_share(self.name, self.label_share)

@@ -183,6 +183,7 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
 
     The result holds for charges that were fixed beforehand. For charges chosen in view of earlier ones, the cap holds.
     """
+    from vfl.arguments import require_fraction
     from vfl.errors import PrivacyError
     from vfl.privacy import accountants
     from vfl.privacy.ledger import SqliteLedger
@@ -193,8 +194,7 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     ledger = SqliteLedger(path, readonly=True)
     balance = _named(ledger.show(), dataset)
     delta = balance.delta if delta is None else delta
-    if not 0 < delta < 1:
-        raise PrivacyError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    require_fraction("delta", delta, PrivacyError)
     releases = sum(run.releases for run in balance.runs)
     epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
     if as_json:

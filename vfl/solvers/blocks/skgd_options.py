@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from vfl.arguments import require_number
-from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
+from vfl.arguments import require_number, require_positive
+from vfl.errors import SpecificationError
 from vfl.samplers import sampler_of
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
+from vfl.solvers.options import require_clip, require_groups, require_whole
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
@@ -36,29 +37,22 @@ OF_RECORD = ("record_clip", "early_share", "excess_share")
 def require_options(solver: SkGD) -> None:
     """Raise SpecificationError for an option that is out of range or contradicts another one."""
     for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
-        value = getattr(solver, option)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise SpecificationError(f"{solver.name}: {option} must be a whole number of at least 1, not {value!r}")
-    for option in ("clip", "step_size"):
-        value = getattr(solver, option)
-        if value is not None and not (option == "clip" and isinstance(value, str)):
-            require_number(f"{solver.name}: {option}", value)
+        require_whole(solver.name, option, getattr(solver, option))
     if isinstance(solver.clip, str):
         if solver.clip not in CLIPS:
             raise SpecificationError(
                 f"{solver.name}: clip must be a positive number or one of {', '.join(CLIPS)}, not {solver.clip!r}"
             )
-    elif solver.clip is not None and not solver.clip > 0:
-        raise SpecificationError(f"{solver.name}: clip must be positive, not {solver.clip!r}")
-    elif solver.clip is not None and solver.clip < math.inf and not 1e-90 <= solver.clip <= 1e90:
-        raise SpecificationError(
-            f"{solver.name}: clip={solver.clip!r} is beyond what exact sums can hold: rescale the columns"
-        )
+    else:
+        require_positive(f"{solver.name}: clip", solver.clip, optional=True, infinite=True)
+        if solver.clip is not None and solver.clip < math.inf and not 1e-90 <= solver.clip <= 1e90:
+            raise SpecificationError(
+                f"{solver.name}: clip={solver.clip!r} is beyond what exact sums can hold: rescale the columns"
+            )
     require_tolerance(solver.name, solver.tol)
     if solver.shares is not None and not isinstance(solver.shares, Shares):
         raise SpecificationError(f"{solver.name}: shares must be vfl.Shares(...), not {solver.shares!r}")
-    if solver.step_size is not None and not (math.isfinite(solver.step_size) and solver.step_size > 0):
-        raise SpecificationError(f"{solver.name}: step_size must be positive and finite, not {solver.step_size!r}")
+    require_positive(f"{solver.name}: step_size", solver.step_size, optional=True)
     if solver.momentum is not None:
         require_number(f"{solver.name}: momentum", solver.momentum)
         most = 1.0 - (solver.step_size or 1.0) / 2.0
@@ -224,17 +218,10 @@ def require_fit(solver: SkGD, problem: Problem) -> None:
     """Raise SpecificationError or PrivacyError for a problem that the options do not fit."""
     require_representable(problem)
     require_curvature(solver.name, problem)
-    if problem.private and solver.clip == math.inf:
-        raise PrivacyError(
-            f"{solver.name}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}"
-        )
+    require_clip(solver.name, problem, solver.clip)
     if solver.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
         raise SpecificationError(
             f"{solver.name}: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
             f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
         )
-    if problem.penalty.grouped and problem.layout.explicit is None:
-        raise SpecificationError(
-            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
-            "FeaturePartition(..., blocks=...)"
-        )
+    require_groups(problem)

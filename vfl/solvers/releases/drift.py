@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.statistics import Scores
-from vfl.messages import Backward, Forward, Tally, Unnoised
+from vfl.messages import Backward, Tally, Unnoised
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
+from vfl.solvers import joint
 from vfl.solvers.protocol import Solver
 from vfl.solvers.releases.labelled_counts import Ones
 from vfl.solvers.releases.smoothness import require_bearable
@@ -91,7 +92,7 @@ class DriftCounts(Solver):
             (released,) = yield Backward(Ones(), (block,), (np.zeros(block.size),), (scales,), clip, event)
             counts[block.coordinates] = released * (scales > 0.0)
         w = np.array([self.w.get(name, 0.0) for name in problem.layout.names])
-        yield Forward({q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}, into="reset")
+        yield joint.forward(problem, w, "reset")
         scores, event = self._of_scores(problem)
         (histograms,) = yield Unnoised(scores, None) if event is None else Tally(scores, event)
         return np.concatenate([counts, histograms])
