@@ -1,1 +1,1 @@
-"""Training on shares, for `trust = "secure"`: only its owner sees a column, and nobody sees a margin."""
+"""Training on shares, for `trust = "secure"`: only the owner sees a column; nobody sees a margin."""

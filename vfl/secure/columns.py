@@ -1,4 +1,4 @@
-"""One party's columns as integers: capped rows for the sums, and columns in units of their bounds for the angles."""
+"""One party's columns as integers: capped rows for sums; columns in units of their bounds for angles."""
 
 from __future__ import annotations
 

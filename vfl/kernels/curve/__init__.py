@@ -1,4 +1,4 @@
-"""X25519 of one secret scalar with many points, for private set intersection: `multiply`, or None where it does not compile."""
+"""X25519 of one secret scalar with many points, for private set intersection. `multiply` is None where it does not compile."""
 
 from __future__ import annotations
 

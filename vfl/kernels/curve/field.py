@@ -98,7 +98,7 @@ class Field:
         )
 
     def words(self, a: Number) -> list[ir.Value]:
-        """Return the four 64-bit words of the one representative below p of a tight number."""
+        """Reduce a tight number modulo p and return its four 64-bit words."""
         carry = self._all(19)
         for x, bits in zip(a, self._bits, strict=True):  # a < 2p, so that the last carry is 1 if a ≥ p, else 0
             carry = self._builder.lshr(self._builder.add(x, carry), self._all(bits))

@@ -1,4 +1,4 @@
-"""X25519 (RFC 7748) of one secret scalar with many points: Montgomery ladders abreast, in constant time.
+"""X25519 (RFC 7748) of one secret scalar with many points: parallel Montgomery ladders in constant time.
 
 Guarantee: instructions and addresses depend on the number of points alone, not on the scalar or the points. Swaps are masked
 exclusive-ors, and every jump tests a loop counter. tests/kernels/test_curve.py checks this in the machine code.
@@ -53,7 +53,7 @@ def form_here() -> Form:
 def multiply(secret: bytes, points: Points, form: Form | None = None) -> Points:
     """Return X25519(secret, u) for each point u, (n, 32) uint8. Releases the interpreter's lock.
 
-    A point of small order gives zero, and so may points beside it: refuse all points if any product is zero.
+    A point of small order gives zero, and so may its neighbours: refuse all points if any product is zero.
 
     secret : 32 bytes, not yet clamped. points : (n, 32) uint8. form : form of numbers; None for the fastest.
     """
@@ -144,7 +144,7 @@ class _Rows:
 def _write(
     builder: ir.IRBuilder, form: Form, groups: ir.Value, points: ir.Value, masks: ir.Value, kept: ir.Value
 ) -> None:
-    """Write the ladders of all groups, one inversion for all of them (Montgomery), and the quotients x / z."""
+    """Write all groups' ladders, then x / z with one shared inversion (Montgomery)."""
     field, size = Field(builder, form), len(form.bits)
     words, rows = _Rows(builder, form, points, 4), _Rows(builder, form, kept, 3 * size)
     product = _Variable(builder, field.number(1))
