@@ -87,7 +87,6 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
 
 
 def _require_skippable(plan: Plan) -> None:
-    """Raise SpecificationError if the run cannot continue without a lost party."""
     if not plan.solver.goes_on_without:
         raise SpecificationError(
             f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"

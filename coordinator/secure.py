@@ -377,7 +377,6 @@ class SecureTransport:
 
 
 def _symmetric(rows: Released) -> Vector:
-    """Return the symmetric matrix from its rows as in `newly_opened`."""
     gram = np.zeros((len(rows), len(rows)))
     for j, row in enumerate(rows):
         gram[j, j:] = gram[j:, j] = row

@@ -217,13 +217,11 @@ class MessageTransport(ABC):
         return 0
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector."""
         del party, share
         vector = vectors.get("vector")
         return reply if vector is None else replace(reply, vector=vector)
 
     def _count(self, shares: Mapping[str, Query], records: Any, replies: Mapping[str, Reply]) -> None:
-        """Count the traffic of a query."""
         del shares
         if isinstance(records, tuple):  # the shards exchange the vectors
             self.traffic.wait(replies)

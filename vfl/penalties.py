@@ -261,7 +261,7 @@ class GroupLasso:
 class ColumnTerms:
     """Terms of single columns beside ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
 
-    Both are public, and functions of w alone: Ωw joins a released gradient without noise, and costs no privacy. Under
+    Both are public, and functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy. Under
     coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the box.
 
     low, high : (p,), low ≤ 0 ≤ high. penalties : ((coordinates, (m, m) Ω of them), ...), no coordinate twice.

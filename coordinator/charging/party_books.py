@@ -98,7 +98,6 @@ class PartyBooks:
         *,
         parties: Collection[str] | None = None,
     ) -> Mapping[str, BookHeads]:
-        """Notify these parties, or all; return their answers."""
         asked = self._parties if parties is None else parties
         if not asked:
             return {}

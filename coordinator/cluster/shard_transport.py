@@ -98,12 +98,10 @@ class ShardTransport(RayTransport):
             raise
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with the handles of its vector by shard."""
         handles: Any = Each(vectors["vector"]) if "vector" in vectors else None
         return replace(reply, vector=handles)
 
     def _count(self, shares: Mapping[str, Query], records: Any, replies: Mapping[str, Reply]) -> None:
-        """Count the bytes that the shards exchange."""
         for name, reply in replies.items():
             self.traffic.n_bytes += self.n_trained * self.moved(name, shares[name], answered=reply.vector is not None)
         self.traffic.wait(replies)

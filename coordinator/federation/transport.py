@@ -254,7 +254,6 @@ class FederationTransport(MessageTransport):
         return 8 * int(self._targets.count) * self._n_records.get(party, MOST_RECORDS)
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
-        """Return the size of the vector that answers a share, in bytes."""
         if not isinstance(share, WITH_VECTOR):
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])
@@ -263,7 +262,6 @@ class FederationTransport(MessageTransport):
         return {"vector": entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)}
 
     def _kind_of(self, share: Query) -> str:
-        """Return the type of the vector that answers a share."""
         return self._kind if isinstance(share, Descend) and share.sweep else "float64"
 
     def _constant(self, name: str, vector: Vector) -> Constant:
@@ -294,7 +292,6 @@ class _Awaited:
     name: str
 
     def get(self) -> Any:
-        """Wait for the answer, and return the vector."""
         vectors = self.answer.result()[1]
         if self.name not in vectors:
             raise FederationError(f"an answer came without its {self.name}")

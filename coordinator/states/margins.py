@@ -38,7 +38,6 @@ class Place(NamedTuple):
 
 
 def _own(name: str, vector: Vector) -> Vector:
-    """Return the vector itself, for margins in one process."""
     del name
     return vector
 

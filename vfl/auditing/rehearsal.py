@@ -374,7 +374,6 @@ class Rehearsal:
         return Release(kind, "", query.event, np.array([float(position)]), (on0, on1), true, selection=True)
 
     def _executor(self, world: World) -> tuple[Executor, Margins]:
-        """Return the executor of a run on a data set, with its budget reserved and the job's own noise source."""
         job, plan = self.plan.job, self.plan
         transport = InProcessTransport({name: party.afresh() for name, party in world.parties.items()})
         margins = world.margins()

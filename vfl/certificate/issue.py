@@ -294,7 +294,6 @@ def _counted(events: Sequence[tuple[Event, int]]) -> Events:
 
 
 def _options(solver: Any) -> dict[str, Any]:
-    """Return a solver's options as values that JSON can represent."""
     return {name: value if _is_plain(value) else str(value) for name, value in options_of(solver).items()}
 
 

@@ -31,7 +31,7 @@ DRAWS = 16
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
-    """Replay the schedule of a run with its releases, and return them by their role; None if the run lost some.
+    """Replay the schedule of a run on its releases and return what `Observed` notes; None if the run lost releases.
 
     released : released values of all queries, in order; None for a query that was refused.
     """

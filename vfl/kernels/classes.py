@@ -148,7 +148,6 @@ class ClassKernels:
         return limits, y
 
     def _by_class(self, v: Vector) -> Vector:
-        """Return views of the vectors of the classes, (K, n)."""
         return v.reshape(self.classes, -1)
 
     def of_columns(self, geometry: Geometry) -> Geometry:

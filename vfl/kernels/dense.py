@@ -324,7 +324,6 @@ def total(shares: list[Integers]) -> Integers:
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """Return the process's only pool."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="vfl-kernels")
 
 

@@ -73,7 +73,6 @@ def _either(*kinds: types.Type) -> types.Type:
 
 
 def _filled(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Return x in every lane."""
     wide = ir.VectorType(x.type, WIDTH)
     first = builder.insert_element(ir.Constant(wide, ir.Undefined), x, _INDEX(0))
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_INDEX, WIDTH), [0] * WIDTH))
@@ -253,7 +252,6 @@ def power_of_two(_context: BaseContext, k: types.Type) -> tuple[Signature, Code]
 
 
 def _entry(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, *at: ir.Value) -> ir.Value:
-    """Return the address of array[at], unchecked."""
     unpacked = context.make_array(kind)(context, builder, array)
     offset = at[-1]
     if len(at) == 2:
@@ -262,7 +260,6 @@ def _entry(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array
 
 
 def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like: types.Type) -> ir.Value:
-    """Return the value at an address, as float64."""
     number = _DOUBLE if element == types.float64 else _SINGLE
     if not isinstance(like, Lanes):
         value = builder.load(address)
@@ -412,18 +409,15 @@ def _vector(element: ir.Type, count: int) -> ir.VectorType:
 
 
 def _all(element: ir.Type, count: int, value: int) -> ir.Constant:
-    """Return a constant with the same value in all lanes."""
     return ir.Constant(_vector(element, count), [value] * count)
 
 
 def _picked(builder: ir.IRBuilder, left: ir.Value, right: ir.Value, lanes: Any) -> ir.Value:
-    """Return the named lanes of two vectors."""
     lanes = list(lanes)
     return builder.shuffle_vector(left, right, ir.Constant(_vector(_INDEX, len(lanes)), lanes))
 
 
 def _read(builder: ir.IRBuilder, address: ir.Value, element: ir.IntType, count: int, first: int = 0) -> ir.Value:
-    """Return `count` elements from address[first] as a vector."""
     there = builder.gep(address, [_WORD(first)], inbounds=True)
     vector = builder.bitcast(there, _vector(element, count).as_pointer())
     return builder.load(vector, align=element.width // 8)

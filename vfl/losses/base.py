@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 SHARES, MEAN, COUNTS = "shares", "mean", "counts"
 REACH = 2.0
-"""Largest distance of a margin from log(mean) that a loss follows after `near`: means up to 7.4 times that of all records."""
+"""Distance of a margin from log(mean) beyond which `near` makes a loss linear: at means 7.4 times that of all records."""
 
 
 class Loss(ABC):
     """A loss ℓ(v, y), convex in the margin v. A subclass is a frozen dataclass whose fields are public options.
 
-    All vectors are (n,) float64. Solvers ask for the facts below and never for a loss by name. Attributes with a default may be
-    left out.
+    All vectors are (n,) float64. Solvers read the attributes below and never the name of a loss. Attributes with a default are
+    optional in a subclass.
 
     name : its name in jobs.
     classification : labels are ±1; 0 to K − 1 if `multinomial`.
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
     words : name of the model in reports.
-    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' for none, where `derivative` is called.
+    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' without one, so that `derivative` is called.
     start : statistic of the labels that gives the best constant model: SHARES of the classes, MEAN, or COUNTS, a histogram; ''
         starts at 0.
     quadratic : the minimum follows from products of columns and labels.
@@ -33,7 +33,7 @@ class Loss(ABC):
     multinomial : a record has K margins.
     closed_dual : `dual_step` has a closed form, which needs no curvature.
     power : p, for labels with mean exp(v) and a variance proportional to mean^p; None for losses without a log link.
-    highest : margin beyond which ℓ is straight; infinite if there is none.
+    highest : margin beyond which ℓ is linear; infinite if there is none.
     """
 
     __slots__ = ()
@@ -52,16 +52,16 @@ class Loss(ABC):
     @property
     @abstractmethod
     def curvature(self) -> float:
-        """L."""
+        """Largest second derivative L."""
 
     @property
     @abstractmethod
     def slope(self) -> float:
-        """R."""
+        """Largest derivative R, in magnitude."""
 
     @property
     def highest(self) -> float:
-        """Margin beyond which ℓ is straight."""
+        """Margin beyond which ℓ is linear."""
         return math.inf
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Loss(ABC):
         return self
 
     def near(self, start: float, least: float) -> Self:
-        """Return this loss with a straight line beyond margin start + REACH, for runs that start at the mean of the labels.
+        """Return this loss, linear beyond margin start + REACH, for runs that start at the mean of the labels.
 
         least : starting margin of the records with the smallest exposure.
         """

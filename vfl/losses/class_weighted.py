@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 WEIGHED: dict[str, Loss] = {loss.name: loss() for loss in (Logistic, Hinge, SmoothedHinge)}
-"""Losses that can be weighed."""
+"""Losses that `ClassWeighted` can weigh, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hinge loss, with a kink and with a rounded one."""
+"""Hinge loss and smoothed hinge loss."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ LARGEST_MARGIN = 50.0
 
 @dataclass(frozen=True, slots=True)
 class Poisson(Loss):
-    """exp(v) − y v for counts y with mean exp(v), continued as a straight line beyond v = margin.
+    """exp(v) − y v for counts y with mean exp(v), and linear beyond v = margin.
 
-    Without the straight continuation, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With it,
+    Without the linear part, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With it,
     the loss stays convex and differentiable once, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare
     a margin just above the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as 0.
     The derivative is as large as the label, so a private job declares the label's bounds or a clip.
 
-    margin : the v from which the loss is straight; 3 allows means up to 20. On the scale of Xw with the intercept.
+    margin : value of v = Xw + intercept beyond which the loss is linear; 3 allows means up to 20.
     """
 
     margin: float = 3.0

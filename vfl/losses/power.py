@@ -20,10 +20,9 @@ class Power(Loss):
     """exp((2 − p)v)/(2 − p) − y exp((1 − p)v)/(1 − p), for amounts with mean exp(v) and variance in proportion to mean^p.
 
     It is half the deviance of a Tweedie distribution of power 1 < p ≤ 2, up to a constant in y, as in scikit-learn. At p = 2 it
-    is v + y exp(−v). It goes on as a straight line below v = low and above v = high, so that it stays convex, and labels count
-    as at least 0 and at most `largest`. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v), convex in v, has its maximum
-    at low or at high with y = largest: this is L. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (high, 0) or at
-    (low, largest).
+    is v + y exp(−v). Below v = low and above v = high it is linear, so it stays convex. Labels are clipped to [0, largest].
+    Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L lies at low or at high, with
+    y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (high, 0) or at (low, largest).
 
     low, high : logarithms of the least and the largest plausible mean. Steps shrink as L grows: declare them tightly.
     largest : the largest label; the job takes it from the label's declared bounds.
@@ -63,7 +62,7 @@ class Power(Loss):
         return replace(self, largest=min(self.largest, highest_label))
 
     def near(self, start: float, least: float) -> Self:
-        """Return the loss, straight above start + REACH and below least − REACH."""
+        """Return the loss, linear above start + REACH and below least − REACH."""
         high = max(min(self.high, start + REACH), math.nextafter(self.low, math.inf))
         low = max(self.low, least - REACH)
         return replace(self, low=min(low, math.nextafter(high, -math.inf)), high=high)
@@ -86,7 +85,7 @@ class Power(Loss):
         return math.nextafter(max(math.exp((2.0 - p) * self.high), most) * (1.0 + 1e-12), math.inf)
 
     def value(self, v: Vector, y: Vector) -> Vector:
-        """Return ℓ at v' = v within [low, high], and (v − v') times the slope there, (n,)."""
+        """Return ℓ(v') + (v − v')·ℓ'(v') with v' = v clipped to [low, high], (n,)."""
         import numpy as np
 
         p, near, y = self._p, self._near(v), self._clamped(y)
@@ -121,7 +120,7 @@ class Power(Loss):
 class Gamma(Power):
     """v + y exp(−v) for amounts y > 0 with mean exp(v) and standard deviation in proportion to it; see `Power` with p = 2.
 
-    It suits the size of a claim: GammaRegressor of scikit-learn.
+    Use it for the size of a claim. scikit-learn's counterpart is GammaRegressor.
     """
 
     name: ClassVar[str] = "gamma"
@@ -133,7 +132,7 @@ class Gamma(Power):
 class Tweedie(Power):
     """Loss of amounts y ≥ 0 that are often exactly 0, with mean exp(v); see `Power`.
 
-    It suits the cost of claims per contract: TweedieRegressor of scikit-learn.
+    Use it for the cost of claims per contract. scikit-learn's counterpart is TweedieRegressor.
 
     power : p, between 1 and 2. For 1 use 'poisson', for 2 'gamma'.
     """

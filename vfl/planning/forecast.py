@@ -255,7 +255,6 @@ def _least(enough: Any) -> int | None:
 
 
 def _rounded(n: int) -> int:
-    """Return n rounded up to two digits."""
     unit = int(10 ** max(0, len(str(n)) - 2))
     return -(-n // unit) * unit
 

@@ -287,7 +287,6 @@ def inclusion(u: Vector, m: int, a: int) -> Vector:
 
 
 def _beta(x: int, y: int) -> float:
-    """Return B(x, y) of whole numbers."""
     return 1.0 / (x * math.comb(x + y - 1, x))
 
 

@@ -209,7 +209,6 @@ def fixed_value(score: float, scale: Fraction, upper: bool, tail: int, bits: int
 
 
 def _floor(score: float, scale: Fraction, fraction_bits: int) -> int:
-    """Return ⌊2^fraction_bits·score/scale⌋."""
     numerator, denominator = score.as_integer_ratio()
     return (numerator * scale.denominator << fraction_bits) // (denominator * scale.numerator)
 

@@ -73,7 +73,6 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def _gap(x: float, log_delta: float) -> float:
-    """Return log(1/(αδ)) at α = 1 + x."""
     return -log_delta - math.log1p(x)
 
 

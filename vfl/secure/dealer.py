@@ -84,7 +84,7 @@ class Dealer:
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
         """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
 
-        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without those they are uniform.
+        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without those words they are uniform.
         """
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)

@@ -123,9 +123,9 @@ class Pair:
         return ("gram", self.first, self.second, self.key.round, self.key.part, self.key.attempt)
 
     def deviation(self) -> float:
-        """Return the deviation, in steps, with which each of three contributors adds variance σ²/4 to an off-diagonal entry.
+        """Return the deviation σ/2, in steps, of the noise that each of three contributors adds to an off-diagonal entry.
 
-        An off-diagonal entry needs noise σ/√2. Any two of the three contributors supply it.
+        Any two of the contributors then supply the noise σ/√2 that such an entry needs.
         """
         found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
         if found < distributed.LEAST_STEPS * math.sqrt(3):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 12
 """Records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
 KEPT = 2
-"""Versions that a participant remembers."""
+"""Number of versions that a participant keeps."""
 EARLY = "columns were asked for before their set-up"
 
 

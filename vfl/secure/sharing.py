@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 PRICE_OF_PRODUCTS = math.sqrt(1.5)
 """Noise of a product of two parties' columns as a multiple of the charged noise: both owners and the dealer draw σ²/2 each."""
 SAME = 1e-9
-"""Largest relative difference between plans of different machines, since their special functions differ."""
+"""Largest relative difference between plans of different machines, whose mathematical libraries differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Roles, bits and caps of a run of logistic regression on shares.
 
-    bits : bits of an opened sum. places : places of all series that the run may use.
+    bits : bits of an opened sum. places : indices in SERIES of all series that the run may use.
     residual : R, the bound on an integer residual over these series.
     squares : {party: its share of the squared cap}. fine : True for a series with more terms, which has less bias.
     bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes that every
@@ -90,7 +90,7 @@ class Sharing:
             raise PrivacyError("the coordinator asked for a sum with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
-        """Return the place of the series for margins of this magnitude; a `margin` in the job takes precedence."""
+        """Return the index in SERIES of the series for margins of this magnitude; a `margin` in the job takes precedence."""
         return chosen(self.secure.margin or needed, fine=self.fine)
 
     def stated(self) -> dict[str, Any]:

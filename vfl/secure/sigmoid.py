@@ -119,11 +119,11 @@ SERIES: tuple[Series, ...] = (
         0.50099,
     ),
 )
-"""All series, ordered by margin, then by number of terms. A run refers to a series by its place in this tuple."""
+"""All series, ordered by margin, then by number of terms. A `place` is the index of a series in this tuple."""
 
 
 def chosen(needed: float, *, fine: bool = False) -> int:
-    """Return the place of the first series with V ≥ needed, else of the last series; `fine` prefers more terms at equal V."""
+    """Return the index of the first series with V ≥ needed, else of the last series; `fine` prefers more terms at equal V."""
     fitting = [place for place, series in enumerate(SERIES) if series.margin >= needed] or [len(SERIES) - 1]
     margin = SERIES[fitting[0]].margin
     equal = [place for place in fitting if SERIES[place].margin == margin]

@@ -1,4 +1,4 @@
-"""Secure part of a job: the dealer, the number of parties that may collude, and the margins with an exact sigmoid."""
+"""Secure part of a job: the dealer, the number of parties that may collude, and the margins with an accurate sigmoid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Secure:
 
     dealer : 'separate', a further participant without columns; or 'coordinator', which must not be run by a party.
     collude : k ≥ 1, less than the number of parties.
-    margin : V, the |margin| up to which the sigmoid is exact. None derives it from each version of the model by a public rule.
+    margin : V, the |margin| up to which the sigmoid's series is accurate. None: a public rule chooses V for each model.
         It affects the bias of training, never privacy.
     """
 

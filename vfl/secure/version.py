@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Version:
     """One model at which residuals are shared.
 
-    model : `digest_of` the whole model. place : place of the series in vfl.secure.sigmoid.SERIES.
+    model : `digest_of` the whole model. place : index of the series in vfl.secure.sigmoid.SERIES.
     attempt : 0, plus one for each repetition with new masks.
     """
 

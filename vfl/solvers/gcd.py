@@ -298,7 +298,6 @@ class GCD(Solver):
         return ε, noise_multiplier(_root_below(2 * (left - spent)), rounds)
 
     def _selection(self, problem: Problem, known: Curvature, w: Vector, ε: float | None) -> Select:
-        """Return the query for the best coordinate at w."""
         whole = problem.layout.whole()
         sensitivity = self._sensitivity(problem, known, w) if ε is not None else math.inf
         rules = {q: self._score(problem, known, block.coordinates, sensitivity) for q, block in whole.items()}

@@ -237,7 +237,6 @@ class NoisyGram(Solver):
         )
 
     def _geometry(self, problem: Problem) -> GramClip:
-        """Return the geometry of all pieces together."""
         p = problem.layout.n_coordinates
         return GramClip(float(self.clip or math.inf) ** 2, p * (p + 1) // 2 + p)
 
@@ -284,7 +283,6 @@ def lifted(G: Vector, floor: float) -> Vector:
 
 
 def _owners(problem: Problem) -> Iterator[Block]:
-    """Yield the whole block of the owner of every coordinate of w."""
     for whole in problem.layout.whole().values():
         yield from (whole for _ in range(whole.size))
 

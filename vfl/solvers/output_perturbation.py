@@ -261,5 +261,4 @@ def _largest_curvature(problem: Problem) -> float:
 
 
 def _condition(problem: Problem) -> float:
-    """Return κ = (L + λ)/λ."""
     return 1.0 + _largest_curvature(problem) / problem.penalty.convexity

@@ -241,7 +241,6 @@ class SCD(Solver):
         return 1.5 * (self.passes or 1) * problem.n_records / joint.time_limit(problem, joint.default_clip(problem))
 
     def _coupling(self, problem: Problem) -> float:
-        """Return σ'/(λn)."""
         return (self.overlap or 1.0) / (problem.penalty.convexity * problem.n_records)
 
     def _batches(self, problem: Problem) -> batches.Batches:
@@ -256,7 +255,6 @@ class SCD(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def _dual_clip(self) -> Clip:
-        """Return the geometry of one entry of α."""
         return Clip(float(self.clip or math.inf), 1)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:

@@ -147,7 +147,6 @@ class SVRG(Solver):
         return ReleasedStart(problem, self.label_share or 0.0)
 
     def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
-        """Return the clips of the snapshot and of the differences."""
         p = problem.layout.n_coordinates
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 

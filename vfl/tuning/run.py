@@ -311,8 +311,6 @@ class Book:
 
 
 class _Tune:
-    """Work of one process on a tune."""
-
     def __init__(self, tuning: Tuning, settings: Settings, book: Book, sealed: Sealed, watch: Watch) -> None:
         self._tuning = tuning
         self._settings = settings

@@ -55,7 +55,6 @@ class Allowance:
             self._total.add(event, cost(event, self.accounting))
 
     def _then(self, events: Iterable[Event]) -> int:
-        """Return the units spent after these releases, without recording them."""
         total = self._total.copy()
         for event in events:
             total.add(event, cost(event, self.accounting))

@@ -92,7 +92,6 @@ class Budget:
         return self._divided()[0]
 
     def _divided(self) -> tuple[tuple[tuple[OneTime, tuple[Gaussian, ...]], ...], float]:
-        """Return the one-time releases with their events, and the remaining μ."""
         left, rows = self.problem.mu or math.inf, []
         for row in table(self.solver, self.problem):
             events: tuple[Gaussian, ...] = ()

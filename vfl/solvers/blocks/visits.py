@@ -216,7 +216,6 @@ class Walk:
             yield number, tuple(draw for _, draw in run)
 
     def _multiplier(self, number: int) -> float | None:
-        """Return z of the pass with that number."""
         for z, count in self.multipliers:
             number -= count
             if number < 0:

@@ -60,7 +60,6 @@ class DriftCounts(Solver):
         return None if problem.mu is None else noise_multiplier(problem.mu, parties + 1)
 
     def _asked(self, problem: Problem) -> list[tuple[Block, Vector, Clip, Gaussian | None]]:
-        """Return block, scales, clip and event of each party's counts."""
         z, asked = self._multiplier(problem), []
         for party, block in problem.layout.whole().items():
             own = self.counted.get(party)

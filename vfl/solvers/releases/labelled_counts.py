@@ -66,7 +66,6 @@ class LabelledCounts(Solver):
         return self
 
     def _asked(self, problem: Problem) -> list[tuple[Block, Weighting, Clip, Gaussian | None]]:
-        """Return block, weighting, clip and event of each release."""
         blocks = problem.layout.whole()
         z = None if problem.mu is None else noise_multiplier(problem.mu, 2 * len(blocks))
         asked: list[tuple[Block, Weighting, Clip, Gaussian | None]] = []

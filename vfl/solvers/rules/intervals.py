@@ -70,13 +70,11 @@ def _require_signal(solver: SkGD, problem: Problem) -> None:
 
 
 def _rounded(count: float) -> int:
-    """Return a number rounded up to two digits."""
     digit: int = 10 ** max(0, math.floor(math.log10(count)) - 1)
     return math.ceil(count / digit) * digit
 
 
 def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
-    """Return a missing requirement and its remedy; None if all are met."""
     loss, penalty = problem.loss, problem.penalty
     ridge = problem.n_records * penalty.convexity
     for met, what, remedy in (
