@@ -37,7 +37,7 @@ SEARCH_SECONDS = 30.0
 WEAK = 0.9
 """Reach below which an audit warns of its canary."""
 PROBES = 2
-"""Number of runs that measure the reach of a canary, one on each data set."""
+"""Number of runs on each data set that measure the reach of the chosen canary."""
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def without_noise(query: Query) -> Query:
 
 @lru_cache(maxsize=4096)
 def _step_without_noise(step: Step) -> Step:
-    """Return the step without its event. Steps compare by identity, and passes share them."""
+    """Return the step without its event. The cache works because steps compare by identity and passes share them."""
     return replace(step, event=None)
 
 

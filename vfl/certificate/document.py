@@ -1,7 +1,7 @@
 """Certificate as a document: its fields, its file format, and its signature.
 
 The schemas shipped beside this module describe the file for other programs: certificate-1.schema.json for runs with
-trust='trusted', certificate-2.schema.json for training on shares. Each certificate has exactly one spelling, so vfl refuses
+trust='trusted', certificate-2.schema.json for training on shares. A certificate has exactly one spelling as a file: vfl refuses
 a file that differs from it in any byte.
 """
 
@@ -87,8 +87,8 @@ class Certificate:
     books : {party: {entries, head}} of the parties that keep their own books.
     selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
         of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
-    knots : {column: its released knots} of the curves whose knots the run found; {} for none. Files without such leave it out.
-    start : SHA-256 of the released model that training started from; '' for none. Files without one leave it out.
+    knots : {column: its released knots} of the curves whose knots the run found; {} for none. A file omits it if it is empty.
+    start : SHA-256 of the released model that training started from; '' for none. A file omits it if it is empty.
     federation : {name, digest} of the federation of organisations in which the run was made, and for training on shares
         the organisation that dealt, {dealer}; {} for runs of one operator, whose files leave it out. The digest covers all
         names and pinned certificates.

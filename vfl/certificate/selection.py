@@ -53,11 +53,11 @@ def certify_selection(
 ) -> Certificate:
     """Return the unsigned certificate of a tune that its book has settled.
 
-    ε is that of the whole choice at the job's δ, by the curve of vfl.privacy.private_selection, whatever the ledger adds up.
+    ε covers the whole choice at the job's δ, by the curve of vfl.privacy.private_selection, for any accounting of the ledger.
 
-    plan : of the winner's trial. statement : of the book. releases, epsilon : the charges of the whole tune and their ε.
-    candidates : digest of each candidate's job, in order. flags : of all candidates, since the choice compares all of them, so
-        that one without a guarantee leaves the winner without one. model, findings : contents of model.json and findings.json.
+    plan : plan of the winner's trial. statement : statement of the book. releases, epsilon : charges of the whole tune, its ε.
+    candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
+    flags : flags of all candidates. The choice compares them all, so one without a guarantee leaves the winner without one.
 
     Heads of the parties' own books are left out: the number of entries would tell outsiders whether a loser's training failed.
     """

@@ -1,4 +1,4 @@
-"""Verification of a certificate: recompute all values that follow from the given inputs, and list checks that lack theirs.
+"""Verification of a certificate: recompute all values that follow from the given inputs, and name checks without input.
 
 Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
@@ -330,7 +330,7 @@ def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logg
     """Compare the certificate with the plan of the job, whose defaults may have changed since the run.
 
     If it differs from the plan, plan again with the options that the certificate states, where the job leaves them open. Rules
-    for options depend on n. So the run's log has to confirm the stated n before a difference counts as that of a rule.
+    for options depend on n. So the run's log has to confirm the stated n before a difference may be attributed to a rule.
     """
     if plan is None:
         return None

@@ -1,6 +1,6 @@
 """Compiled loops of vfl.kernels.classes. One pass over the columns serves all K classes of multinomial loss.
 
-A record contributes to the K·s sums of a block as vfl.kernels.dense_loops states for s sums, with ρ_k t_j in place of r t_j:
+The bounds that vfl.kernels.dense_loops states for the s sums of a block hold for its K·s sums, with ρ_k t_j in place of r t_j:
 the computed products t_j = scale_j·(x_ij − c_j) are the same, and so are the roundings of each contribution.
 
 Labels are (n,), or labels and then weights, (2n,). A weight s_i is held to [0, 1] and multiplies the K capped residuals of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
 ABOVE = 1.0 + 2.0**-40
-"""Factor that a norm of up to a hundred classes is raised by, which covers its rounding."""
+"""Safety factor for the rounding of norms, up to 100 classes."""
 
 
 @part

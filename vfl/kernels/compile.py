@@ -44,7 +44,7 @@ def compiled(function: F) -> F:
     The result is kept on disk for later processes, until any module of this folder changes.
     """
     dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    # Private to numba, which has no public way; a version without it watches the loop's file alone.
+    # Numba has no public way to do this. A version without this attribute watches only the loop's own file.
     kept: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if hasattr(kept, "_source_stamp"):
         kept._source_stamp = (kept._source_stamp, SOURCES)

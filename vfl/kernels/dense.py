@@ -1,4 +1,4 @@
-"""The passes over records: clipped, rounded, exactly summed gradients, and X_S Δ added to the margins.
+"""Passes over records: clipped, rounded and exactly summed gradients, and updates X_S Δ of the margins.
 
 Guarantee. Let κ be the clip, g the grid and s the number of columns. The integers q_i that one record adds to a
 clipped sum satisfy
@@ -152,7 +152,7 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
 
 
 def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
-    """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64: no clip, no grid, hence nothing private about it.
+    """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64. It is not private: it has no clip and no grid.
 
     The same input gives the same bits on one machine, whatever `threads` is.
     """
@@ -226,7 +226,7 @@ def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:
 
 
 def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
-    """Return weighting(v, y), (n,), an elementwise function without a fused kernel, where X has entries: everywhere."""
+    """Return weighting(v, y), (n,), for an elementwise weighting without a fused kernel."""
     del X
     return weighting(v, y)
 
@@ -244,7 +244,7 @@ def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
 
 
 def columns_of(X: Matrix, n: int) -> Matrix:
-    """Return X.T: numba takes a one-column array for row-major, and would compile everything once more for it."""
+    """Return X.T, checked and read-only. The transpose gives one-column arrays the layout for which loops are compiled."""
     if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
         raise SpecificationError(
             f"kernels need column-major float64 or float32 columns, not a {X.ndim}-dimensional {X.dtype} array of"
@@ -256,7 +256,7 @@ def columns_of(X: Matrix, n: int) -> Matrix:
 
 
 def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
-    """Return read-only views: arrays from an object store are read-only, and numba compiles each kind separately."""
+    """Return the checked vectors as read-only views. Numba would compile each loop again for writable vectors."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
@@ -292,7 +292,7 @@ def check_capped(loss: int) -> None:
 
 
 def inverse_grid(clip: float, grid: float, n: int) -> float:
-    """Return 1/g, exactly; refuse constants for which the bound or the exact sum would not hold."""
+    """Return 1/g, exactly; raise SpecificationError for constants at which the bound or the exact sum would not hold."""
     if not 1e-100 <= clip <= 1e100:
         raise SpecificationError(f"clip must lie in [1e-100, 1e100], not {clip!r}: rescale the columns")
     if not (grid > 0 and math.frexp(grid)[0] == 0.5 and grid <= clip <= grid * 2.0**50 and n * clip < grid * 2.0**62):

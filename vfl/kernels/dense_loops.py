@@ -14,12 +14,12 @@ at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by 
 Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
 splits a loop, nor on the machine.
 
-Memory sets the pace, so a loop reads what the machine fetches ahead by itself: at most NEAR columns side by side, over the rows
+Memory limits the speed, so a loop reads no more columns than the processor prefetches: at most NEAR side by side, over the rows
 of one panel, then the next columns over the same rows. The margins and weights of a panel stay in the second-level cache
-meanwhile. A record's numbers are computed in the same order whatever the groups are, and integer sums have no order, so that
-groups change no bit of a result. A clip per block needs all columns of a record at once; its loop fetches cells ahead instead.
+meanwhile. A record's numbers are computed in the same order for any groups of columns, and integer sums have no order, so
+groups change no bit of a result. A clip per block needs all columns of a record at once; its loop prefetches cells instead.
 
-r, like : numbers of vfl.kernels.records. All functions here of one record are those of WIDTH records too.
+r, like : numbers of vfl.kernels.records. Each function for one record also works on WIDTH records at once.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
 PANEL = 1 << 14
-"""Rows of one partial float sum, and of one turn of a group of columns. Threads take whole panels, so that they cannot change
-the result."""
+"""Rows of one partial sum of floats, and rows over which a group of columns is read. Threads take whole panels, so that they
+cannot change the result."""
 
 NEAR = 6
-"""Largest number of columns that a loop reads side by side. With margins and bounds these are eight streams: processors fetch
-about so many ahead, and columns of 2ᵏ bytes share the eight places of one set of the first-level cache."""
+"""Largest number of columns that a loop reads side by side. With margins and bounds these are eight streams. A processor
+prefetches about eight, and columns of 2ᵏ bytes share one set of eight lines in the first-level cache."""
 
 AHEAD = 256
-"""Rows by which a loop that reads more columns fetches cells. Any number from 128 to 1,000 gives the same speed."""
+"""Rows by which a loop over more columns prefetches cells. Any number from 128 to 1,000 gives the same speed."""
 
 TINY, HUGE = 1e-280, 1e300
 
@@ -411,7 +411,7 @@ def capped_step(
 def plain_gradient(
     columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
 ) -> None:
-    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
+    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), one row per panel. A panel begins at start."""
     align_stack()
     s = columns.shape[0]
     sums, room, size = np.zeros((s, SUMS)), _room(s, stop - start), _side_by_side(s)

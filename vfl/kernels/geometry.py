@@ -76,8 +76,8 @@ def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
 def _capped_norms(r: Vector, limits: Vector, kernel: str) -> Vector:
     """Return f_i r_i with ‖f_i r_i‖ ≤ limits_i, (K·n,); a record with a value that is not finite contributes 0.
 
-    r : (K·n,), one class after the other. Of 'multinomial' r_i = p_i − e_y, and y is where it is smallest. max_k ‖p − e_k‖ is
-        that of the smallest p_k. A divisor that is too large by 2⁻⁴⁰ covers its rounding.
+    r : (K·n,), one class after the other. For 'multinomial' r_i = p_i − e_y, whose smallest entry is that of class y. The
+        k with the smallest p_k maximises ‖p − e_k‖. The divisor is raised by the factor 1 + 2⁻⁴⁰, which covers its rounding.
     """
     R = r.reshape(-1, limits.size)
     with np.errstate(all="ignore"):

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
 
 WIDTH = 32
-"""Records of one `Lanes`: enough that a long chain of operations, a sigmoid and a clip, is under way for several registers
-at once, few enough that a hundred columns stay in the first-level cache."""
+"""Records per `Lanes`: enough that several registers pass through a long chain of operations at once (a sigmoid and a clip),
+and few enough that a hundred columns stay in the first-level cache."""
 
 SUMS = 8
-"""Sums that are kept of one column: lanes are added modulo it."""
+"""Number of partial sums per column. Lane k is added to partial sum k modulo SUMS."""
 
 ROWS_AHEAD = 1024
 """Number of words by which shares of residuals are fetched ahead of their use."""
@@ -49,7 +49,7 @@ _WIDE = ir.VectorType(_DOUBLE, WIDTH)
 
 
 class Lanes(types.Type):  # type: ignore[misc]
-    """Numba's name for the numbers of WIDTH records."""
+    """Numba type for the numbers of WIDTH records."""
 
     def __init__(self) -> None:
         super().__init__("Lanes")
@@ -430,7 +430,7 @@ def _write(builder: ir.IRBuilder, address: ir.Value, value: ir.Value, first: int
 
 
 def _sum(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """Return the address of a variable that is 0."""
+    """Return the address of a new variable that holds 0."""
     variable = cgutils.alloca_once(builder, kind)
     builder.store(ir.Constant(kind, None), variable)
     return variable

@@ -1,7 +1,7 @@
 """Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: same functions, same integers.
 
-Guarantee. Clipped sums and moments are, to the last integer, those of vfl.kernels.dense over the same columns with their zeros
-written out and centre 0; so one record's share has the bound that is stated there. Margins are the same to the bit. Plain
+Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with their zeros
+written out and centre 0. So one record's share has the bound that is stated there. Margins are the same to the bit. Plain
 sums agree to rounding.
 
 The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
@@ -144,7 +144,7 @@ def capped_step(
 
 
 def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
-    """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read, nor other rows without shift."""
+    """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
     check_vectors(X.n_records, v)
     (delta,) = check_vectors(X.size, delta)
     check_writable(v)
@@ -192,7 +192,7 @@ def record_norms(X: SparseBlock, centre: Vector, scale: Vector) -> Vector:
 
 
 def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
-    """Return weighting(v, y), (n,), an elementwise function without a fused kernel; arbitrary without an entry."""
+    """Return weighting(v, y), (n,), for an elementwise weighting; entries of records without a stored cell are arbitrary."""
     rows = X.rows[X.starts[0] : X.starts[-1]]
     r = np.empty(len(v))
     r[rows] = weighting(v[rows], y[rows])

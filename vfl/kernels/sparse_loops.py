@@ -5,8 +5,8 @@ it adds 0 to a squared norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. T
 same, on the same numbers and in the same order: margins and squared norms go through the columns in order. So the proof
 of vfl.kernels.dense_loops covers these loops.
 
-columns : data (nnz,), rows (nnz,), and for each of s columns the positions in both of its first entry and of the one
-    after its last, (s,) each; no row twice in a column.
+columns : data (nnz,), rows (nnz,), and first, last (s,). Column j has the entries first[j] to last[j] − 1 of data and rows,
+    no row twice.
 scratch : (2, n) zeros; they are zeros again when a loop returns.
 """
 
@@ -23,7 +23,7 @@ from vfl.kernels.records import add_bits, unbiased
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
-_DONE = -1.0  # in place of a squared norm: the weight beside it is already clipped
+_DONE = -1.0  # replaces the squared norm of a record whose weight is already clipped
 
 
 @compiled

@@ -31,7 +31,7 @@ ENOUGH = 0.1
 NOISE = 0.7
 """Largest share that a model may be expected to miss; beyond it the model is called noise.
 
-Of 190 such runs one in 14 missed less than half.
+Of 190 runs beyond it, one in 14 missed less than half.
 """
 MOST = 10**9
 
@@ -43,7 +43,7 @@ class Forecast:
     n_records : number of training records. epsilon : ε of the job; None without privacy.
     measures : {"auc" | "r2" | "loss": range} from the weaker to the stronger guessed signal; {} for losses without a rule.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
-    missed : (strong, weak) expected share, for each signal, that the model misses of the effect that the columns can explain.
+    missed : (strong, weak) expected share of the explainable effect that the model misses, for each guessed signal.
     needed : (strong, weak) number of training records for which the model misses a tenth; None if no number is enough.
     positives : guessed share of positive labels; None without classes. signal : guessed AUC or R² of the best linear model.
     guessed : names of the guesses that the caller did not give.

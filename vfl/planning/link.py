@@ -69,7 +69,10 @@ class Transfer:
 
 
 def transfers(plan: Plan) -> dict[str, Transfer]:
-    """Return the bounds of each stage, 'alignment' only for a job with ids, whose parties hold no other ids than the n."""
+    """Return the bounds of each stage: 'training', and 'alignment' for a job with ids.
+
+    The alignment assumes that no party holds ids beyond the n aligned ones.
+    """
     found = {"training": _secure(plan) if plan.sharing is not None else _trusted(plan)}
     parties = len(plan.job.ids)
     if parties:

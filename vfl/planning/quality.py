@@ -46,7 +46,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ends and middle of T, or of left."""
+    """Power laws of T, or of left: for the low end, the middle and the high end of a range."""
 
     low: Power
     middle: Power

@@ -56,8 +56,8 @@ BYTES_A_SECOND = 1.2e9
 RELEASE_SECONDS = 0.15e-3
 UPDATE_SECONDS = 2e-9
 MANY = 10**9
-"""Rough costs on one machine: a message between actors, each of its bytes, one release (charge, noise, log), and one record in
-one coordinate update. MANY : more records than any job has."""
+"""Rough costs on one machine: a message between actors, the bytes of a message, one release (charge, noise, log), and one
+record in one coordinate update. MANY : a number above the records of any job."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
@@ -143,7 +143,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
 def _noting(
     schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None
 ) -> Generator[Query, Released, T]:
-    """Run a schedule: add the found knots to its queries, and the parties that the run drops meanwhile to `gone`."""
+    """Run a schedule: add the placed knots to its queries, and the parties that are lost during the run to `gone`."""
     try:
         query = next(schedule)
         while True:
