@@ -1,4 +1,4 @@
-"""Solvers, one module each. A solver is a schedule of queries. `SOLVERS` maps the names that a job may use to solvers."""
+"""Solvers, one per module. A solver is a schedule of queries. `SOLVERS` maps the names that a job may use to solver classes."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Batches of records for steps, and their privacy cost: secret Poisson samples, or disjoint public batches.
+"""Batches of records for one step each: secret Poisson samples or disjoint public batches, and their privacy cost.
 
 Guarantee under replace-one, for steps in which one record's contribution has norm at most Δ/2:
 
-- 'poisson': every step draws a new secret batch, each record independently with probability q, and divides by the
-  *expected* size qn, never by the realised one. A step is then a Poisson-subsampled Gaussian pair. All steps, fixed
-  beforehand, are accounted by their privacy loss distribution (vfl.privacy.pld; extra `accounting`). The amplified ε
-  holds for readers of the model and of the releases. It does not hold for the participants: the coordinator draws the
-  batch, and parties see weights that are 0 outside it.
-- 'disjoint': a pass uses disjoint public batches, in a new public order each time. A record is part of one release per
-  pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This also holds for the participants.
+- 'poisson': every step draws a new secret batch, in which each record is included independently with probability q. Sums are
+        divided by the *expected* batch size qn, never by the realised one. A step is then a Poisson-subsampled Gaussian
+        release. The number of steps is fixed beforehand, and all steps are accounted together by their privacy loss
+        distribution (vfl.privacy.pld; extra `accounting`). The amplified ε holds for readers of the model and of the releases.
+        It does not hold for the participants: the coordinator draws the batch, and parties see weights that are 0 outside it.
+- 'disjoint': a pass splits the records into disjoint public batches, in a new public order each time. Each record is part of
+        one release per pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This also holds for the participants.
 
 Random batches of fixed size and shuffled batches are *not* Poisson samples. vfl claims no amplification for them and
 does not offer them.
@@ -41,7 +41,7 @@ RATE_BITS = 40
 
 
 def require_sampling(solver: str, sampling: str | None) -> None:
-    """Raise SpecificationError for a sampling without a valid accounting, with the reason."""
+    """Raise SpecificationError, with the reason, for a sampling scheme without a valid accounting."""
     if sampling is None or sampling in SAMPLINGS:
         return
     reason = UNVOUCHED.get(sampling, "it is not known")
@@ -54,7 +54,7 @@ def default_sampling(problem: Problem) -> str:
 
 
 def default_batch_size(problem: Problem) -> int:
-    """Return n/20, but at least 64. The noise depends on the number of steps, not on the sampling rate."""
+    """Return n/20, but at least 64. Under privacy, noise depends on the number of steps and hardly on the batch size."""
     return min(problem.n_records, max(64, problem.n_records // 20))
 
 
@@ -62,8 +62,8 @@ def default_batch_size(problem: Problem) -> int:
 class Batches:
     """Batches of all steps of a run.
 
-    batch_size : expected number of records in a batch. passes : expected number of times a record is used.
-    seed : public seed of the order of disjoint batches.
+    sampling : 'poisson' or 'disjoint'. batch_size : expected number of records per batch.
+    passes : expected number of times that a record is used. seed : public seed of the order of disjoint batches.
     """
 
     n_records: int
@@ -89,7 +89,7 @@ class Batches:
 
     @property
     def divisor(self) -> float:
-        """Return qn, the divisor of sums over a batch."""
+        """Return qn, the expected batch size, by which sums over a batch are divided."""
         return self.rate * self.n_records
 
     @property
@@ -98,14 +98,14 @@ class Batches:
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
 
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
-        """Return the charge of all steps, (event, count), with σ = zΔ."""
+        """Return the charge of all steps as (event, count), with noise σ = zΔ."""
         Δ = clip.sensitivity
         if self.sampling == "poisson":
             return PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.rate), self.steps
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, clip.dimension), self.passes
 
     def draws(self) -> Iterator[tuple[Sample | None, Fold | None]]:
-        """Yield, for every step, (query that draws the batch, None) or (None, public fold)."""
+        """Yield per step: (query that draws the secret batch, None), or (None, public batch)."""
         for number in range(self.passes):
             for k in range(self.steps_a_pass):
                 if self.sampling == "poisson":
@@ -114,7 +114,7 @@ class Batches:
                     yield None, Fold(k, self.steps_a_pass, (self.seed, number))
 
     def describe(self, *, private: bool) -> str:
-        """Return a sentence for the plan."""
+        """Return a sentence about the batches for the plan."""
         said = f"{self.steps} steps over batches of about {self.divisor:.4g} records"
         if not private:
             return f"{said}."

@@ -134,7 +134,7 @@ class DecreaseScore:
         return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j, and twice the rounding of a score: `GCD._sensitivity` derives both."""
+        """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity` derives both)."""
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
             return math.inf  # the term added to the squared move would not be a Bregman divergence
@@ -190,7 +190,7 @@ class GCD(Solver):
         require_fraction("GCD: selection_share", self.selection_share)
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided from public facts."""
+        """Return a copy of the solver with every option decided from public facts."""
         require_curvature(self.name, problem)
         require_clip(self.name, problem, self.clip)
         if problem.penalty.grouped:
@@ -233,7 +233,7 @@ class GCD(Solver):
         return known.uncentred(w, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of private moments, if any, and of a selection and a step per round."""
+        """Return the charges of the private moments, if any, and of one selection and one step per round."""
         if not problem.private:
             return ()
         moments, rounds = moments_event(problem), self.rounds or 0
@@ -242,7 +242,7 @@ class GCD(Solver):
         return (*(((moments, 1),) if moments else ()), (selection, rounds), (step, rounds))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: two per round, rebuilds, and one for the moments if needed."""
+        """Return the number of messages that a run waits for: two per round, rebuilds of Xw, and one for moments if needed."""
         return asks_moments(problem) + 2 * (self.rounds or 0) + self._rebuilds(problem)
 
     def _rebuilds(self, problem: Problem) -> int:
@@ -254,7 +254,7 @@ class GCD(Solver):
         return Vectors((parties + 1) * rounds, rounds + parties * self._rebuilds(problem))
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         sentences = [
             f"rule {self.rule} for the greedy coordinate, {self.rounds} rounds of one selection and one step.",
             f"clip κ = {self.clip:.3g}, for {problem.loss.name} loss.",
@@ -275,9 +275,9 @@ class GCD(Solver):
     def _default_rounds(self, problem: Problem) -> int:
         """Return the number of rounds that keeps the selection's noise below NOISE_SHARE·κ/√rounds; at most two per coordinate.
 
-        K rounds with ε² = 8ρ_s/K each have noise 2Δ ln p/ε, where Δ = 2κ/n. If K scores matter, and their squares add up to a
-        part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p). This is linear in n and ε; the thesis uses
-        the power 2/3.
+        With K rounds of ε² = 8ρ_s/K each, the selection's noise is 2Δ ln p/ε, where Δ = 2κ/n. If K scores matter and their
+        squares add up to a part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p), which is linear in n and ε;
+        the thesis uses the power 2/3.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
@@ -287,7 +287,7 @@ class GCD(Solver):
         return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
-        """Return ε of a selection and z of a step, such that all rounds cost at most the remaining ρ in exact arithmetic."""
+        """Return ε of a selection and z of a step. All rounds together cost at most the remaining ρ, in exact arithmetic."""
         rounds = self.rounds or 1
         # A book rounds each charge up to its unit: allow one unit per release, and one for the cap.
         left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
@@ -312,7 +312,7 @@ class GCD(Solver):
         )
 
     def _score(self, problem: Problem, known: Curvature, S: slice, sensitivity: float) -> ScoreRule:
-        """Return the score rule of the coordinates S. It uses full steps for any γ, since scores only rank coordinates."""
+        """Return the score rule for the coordinates S. It assumes full steps for any γ, since scores only rank coordinates."""
         M, c = known.smoothness[S], NEARBY if self.rule == "GS-s" else 1.0
         root = np.sqrt(M)
         kind = DecreaseScore if self.rule == "GS-q" else MoveScore
@@ -374,7 +374,7 @@ def _bends(problem: Problem, known: Curvature) -> Vector:
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:
-    """Return the zCDP budget ρ of (ε, δ), less the private moments. Accounting by μ-GDP would overcharge selections."""
+    """Return the zCDP budget ρ of (ε, δ) that the private moments leave. Accounting by μ-GDP would overcharge selections."""
     if problem.epsilon is None or problem.delta is None:
         raise PrivacyError("GCD: a run without privacy has no budget to share")
     moments = moments_event(problem)

@@ -69,7 +69,7 @@ class GD(Solver):
         as_floats(self, "clip", "step_size", "label_share", "tol")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided; refuse a loss without finite curvature."""
+        """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         if not math.isfinite(problem.loss.curvature):
@@ -97,7 +97,7 @@ class GD(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, and one Gaussian event per pass."""
+        """Return the event of the released label statistic, if any, and one Gaussian event per pass."""
         if not problem.private:
             return ()
         passes = self.passes or 1
@@ -139,7 +139,7 @@ class GD(Solver):
         return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem, self.label_share)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         return (
             f"{self.passes} steps over all records and coordinates; clip C = {self.clip:.3g} on a record's whole gradient.",
             f"step_size γ = {self.step_size:.3g}, in units of 1/(L·mean‖x‖²); iterate = {self.iterate}.",

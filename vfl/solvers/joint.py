@@ -1,14 +1,14 @@
-"""Joint gradients over all parties: records are clipped by the norm of their whole row, and steps move the whole model.
+"""Gradients over all parties' columns jointly: records are clipped by the norm of their whole row, and steps move all of w.
 
 Guarantee. Let |r_i| ≤ C/‖x_i‖, where ‖x_i‖² is summed over the parties. The contribution c_i = r_i x_i then has joint norm
 at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
 
-    a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`,
+    a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`.
 
-Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the subsampled pair
-requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
+Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the Poisson-subsampled
+release requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
 
-Every addressed party adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
+Every party in the query adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "")
 
 @dataclass(frozen=True, slots=True)
 class ClippedDerivative:
-    """The weighting r_i = ℓ'(v_i, y_i) clipped to ±C/‖x_i‖, 0 outside the batch; logistic loss is capped without bias."""
+    """Weighting r_i = ℓ'(v_i, y_i) clipped to ±C/‖x_i‖, and 0 outside the batch. Logistic loss is capped without bias."""
 
     loss: Loss
     cap: float
@@ -72,7 +72,7 @@ class ClippedDerivative:
 
 
 def record_norms(problem: Problem) -> Query:
-    """Return the query that sends ‖x_i‖² over all parties to the margins."""
+    """Return the query that gives the coordinator ‖x_i‖², summed over all parties."""
     whole = problem.layout.whole()
     return RecordNorms({q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()})
 
@@ -84,7 +84,7 @@ def backward(
     event: Gaussian | PoissonSubsampledGaussian | None,
     fold: Fold | None = None,
 ) -> Backward:
-    """Return the query for Σ_i r_i x_i over all coordinates, one joint release."""
+    """Return the query that releases Σ_i r_i x_i over all coordinates jointly."""
     blocks = tuple(problem.layout.whole().values())
     zeros, ones = (tuple(fill(block.size) for block in blocks) for fill in (np.zeros, np.ones))
     return Backward(weighting, blocks, zeros, ones, clip, event, fold=fold)
@@ -117,16 +117,16 @@ def require_blocks(solver: str, problem: Problem) -> None:
 
 
 def squares_bound(problem: Problem) -> float:
-    """Return Σ_j B_j² ≥ ‖x_i‖², inf where a column has no bounds."""
+    """Return Σ_j B_j² ≥ ‖x_i‖²; inf if a column has no bounds."""
     reach = problem.reach[:: problem.layout.width]
     return float(reach @ reach)
 
 
 def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
-    """Obtain a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L where M is declared or exact, else Σ_j B_j².
+    """Return a public bound on (1/n)Σ‖x_i‖²: Σ_j M_j/L if M is declared or exact, else Σ_j B_j².
 
-    The bound exceeds λ_max(XᵀX/n), so 1/(L·bound) is a safe step of the whole model. `smoothness='private'` uses the declared
-    bounds, since this one number is not worth a share of the budget.
+    The bound exceeds λ_max(XᵀX/n), so steps of 1/(L·bound) on the whole model are safe. `smoothness='private'` uses the
+    declared bounds, since one number is not worth a share of the budget.
     """
     if not isinstance(problem.smoothness, str):
         M, L = problem.smoothness[:: problem.layout.width], problem.loss.curvature
@@ -155,14 +155,14 @@ def asks_mean_square(problem: Problem) -> bool:
 
 
 def asks_first(problem: Problem, label_share: float | None) -> int:
-    """Return the number of messages before the first step: exact squares, released start, margins of a nonzero start."""
+    """Return the number of messages before the first step: exact squares, label statistics, margins of a nonzero start."""
     return asks_mean_square(problem) + bool(label_share) + begins(problem, label_share or 0.0)
 
 
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
-    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink, and for counts the curvature at their mean, at least 1.
+    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink; for counts, the curvature at their mean, at least 1.
 
-    w : (p,) the first iterate. Steps for counts with a mean below 1 are deliberately short, because their noise weighs more.
+    w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise weighs more there.
     """
     if counts.has_counts(problem) and loss is not problem.loss:
         return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
@@ -170,7 +170,7 @@ def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
 
 
 MOST_STEPS = 500
-"""Largest default number of steps of the whole model. More steps cost time but no accuracy, since noise is averaged."""
+"""Largest default number of steps. More steps cost time but no accuracy, since noise is averaged."""
 
 
 def default_clip(problem: Problem) -> float:
@@ -207,7 +207,7 @@ def default_steps(problem: Problem) -> int:
 
 
 GAIN = 0.05
-"""Gain that steps are assumed to reach, in units of a typical squared derivative over L: a tenth of the possible gain."""
+"""Assumed decrease of the loss by the steps, in units of typical ℓ'²/L. It is a tenth of the possible decrease."""
 
 
 def time_limit(problem: Problem, clip: float) -> float:
@@ -241,7 +241,7 @@ def default_step_size(problem: Problem, clip: float, steps: int, full: float = 1
 
 
 def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
-    """Return a warning that the run stays near the constant model, if the sum of its γ is too small to learn from.
+    """Return a warning if the sum of all γ is too small to learn from, so that the run stays near the constant model.
 
     A column whose mean square is a third of its squared bound moves by time/(3p) whole steps.
     """
@@ -251,5 +251,5 @@ def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
 
 
 def default_passes(problem: Problem, batch_size: int) -> int:
-    """Return the number of private passes over batches that give `default_steps` steps, at least 2."""
+    """Return the number of private passes over batches that amount to `default_steps` steps, at least 2."""
     return max(2, math.ceil(default_steps(problem) * min(batch_size, problem.n_records) / problem.n_records))

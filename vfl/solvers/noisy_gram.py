@@ -65,7 +65,7 @@ class GramClip(Clip):
         """Return Δ of all pieces together if the query is one of them. Raise PrivacyError for other sums, which move by 2C².
 
         A piece multiplies one column, or the label, by itself and the columns after it, with the weighting `Row` of the
-        same C². Only the margins know the rows' norms, so a party must trust the coordinator that the weights follow `Row`.
+        same C². Only the coordinator knows the rows' norms, so a party must trust that the weights follow `Row`.
         """
         if not self.finite:
             return math.inf
@@ -87,7 +87,7 @@ class GramClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Weighting r_i = s_i² x_ij for the column j that the margins hold, or s_i² t(y_i − c) for the label.
+    """Weighting r_i = s_i² x_ij for the column j that the coordinator holds, or s_i² t(y_i − c) for the label.
 
     s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label. r_i = 0 for a row that is not finite.
 
@@ -129,13 +129,13 @@ class NoisyGram(Solver):
     adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
     method for p in the tens and large n. Its noise grows with p.
 
-    Who sees what: under trust='trusted' the margins hold each raw column, one after the other, and parties receive it as
+    Who sees what: under trust='trusted' the coordinator holds each raw column, one after the other, and parties receive it as
     weights. Participants therefore see other parties' columns *before* noise. Under trust='secure' nobody sees them.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
-    label_scale : t, weight of the label in a row; None: such that the declared label and features have equal length.
-    constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where μn/p is low
-        (`outweighed`), unless `clip` or `label_scale` is given. Never under trust='secure'.
+    label_scale : t, weight of the label in a row. None: the longest declared label and row of features get equal length.
+    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None does so if μn/p is
+        low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """
 
     clip: float | None = None
@@ -153,7 +153,7 @@ class NoisyGram(Solver):
         as_floats(self, "clip", "label_scale")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided; refuse a loss that is not squared."""
+        """Return a copy of the solver with every option decided; raise SpecificationError for a loss that is not squared."""
         if not problem.loss.quadratic:
             raise SpecificationError(
                 f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy; that of {problem.loss.name} "
@@ -184,7 +184,7 @@ class NoisyGram(Solver):
         return replace(self, clip=C, label_scale=t, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one joint event, or the event of the constant model."""
+        """Return the event of the joint release, or of the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
@@ -226,7 +226,7 @@ class NoisyGram(Solver):
         return 2 * problem.layout.n_coordinates + 1 + self._geometry(problem).finite
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         if self.constant:
             return alone.explain(self.name, problem, "Fewer columns", outweighed=outweighed(problem))
         d = self._geometry(problem).dimension
@@ -288,7 +288,7 @@ def _owners(problem: Problem) -> Iterator[Block]:
 
 
 def _label_centre(problem: Problem) -> float:
-    """Return c, the centre of the labels: the middle of their declared bounds if an intercept absorbs it, else 0."""
+    """Return c, which is subtracted from the labels: the middle of their bounds if an intercept can absorb it, else 0."""
     return problem.label_centre if problem.centred else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Solvers that trust='secure' offers, and public facts about the sums that they open from shares."""
+"""Solvers for trust='secure', and public facts about the sums that they open from shares."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 BY_SUMS, BY_PRODUCTS = ("SkGD", "CD", "GD"), ("NoisyGram",)
-"""Solvers that need only sums of logistic residuals times columns, and those that need only products of columns."""
+"""Solvers that open only sums of logistic residuals times columns, and solvers that open only products of columns."""
 FEW_CUT = 2.0
-"""Factor of NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
+"""Factor on NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
 among 1, 2 and 3 on one data set, California housing at ε = 1."""
 BLOCK = 3
 """Default columns per block of SkGD. Every block changes the model, and residuals are then shared again; blocks of three need
@@ -43,11 +43,11 @@ NEEDS = {
     "SCD": "a dual state",
     "OutputPerturbation": "an un-noised end",
 }
-"""Reasons why shares do not suffice, per solver."""
+"""{solver: what it needs that shares do not give}."""
 
 
 def why_not(solver: Solver, loss: Loss) -> str:
-    """Return the reason why shares do not suffice for a solver with a loss; '' if trust='secure' offers them."""
+    """Return the reason why a solver cannot run on shares with a loss; '' if it can."""
     if solver.name in ((BY_SUMS if loss.log_odds else ()) + (BY_PRODUCTS if loss.quadratic else ())):
         return ""
     if solver.name in NEEDS:
@@ -91,7 +91,7 @@ class Rows:
     """Public facts about the sums of a run on shares.
 
     squares : {party: its part of the squared cap}: its number of coordinates if they are scaled by √M_j, otherwise ΣB_j².
-    size : typical length of a scaled column, divided by C. models : the models at which residuals are shared.
+    size : typical length of a scaled column, divided by C. models : numbers of models and openings of the run.
     """
 
     squares: Mapping[str, float]
@@ -100,7 +100,7 @@ class Rows:
 
 
 def rows_of(solver: Solver, problem: Problem) -> Rows:
-    """Return the rows of a resolved solver. Raises SpecificationError for options that need clipped sums of single blocks."""
+    """Return the facts for a resolved solver. Raises SpecificationError for options that need clipped sums of single blocks."""
     whole = problem.layout.whole()
     if isinstance(solver, SkGD):
         if not solver.by_pass:
@@ -126,9 +126,9 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
 
 
 def _models(walk: Walk) -> Models:
-    """Return the models of a walk that draws every block once per pass.
+    """Return the numbers of models and openings for updates that draw every block once per pass.
 
-    The draws of an incomplete last pass are not known here, so the largest blocks that it may draw are counted.
+    The draws of an incomplete last pass are not known yet, so the largest blocks that it may draw are counted.
     """
     count, blocks = walk.n_draws, walk.blocks
     passes, more = divmod(count, walk.draws_a_pass)
@@ -143,7 +143,7 @@ def _models(walk: Walk) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Public facts about the one release of all products of columns.
+    """Public facts about the one joint release of all products of columns.
 
     clip : C. squares : {party: ΣB_j², plus the label's term at its party}. label_scale, label_centre : t and c of t(y − c).
     event : event of the release. first : query under which the release is charged.

@@ -1,4 +1,4 @@
-"""Checks of solver options, each with an error message of one sentence, and access to options by name."""
+"""Checks of solver options, and access to options by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_whole(solver: str, option: str, value: int | None) -> None:
 
 
 def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str]) -> None:
-    """Raise SpecificationError unless value is None or a known word."""
+    """Raise SpecificationError unless value is None or one of `known`."""
     if value is not None and value not in known:
         raise SpecificationError(
             f"{solver}: {option} must be one of {', '.join(known)}, not {value!r}{nearest(str(value), known)}"

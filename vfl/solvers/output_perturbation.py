@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 PRIVATE_TOLERANCE = 1e-3
 GAINED = 0.1
-"""Expected decrease of the loss by an unpenalised model, as a share of the constant model's loss."""
+"""Share of the constant model's loss that an unpenalised model is expected to remove."""
 PUBLIC_DISTANCE = 1e-10
 """Default distance from the minimiser at which a run without privacy stops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Local):
-    """Query for w, rounded to the grid of `clip`, with the noise of `event`; the coordinator answers it."""
+    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers it."""
 
     w: Vector
     clip: Clip
     event: Gaussian | None
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one event."""
+        """Return the event of the release."""
         return (self.event,)
 
     def sizes(self) -> tuple[int, ...]:
@@ -76,8 +76,8 @@ class OutputPerturbation(Solver):
     norm at most 2L‖v − w⁺‖, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
     tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
-    constant : True: release the constant model alone (`vfl.solvers.releases.alone`), False: never. None: where noise would
-        raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
+    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None does so if noise
+        would raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
     """
 
     tolerance: float | None = None
@@ -97,7 +97,7 @@ class OutputPerturbation(Solver):
         return not self.constant
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, with the reason."""
+        """Return a copy of the solver with its tolerance; raise an error for an objective without a finite sensitivity."""
         loss, penalty = problem.loss, problem.penalty
         if not penalty.convexity > 0:
             raise SpecificationError(
@@ -132,14 +132,14 @@ class OutputPerturbation(Solver):
         return replace(self, tolerance=tolerance, constant=False)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one event: that of the minimiser or that of the constant model."""
+        """Return the event of the minimiser, or of the constant model."""
         if self.constant:
             return ((alone.event(problem), 1),)
         event = self._event(problem)
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Take the public number of steps, verify the subgradient, release."""
+        """Take the planned number of steps, verify the subgradient, and release."""
         if self.constant:
             return (yield from alone.schedule(problem))
         n, p = problem.n_records, problem.layout.n_coordinates
@@ -173,7 +173,7 @@ class OutputPerturbation(Solver):
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and one to verify; the coordinator releases by itself."""
+        """Return the number of messages: two per step, and one to verify. The coordinator releases without a message."""
         return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:
@@ -197,7 +197,7 @@ class OutputPerturbation(Solver):
         return (noise + solved + geometry.grid * math.sqrt(p)) * (1.0 + 1e-12)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         if self.constant:
             remedy = "A stronger penalty, fewer columns"
             return alone.explain(self.name, problem, remedy, outweighed=outweighed(problem))
@@ -235,9 +235,9 @@ def bounding(solver: Solver) -> Solver:
 def outweighed(problem: Problem) -> bool:
     """Return True if noise is expected to raise F by more than a model can lower it: a public fact.
 
-    Let v be the mean variance of a column, taken as a ninth of B_j². The noise raises F by ½(Lpv + λp)σ², and a model lowers
-    it by GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for the label 1,
-    or for a numeric label one typical spread away.
+    Let v be the mean variance of a column, assumed to be B_j²/9. The noise raises F by ½(Lpv + λp)σ². A model lowers it by
+    GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for a label of 1, or
+    for a numeric label at one typical spread from 0.
     """
     if problem.mu is None:
         return False

@@ -24,7 +24,7 @@ if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw
 
 
 class Vectors(NamedTuple):
-    """Per-record vectors that travel between coordinator and parties in a run, each counted once per party.
+    """Numbers of per-record vectors that coordinator and parties send in a run, each counted once per party.
 
     out : margins or residuals sent to a party. back : margins that a party returns. swept : number of vectors in each
         direction that belong to sweeps, sent as float32 if the job says so.
@@ -40,12 +40,13 @@ class Vectors(NamedTuple):
 
 
 class Solver(Protocol):
-    """One algorithm. Fields are its public options; public facts decide those left at None.
+    """One training algorithm. Fields are its public options; public rules decide those left at None.
 
     goes_on_without : the schedule continues when a party is given up.
     multinomial : the schedule can train K margins per record.
     infers : the schedule can release what standard errors need.
     warm_starts : the schedule can start from a released model.
+    takes_terms : the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
     weighs : the schedule uses losses only through derivatives, which record weights multiply.
     penalises_intercept : the intercept is penalised like other coefficients.
     shows_columns : under trust='trusted', participants see other parties' columns before noise, so policies ask for consent.
@@ -69,7 +70,7 @@ class Solver(Protocol):
 
     @property
     def adaptive(self) -> bool:
-        """True if the next event can depend on released values. Events never depend on data in any other way."""
+        """True if a released value can decide the next event. Events depend on data in no other way."""
         return False
 
     @property
@@ -88,27 +89,27 @@ class Solver(Protocol):
         return False
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided by public rules. Raise SpecificationError if it cannot run."""
+        """Return a copy of the solver with every option decided by public rules. Raise SpecificationError if it cannot run."""
         ...
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of a whole run as (event, count); `self` is resolved."""
+        """Return the charges of a whole run as (event, count), for a resolved solver."""
         ...
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Run the algorithm; `self` is resolved. Deterministic given the released values."""
+        """Run the algorithm of a resolved solver. It is deterministic, given the released values."""
         ...
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided; `self` is resolved."""
+        """Return one sentence for every option of a resolved solver."""
         ...
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that the coordinator waits for in a run; `self` is resolved."""
+        """Return the number of messages that the coordinator waits for in a run, for a resolved solver."""
         ...
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the vectors that travel in a run; `self` is resolved.
+        """Return the numbers of vectors that a run sends, for a resolved solver.
 
         By default, messages alternate: all parties receive one vector, then all parties answer with one vector.
         """
@@ -116,20 +117,20 @@ class Solver(Protocol):
         return Vectors(pairs, pairs)
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the last pass of a run that never meets its stopping rule; None without such a rule."""
+        """Return the number of passes of a run that never meets its stopping rule; None for a solver without one."""
         del problem
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
-    """The weighting r_i = ℓ'(v_i, y_i)."""
+    """Weighting r_i = ℓ'(v_i, y_i)."""
 
     loss: Loss
 
     @property
     def kernel(self) -> str:
-        """The loss's fused kernel; '' if it has none."""
+        """Name of the loss's fused kernel; '' if it has none."""
         return self.loss.kernel
 
     def __call__(

@@ -46,9 +46,9 @@ PRIVATE_OVERLAP = 0.3
 
 @dataclass(frozen=True, slots=True)
 class DualStep:
-    """The weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch; margins keep α + r as 'duals'.
+    """Weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch. The coordinator keeps α + r as 'duals'.
 
-    Logistic steps are first shrunk by a factor that leaves the intercept of an unbalanced label unchanged.
+    Logistic steps are first shrunk by a factor that leaves the intercept unchanged if one label is rarer than the other.
 
     coupling : σ'/(λn), the factor of ‖x_i‖² in q.
     grid : grid of the changes of α if α has its own noise ('perturbation'); then also |ζ_i| ≤ C. None: no noise on α.
@@ -84,7 +84,7 @@ class DualStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perturb(Local):
-    """Query for the noise on α in a joint release of [α; v]. Margins keep it, (n,), as 'perturbation'; nothing is released.
+    """Query for the noise on α in a joint release of [α; v]. It releases nothing: the coordinator keeps the noise, (n,).
 
     event : the joint event, charged with the v part.
     clip : geometry of one entry.
@@ -196,7 +196,7 @@ class SCD(Solver):
             )
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided; refuse a loss or penalty without a suitable dual."""
+        """Return a copy of the solver with every option decided; raise an error for a loss or penalty without a dual step."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         loss = problem.loss
@@ -224,7 +224,7 @@ class SCD(Solver):
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the default gradient clip divided by 1 + qL, like the dual step of a typical record."""
+        """Return the default gradient clip divided by 1 + qL, as the dual step of a typical record is."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
@@ -258,7 +258,7 @@ class SCD(Solver):
         return Clip(float(self.clip or math.inf), 1)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, and one event per step ('poisson') or per pass ('disjoint')."""
+        """Return the event of the label statistic, if any, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
@@ -310,7 +310,7 @@ class SCD(Solver):
         return 2 * self._batches(problem).steps + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         said = ("the intercept is penalised like any other coordinate, as the dual requires.",)
         intercept = said if problem.intercept.any() else ()
         return (
@@ -324,5 +324,5 @@ class SCD(Solver):
 
 
 def _default_passes(problem: Problem) -> int:
-    """Return ρ/100 private passes, between 2 and 10. The noise of all steps adds up in v, and averaging does not remove it."""
+    """Return ρ/100 private passes, between 2 and 10. The noise of all steps adds up in v; averaging does not remove it."""
     return min(10, max(2, round(signal_to_noise(problem) / 100.0)))

@@ -1,4 +1,4 @@
-"""DP-SGD with per-record clipping by joint norms over the parties, proximal: the baseline of the papers."""
+"""DP-SGD with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SGD(Solver):
         as_floats(self, "clip", "step_size", "label_share")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided from public facts."""
+        """Return a copy of the solver with every option decided from public facts."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         smooth = math.isfinite(problem.loss.curvature)
@@ -107,7 +107,7 @@ class SGD(Solver):
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the start, if it is released, and one event per step ('poisson') or per pass ('disjoint')."""
+        """Return the event of the label statistic, if any, and one event per step ('poisson') or per pass ('disjoint')."""
         if not problem.private:
             return ()
         drawn = self._batches(problem)
@@ -147,7 +147,7 @@ class SGD(Solver):
         return 2 * self._batches(problem).steps - 1 + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         return (
             self._batches(problem).describe(private=problem.private),
             f"clip C = {self.clip:.3g} on a record's whole gradient, joint over the parties.",

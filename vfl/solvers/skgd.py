@@ -116,7 +116,7 @@ class SkGD(Solver):
             object.__setattr__(self, "shares", None)
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
+        """Return a copy of the solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
         self._check(problem)
         return resolved(self, problem)
 
@@ -175,7 +175,7 @@ class SkGD(Solver):
         return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of the passes, or of T·K draws if blocks are charged separately."""
+        """Return the charges of the one-time releases, and of passes or (if charged separately) of every drawn block."""
         return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
@@ -189,7 +189,7 @@ class SkGD(Solver):
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the vectors of a run: two per visited party, one per party and rebuild, and in sweeps the kept vectors."""
+        """Return the numbers of vectors: two per visited party, one per party and rebuild, and those that parties keep."""
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
@@ -203,7 +203,7 @@ class SkGD(Solver):
         )
 
     def visits(self, problem: Problem) -> tuple[int, int]:
-        """Return the number of visits, and the number of (visit, party) pairs."""
+        """Return the number of visits, and the number of pairs (visit, visited party)."""
         walk = Walk(self, problem, Curvature.flat(problem))
         rounds, owners = self.outer_rounds or 1, [block.party for block in walk.blocks]
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
@@ -220,11 +220,11 @@ class SkGD(Solver):
         return Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the last pass of a run that never meets its stopping rule; None without such a rule."""
+        """Return the number of passes of a run that never meets its stopping rule; None without a tolerance."""
         return None if self.tol is None else Walk(self, problem, Curvature.flat(problem)).n_passes
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that a rule decided."""
+        """Return one sentence for every option that a rule decided."""
         still = (record_defaults.standing_still(problem), record_defaults.shrinking(problem)) if self.by_pass else ()
         return (
             *filter(None, still),
@@ -234,7 +234,7 @@ class SkGD(Solver):
 
     @property
     def adaptive(self) -> bool:
-        """True if released values decide draws or noise. Importance sampling draws by M, and two options set caps by M.
+        """True if released values decide the order of blocks or the noise: importance sampling and some caps depend on M.
 
         The charge for passes under a record cap depends only on their number, never on released values.
         """
@@ -249,7 +249,7 @@ class SkGD(Solver):
 
     @property
     def label_share(self) -> float:
-        """Share of μ² for the start of the intercept; 0 until a rule has decided it."""
+        """Share of μ² for label statistics, at which the intercept starts; 0 until a rule has decided it."""
         return self.decided.label_share or 0.0
 
     @property
@@ -258,7 +258,7 @@ class SkGD(Solver):
         return self.clip == RECORD
 
     def _begins(self, problem: Problem) -> bool:
-        """Return True if the run does not start at 0. This is a public fact, so all runs of a plan send the same queries."""
+        """Return True if the run starts at a nonzero model: a public fact, so all runs of a plan send the same queries."""
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def piece(self, problem: Problem, number: int) -> Backward | None:
@@ -269,7 +269,7 @@ class SkGD(Solver):
         return products.planned(problem, number) if problem.inference else None
 
     def skipped(self, problem: Problem) -> int:
-        """Return the number of block updates before the tail, whose iterates are averaged."""
+        """Return the number of block updates before the tail, which the average omits."""
         walk = Walk(self, problem, Curvature.flat(problem))
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         return early if self.by_pass else walk.n_releases // 2

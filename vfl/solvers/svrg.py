@@ -1,4 +1,4 @@
-"""DP-SVRG with per-record clipping by joint norms over the parties, proximal."""
+"""DP-SVRG with proximal steps. Each record is clipped by the joint norm of its gradient over the parties."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SNAPSHOT = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDerivative:
-    """Weighting r_i = clip_C(ℓ'(v_i)) for all records; the margins keep ℓ'(v_i) as 'snapshot'."""
+    """Weighting r_i = clip_C(ℓ'(v_i)) for all records. The coordinator keeps ℓ'(v_i) as 'snapshot'."""
 
     loss: Loss
     cap: float
@@ -110,7 +110,7 @@ class SVRG(Solver):
         as_floats(self, "clip", "difference_clip", "step_size", "label_share")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided; refuse a loss without finite curvature."""
+        """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
         for clip in (self.clip, self.difference_clip):
             require_clip(self.name, problem, clip)
         joint.require_blocks(self.name, problem)
@@ -207,7 +207,7 @@ class SVRG(Solver):
         return 2 * (drawn.steps + drawn.passes) + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return one sentence for every option."""
         return (
             self._batches(problem).describe(private=problem.private),
             f"one snapshot gradient per pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",

@@ -1,1 +1,1 @@
-"""Parts of block coordinate descent (SkGD and CD): options, draws and steps of blocks, shares of the budget, lost parties."""
+"""Block coordinate descent (SkGD and CD): options, order and steps of blocks, division of the budget, lost parties."""

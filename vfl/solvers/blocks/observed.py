@@ -1,4 +1,4 @@
-"""Record of a run's linear block updates and released matrices of products, for the covariance of its model."""
+"""Updates and releases of a finished run, from which the covariance of its model is computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Update(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Observed:
-    """Updates and releases of a run that determine the covariance of its model.
+    """Updates and releases of a finished run that determine the covariance of its model.
 
     scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R)}.
     products : {of_curvature: {j: released products of column j with itself and the later columns}}.
@@ -64,9 +64,9 @@ class Observed:
             self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
 
     def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
-        """Return a released matrix (p, p) and its σ, in units of the sum over records; None if pieces are missing.
+        """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a column is missing.
 
-        Diagonal entries have noise of deviation σ, the others of σ/√2.
+        Diagonal entries have noise of standard deviation σ, the others of σ/√2.
         """
         pieces, p = self.products[of_curvature], len(self.scale)
         if not p or len(pieces) < p:

@@ -1,4 +1,4 @@
-"""Parties that are still present, for solvers that continue without a lost one."""
+"""Parties that take part in a run, for solvers that continue after the loss of a party."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Presence:
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
-        """Return the entries of the present parties."""
+        """Return the entries of the parties that are still present."""
         return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
 
     def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
-        """Return {party: a copy of its coordinates of w} for the parties of a visit."""
+        """Return {party: a copy of its coordinates of w} for the parties in `visit`."""
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
-        """Return the query's releases; None if a party was lost during the query.
+        """Send a query; return its releases, or None if a party was lost during the query.
 
-        w : (p,) the current model of Xw. After a loss, the lost party's coordinates are set to 0 in place, and Xw is
-            rebuilt from the others.
+        w : (p,) the model that the margins Xw belong to. After a loss, the lost party's coordinates are set to 0 in place, and
+            Xw is computed again.
         """
         try:
             return (yield query)
@@ -58,14 +58,14 @@ class Presence:
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Return each step of the query with its release; nothing if a party was lost during the query. w : as in `put`."""
+        """Send a query; return its steps, each with its release. Return nothing if a party was lost. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
     def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
-        """Have the margins compute the norms that a record cap needs, and compute them again after each loss of a party.
+        """Have the coordinator compute the record norms that a record cap needs, and again after each loss of a party.
 
-        The next release after a loss needs a new charge, so no charge covers releases under norms of different parties.
+        The next release after a loss needs a new charge, so one charge never covers releases under norms of different parties.
         w : as in `put`.
         """
         self._rows = None if cap is None else cap.rows

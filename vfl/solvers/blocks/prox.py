@@ -1,4 +1,4 @@
-"""The prox step of a block, which applies a released gradient to the model."""
+"""Proximal step of a block: it applies a released gradient to the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProxStep:
-    """Δ = prox_{s ψ}(w_S − s √M u/n) − w_S, a function of released values.
+    """Proximal step: returns Δ = prox_{s ψ}(w_S − s √M u/n) − w_S for a released gradient u.
 
     gain : (s,) s_j/(n·scale_j), the factor of u.
     steps : (s,) s_j, 0 for an unpenalised coordinate, where the prox is the identity.
@@ -33,8 +33,8 @@ class ProxStep:
 class ClassesStep(ProxStep):
     """Prox step for K classes per column, after subtracting the mean of u over the classes.
 
-    The derivatives of a record sum to 0 over the classes, so this mean is pure noise. Subtracting it leaves (K − 1)/K of the
-    variance of the noise. The step is a function of released values.
+    The derivatives of a record sum to 0 over the classes, so this mean is pure noise. After the subtraction, the variance of
+    the noise is (K − 1)/K of what it was.
 
     classes : K; u holds the K sums of the first column, then those of the next.
     """
@@ -52,10 +52,10 @@ class ClassesStep(ProxStep):
 class ColumnStep(ProxStep):
     """Prox step with limits and a quadratic term Ω: Δ = clip(prox_{s ψ}(w_S − s √M u/n − s Ω_S w), low, high) − w_S.
 
-    Prox and clip act coordinate by coordinate, and the prox of a convex function of one number on an interval is the clipped
-    prox.
+    Clipping after the prox is exact, since both act coordinate by coordinate: for a convex function of one variable on an
+    interval, the minimiser is the clipped minimiser.
 
-    low, high : (s,). pull : (s·m,) rows of Ω over the coordinates `near` of the party, one after the other.
+    low, high : (s,) limits. near : coordinates that Ω couples with the block. pull : (s·m,) rows of Ω over `near`, row by row.
     """
 
     low: Vector
@@ -64,7 +64,7 @@ class ColumnStep(ProxStep):
     near: tuple[int, ...]
 
     def __call__(self, w: Vector, u: Vector, near: Vector | None = None) -> Vector:
-        """Return Δ, (s,). near : (m,) the party's coordinates `near`, before the step."""
+        """Return Δ, (s,). near : (m,) values of the coordinates `near` before the step."""
         v = w - self.gain * u
         if near is not None:
             v -= self.steps * (np.reshape(self.pull, (w.size, -1)) @ near)

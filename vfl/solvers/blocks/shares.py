@@ -1,4 +1,4 @@
-"""Division of a run's μ² among the one-time releases of SkGD and its passes."""
+"""Division of a run's budget μ² between the one-time releases of SkGD and its passes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Shares:
     excess_share : share of the μ² left by moments and labels. It pays for two sums of the gradient parts that C cuts off, under
         clip='record' and logistic or squared loss. If their bias exceeds the noise of a wider cap, C is multiplied by 1.6
         or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
-    label_share : share of the μ² left by the moments, for the start of the intercept (vfl.solvers.releases.start). For squared
-        loss, the cap κ is then multiplied by the released spread of the labels over the typical spread. 0 releases nothing.
+    label_share : share of the μ² left by the moments. It pays for label statistics, at which the intercept starts
+        (vfl.solvers.releases.start). For squared loss, the cap κ is also multiplied by the released spread of the labels over
+        the typical spread. 0 releases nothing.
     """
 
     record_clip: float | None = None
@@ -64,7 +65,7 @@ class Shares:
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
-    """Return the one-time releases of a resolved SkGD. Each takes its share of the μ² left by the releases before it."""
+    """Return the one-time releases of a resolved SkGD, in order. Each takes its share of the μ² left by those before it."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
     if shares.label_share:
@@ -78,7 +79,7 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, μ the problem's.
+    """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, with the problem's μ.
 
     The one-time releases take their shares of μ² in the order of `table`. The passes share the rest.
     """
@@ -88,7 +89,7 @@ class Budget:
 
     @property
     def once(self) -> tuple[tuple[OneTime, tuple[Gaussian, ...]], ...]:
-        """Return the one-time releases with their events."""
+        """Return the one-time releases, each with its events."""
         return self._divided()[0]
 
     def _divided(self) -> tuple[tuple[tuple[OneTime, tuple[Gaussian, ...]], ...], float]:
@@ -126,7 +127,7 @@ class Budget:
             run.settled[number] = w.copy()
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return the charges of the one-time releases, and of the passes, or of T·K draws if blocks are charged separately."""
+        """Return the charges of the one-time releases, and of passes or (if charged separately) of every drawn block."""
         if not self.problem.private:
             return ()
         walk = self.walk(Curvature.flat(self.problem))
@@ -145,7 +146,7 @@ class Budget:
         return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the walk, with z such that its releases evenly share the μ² left by the one-time releases."""
+        """Return the block updates, with noise z that evenly shares the μ² left by the one-time releases."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk

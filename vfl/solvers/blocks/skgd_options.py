@@ -1,4 +1,4 @@
-"""Options of SkGD: their checks, and the public rules that decide those left open."""
+"""Options of SkGD: their checks, and the public rules that decide options left at None."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _require_record_options(solver: SkGD) -> None:
 
 
 def resolved(given: Solver, problem: Problem) -> Solver:
-    """Return the same solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
+    """Return a copy of the solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
     solver = replace(given, clip=_clip(given, problem), shares=shares)
     if given.block_size is None and problem.layout.explicit is None:
@@ -139,7 +139,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
 
 
 def _clip(solver: SkGD, problem: Problem) -> float | str:
-    """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
+    """Return the clip: a number (cap per coordinate), 'record' or 'bounds'."""
     asked = solver.reserve_passes or any(getattr(solver.decided, name) is not None for name in OF_RECORD)
     clip = solver.clip
     if clip is None and problem.private:
@@ -215,7 +215,7 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
 
 
 def require_fit(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError or PrivacyError for a problem that the options do not fit."""
+    """Raise SpecificationError or PrivacyError if the solver's options do not fit the problem."""
     require_representable(problem)
     require_curvature(solver.name, problem)
     require_clip(solver.name, problem, solver.clip)

@@ -1,4 +1,7 @@
-"""Draws of blocks, the step of each block, and the visits that carry the steps to parties."""
+"""Order of blocks, the step of each block, and the messages that carry the steps to parties.
+
+A draw is a set of blocks that move at the same time. A visit is one message to one party, with the steps of several draws.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,11 @@ BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 
 @dataclass(eq=False)
 class Walk:
-    """Sequence of block updates of a resolved SkGD: draws → visits → steps. Public, given the released M.
+    """Sequence of block updates of a resolved SkGD: draws → visits → steps. It is public, given the released M.
 
     factor : multiplier of the record cap, from released values; it changes only between passes.
-    multipliers : ((z, number of passes), ...) of the block releases, in order; the last z holds to the end. Empty: no noise.
+    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z holds to the end.
+        () stands for no noise.
     """
 
     solver: SkGD
@@ -54,12 +58,12 @@ class Walk:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks, in the order of the layout."""
+        """Blocks in the order of the layout."""
         return self.problem.layout.blocks(self.solver.block_size)
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler of the solver's option."""
+        """Sampler that the solver's options name."""
         return sampler_of(self.solver.sampling, self.solver.tau)
 
     @property
@@ -80,7 +84,7 @@ class Walk:
 
     @property
     def n_releases(self) -> int:
-        """Number of block releases of the whole run, whatever blocks are drawn."""
+        """Number of block releases of the whole run, which does not depend on the blocks drawn."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property
@@ -89,9 +93,9 @@ class Walk:
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product. No other code computes either.
+        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product. Only this method computes them.
 
-        Under a record cap, the unit of residuals multiplies the cap, since the scale must be that of the norms. For a block
+        Under a record cap, the unit of residuals multiplies the cap, since record norms use the same scale. For a block
         that is clipped separately, the unit divides the scale, so that events are the same for any unit.
         """
         solver, known = self.solver, self.known
@@ -151,7 +155,7 @@ class Walk:
         return tuple(steps)
 
     def columns(self, block: Block) -> int:
-        """Return the number of columns of a block; with K classes each has K coordinates, which move as one."""
+        """Return the number of columns of a block. With K classes, each column has K coordinates, which move together."""
         return block.size // self.problem.layout.width
 
     def rule(self, block: Block, moving: int) -> ProxStep:
@@ -178,13 +182,13 @@ class Walk:
         return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
-        """Yield, for each outer round, an iterator over its visits (pass, draws). Exhaust each iterator before the next."""
+        """Yield, for each outer round, an iterator over (pass, draws of one visit). Exhaust each iterator before the next."""
         indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
             yield self._visits(self._draws(indices))
 
     def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
-        """Return the steps of a visit in the pass with this number, by party."""
+        """Return the steps of a visit, by party. number : number of the pass."""
         steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
@@ -205,7 +209,8 @@ class Walk:
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Join consecutive draws of one owner into a visit in a sweep; otherwise make one visit per draw.
 
-        A visit ends with its pass if the run may stop there, if a pass is charged as one release, and with momentum.
+        A visit never extends over two passes if the run may stop between them, if a pass is charged as one release, or with
+        momentum.
         """
         if not self.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
@@ -223,7 +228,7 @@ class Walk:
         return self.multipliers[-1][0] if self.multipliers else None
 
     def _indices(self) -> Iterator[tuple[int, Draw]]:
-        """Yield (pass, draw of blocks) without end, in the order that the seed fixes."""
+        """Yield (pass, draw of blocks) without end, in the order that the seed determines."""
         rng = np.random.default_rng(self.solver.seed)
         kept = WINDOW if accelerated(self.solver, self.problem) else 1  # passes with the same order
         draws: list[Draw] = []
@@ -235,7 +240,7 @@ class Walk:
             yield from ((number, draw) for draw in draws)
 
     def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
-        """Yield the draws of one outer round; if several parties work in parallel, join a pass's draws into rounds."""
+        """Yield the draws of one outer round. If several parties work in parallel, join the draws of a pass into rounds."""
         drawn = islice(indices, self.solver.inner_rounds or 0)
         if self.solver.parallel == 1:
             yield from drawn

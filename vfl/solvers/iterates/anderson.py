@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WINDOW = 10
-"""Passes between two extrapolations. Each pass takes the same steps in the same order, so each applies the same map."""
+"""Passes between two extrapolations. They take the same steps in the same order, so each pass applies the same map."""
 ENOUGH = 3
 """Least number of iterates from which a limit can be estimated."""
 SINGULAR = 1e-10
-"""Directions below this share of the largest singular value are ignored: they are rounding errors or repetitions."""
+"""Relative threshold of singular values. Directions below it are rounding errors or repetitions, and are ignored."""
 FAR = 1e-6
-"""A run that has converged continues if the extrapolation moves a coordinate by more than this share of the largest one."""
+"""Relative move of a coordinate by extrapolation above which a converged run continues."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
-"""Largest number of queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
+"""Largest number of queries per extrapolation: loss, new margins, loss at them, and return to the old margins."""
 
 
 def accelerated(solver: SkGD, problem: Problem) -> bool:
-    """Return True for a run to the optimum: no privacy, no clips, a tolerance, and passes in a fixed order."""
+    """Return True for a run that uses extrapolation: no privacy, no clips, a tolerance, and passes in a fixed order."""
     fixed = solver.sampling in ("shuffled", "cyclic", "full") and solver.iterate == "last"
     fixed = fixed and not solver.momentum
     return not problem.private and solver.tol is not None and solver.clip == math.inf and fixed
@@ -112,6 +112,6 @@ class Acceleration:
         return False
 
     def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
-        """Return F(θ) without noise. No party is asked, since the margins hold Xθ."""
+        """Return the objective F(θ) without noise. It asks no party, since the coordinator holds Xθ."""
         ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Average:
-    """Mean of the iterates that an option selects.
+    """Average of iterates, as the option `iterate` selects.
 
-    iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last half of the run).
+    iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last part of the run).
     skip : number of updates before the tail begins.
     """
 
@@ -28,7 +28,7 @@ class Average:
         self._since = np.zeros(0)
 
     def add(self, θ: Vector, *moved: slice) -> None:
-        """Record an iterate, (p,). moved : one slice per update that changed it; none means all coordinates."""
+        """Record an iterate θ, (p,). moved : one slice of coordinates per update since the last call; none stands for all."""
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return

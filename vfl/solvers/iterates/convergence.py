@@ -1,4 +1,4 @@
-"""Stopping rule of runs without privacy: all coordinates have stopped. It depends on data, so private runs never use it."""
+"""Stopping rule for runs without privacy: all coordinates stand still. It depends on data, so private runs never use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STILL = 1e-9
 """Default tolerance of a run without a given number of steps. It leaves about 1/1000 of the distance to the optimum."""
 INTERCEPT_COUNTS = 1e-6
-"""Weight of the intercept in the size of a model. It is small, so that labels far from 0 do not loosen the tolerance."""
+"""Weight of the intercept in `largest`. It is small, so that labels far from 0 do not loosen the tolerance."""
 
 
 def require_tolerance(solver: str, tol: float | None) -> None:
@@ -46,7 +46,7 @@ def tolerance(solver: str, problem: Problem, tol: float | None, *, limited: bool
 
 
 def describe(tol: float | None) -> tuple[str, ...]:
-    """Return a sentence on the stopping rule; nothing for a run that takes all of its steps."""
+    """Return a sentence about the stopping rule; () for a run that takes all of its steps."""
     if tol is None:
         return ()
     return (f"stops as soon as whole steps would move no coordinate by more than {tol:.3g} of the largest one.",)
@@ -61,7 +61,7 @@ def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
 
 
 class Convergence:
-    """Detects convergence: every coordinate has moved by less than `tol` since any coordinate last moved by more.
+    """Test for convergence: since the last move above the tolerance, every coordinate has moved by less than it.
 
     Moves are measured in units of 1/√M_j, as a share of the largest coordinate (`largest`), so the units of columns do not
     matter.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Momentum:
-    """Push of each pass: β times the move of the pass before it (Polyak 1964).
+    """Heavy-ball term of each pass: β times the move of the model in the pass before it (Polyak 1964).
 
     strength : β, 0 for none.
     """
@@ -32,9 +32,9 @@ class Momentum:
         self._push: Vector | None = None
 
     def push(self, number: int, θ: Vector) -> Vector | None:
-        """Return the push of pass `number`, (p,), the same for all of its visits; None without one.
+        """Return the heavy-ball term of pass `number`, (p,), which all of its visits share; None without one.
 
-        θ : (p,) the model. Before the first visit of a pass it is the result of the pass before.
+        θ : (p,) the model. Before the first visit of a pass, it is the result of the previous pass.
         """
         if self._strength and number != self._pass:
             before, self._begin, self._pass = self._begin, θ.copy(), number

@@ -1,4 +1,4 @@
-"""Least squares with any penalty, by block coordinate descent on the Gram matrix; needs no records."""
+"""Penalised least squares by block coordinate descent on the Gram matrix, without access to records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ENOUGH = 1e-14
 def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,); a deterministic function of its arguments.
 
-    The start is the ridge solution with ψ's modulus of convexity; without a penalty and for L2 it is already the minimiser.
-    Sweeps over coordinates follow, or over the partition's blocks if ψ couples them, with exact steps 1/λ_max(G_SS).
+    It starts at the ridge solution with ψ's modulus of convexity, which is the minimiser for L2 and without a penalty. Then it
+    sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
     """

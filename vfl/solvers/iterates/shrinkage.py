@@ -18,14 +18,14 @@ MOST = 64
 class Shrinkage:
     """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊, with ḡ_j its mean released gradient and s_j its noise.
 
-    A short run moves each coordinate along its mean gradient, noise included. An L1 penalty charges |d_j| for noise, while a
-    smooth objective charges d_j². So noise in many coordinates can outweigh the gain of a few. The threshold t minimises an
+    A short run moves each coordinate along its mean gradient, noise included. Noise adds |d_j| to an L1 penalty, but only d_j²
+    to a smooth objective. So noise in many coordinates can outweigh the gain in a few. The threshold t minimises an
     estimate of the change of F (Stein's lemma: E[g_j Δ_j] = E[ḡ_j Δ_j] − s_j² E[∂Δ_j/∂ḡ_j])
 
         Σ_j ḡ_j Δ_j + s_j² |d_j/ḡ_j| 1{Δ_j ≠ 0}  +  ψ(w₀ + Δ) − ψ(w₀)  +  ‖s ∘ Δ‖,
 
-    whose last term is one standard deviation of the first. The model stays at the start if no threshold makes the estimate
-    negative. A move against its gradient is dropped for t > 0 only.
+    whose last term is one standard deviation of the first. If no threshold makes the estimate negative, the model stays at its
+    start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
 
     start : (p,) w₀, where the intercept is at the constant model. on : False returns every model unchanged.
     """

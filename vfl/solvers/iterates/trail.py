@@ -1,4 +1,4 @@
-"""Record of a run's iterates: their average, and the test for convergence."""
+"""Iterates of a run: their average, and the test for convergence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """Records each update for the average and for the test for convergence.
+    """Record of each update, for the average of iterates and for the test for convergence.
 
     step_size : γ.
     still : True if the run had converged at the last update.
@@ -26,7 +26,7 @@ class Trail:
         self.still = False
 
     def moved(self, θ: Vector, Δ: Vector, S: slice, together: int) -> None:
-        """Record that Δ was added to θ[S]. Updates made together are one iterate.
+        """Record that Δ was added to θ[S]. Updates from the same margins count as one iterate.
 
         together : number of coordinates that move from the same margins, including those of S.
         """
@@ -38,7 +38,7 @@ class Trail:
             self._moved, self._size = [], 0
 
     def restart(self) -> None:
-        """Forget all moves after a jump of the model: every coordinate must converge again."""
+        """Forget all moves, after a jump of the model: every coordinate must converge again."""
         self._convergence.restart()
         self.still = False
 

@@ -56,7 +56,7 @@ def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bo
 
 
 def event(problem: Problem) -> Gaussian:
-    """Return the event of the statistic, with the whole μ."""
+    """Return the event of releasing the label statistic with the whole budget μ."""
     if problem.mu is None:
         raise PrivacyError("a run without privacy releases no statistic with noise")
     return noised(statistic_of(problem), noise_multiplier(problem.mu, 1))
@@ -69,7 +69,7 @@ def schedule(problem: Problem) -> Schedule:
 
 
 def explain(solver: str, problem: Problem, remedy: str, *, outweighed: bool) -> tuple[str, ...]:
-    """Return sentences that say that the run releases the constant model alone, and how to change that.
+    """Return sentences for the plan: the run releases the constant model alone, the reason, and the remedies.
 
     remedy : remedies besides more records and a larger ε, in words. outweighed : result of the solver's public rule.
     """

@@ -1,13 +1,13 @@
-"""Regression with a log link near the mean of its labels: start, curvature, cap and trust region, for a share of μ².
+"""Regression with a log link, trained near the mean of its labels, which a released histogram of the labels estimates.
 
 The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 by default. For counts of mean 0.3 the
-actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A private run therefore releases a histogram of its
-counts, and
+actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A private run therefore spends a share of μ² on a
+histogram of its counts, and
 
     starts the intercept at v₀ = log(mean), the constant model;
     takes steps for the curvature there, exp(v₀);
     caps records in units of the spread of the counts;
-    makes the loss linear beyond v₀ + REACH, which bounds the gradient at margins far out because of noise.
+    makes the loss linear beyond v₀ + REACH, which bounds the gradient at margins that noise has moved far out.
 
 For gamma and Tweedie loss of power p the histogram counts amounts, in steps of the largest amount divided by STEPS. The
 curvature is exp((2 − p)v₀), the spread of the residuals is exp((1 − p)v₀) times that of the amounts, and the loss is linear
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 BINS = 32
 SEEN = 3.5
-"""A noisy count is used unchanged if it exceeds this number of standard deviations of the noise."""
+"""Number of standard deviations of the noise that a noisy count must exceed to be used unchanged."""
 EXPOSURES = 0.5
 """Weight a of Σ e/e_max, the sum of the exposures, relative to the counts of the bins."""
 STEPS = 10_000.0
 """Number of histogram steps up to the largest amount."""
 FITS = 200
-"""Number of means that a fit compares."""
+"""Number of candidate means of the fitted distribution."""
 SHAPES = (1.0, 5.0)
 """Shapes r of the fitted negative binomial distributions, of variance m + m²/r: geometric, and nearly Poisson. On five kinds of
 counts at μn = 24 and 75, fitting both changed the constant model's excess loss by factors of 0.16 to 1.1, compared with fitting
@@ -126,7 +126,7 @@ def share(clear: float) -> float:
 
 
 def histogram(problem: Problem) -> CountHistogram:
-    """Return the statistic over the declared counts."""
+    """Return the histogram statistic for the declared range of counts, or of amounts."""
     most = 0.0 if problem.exposure is None else problem.exposure[1]
     high = problem.label_low + problem.label_range
     if problem.loss.power == 1.0:
@@ -137,10 +137,10 @@ def histogram(problem: Problem) -> CountHistogram:
 def near_the_mean(
     problem: Problem, known: Curvature, event: Gaussian, c: float
 ) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
-    """Release the histogram; return curvature and unit near the mean count, the start of the intercept, and the loss.
+    """Release the histogram; return the curvature near the mean, the start of the intercept, and the loss.
 
-    Declared smoothness constants do not change. The unit is the spread of the counts, but at least 1/c, so that a single
-    count passes a cap of c units. A smaller cap would cut every record with a nonzero count, and lower the intercept.
+    Declared smoothness constants do not change. The unit of residuals is the spread of the counts, but at least 1/c, so that a
+    single count passes a cap of c units. A smaller unit would cut every record with a nonzero count, and lower the intercept.
     """
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)
@@ -168,11 +168,11 @@ def near_the_mean(
 
 
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
-    """Return mean and standard deviation of the counts.
+    """Return mean and standard deviation of the counts, from their noisy histogram.
 
-    Counts of bins above the noise are used as they are. A negative binomial distribution is fitted to all bins, with a shape
-    from SHAPES, and distributes the remaining records over the other bins. Otherwise noise in far bins would dominate the
-    mean. The deviation is at least that of a Poisson variable.
+    Bins above the noise keep their counts. A negative binomial distribution with a shape from SHAPES is fitted to all bins, and
+    distributes the remaining records over the other bins. Otherwise noise in far bins would dominate the mean. The standard
+    deviation is at least that of a Poisson variable.
 
     noisy : (BINS,) counts with noise of standard deviation `sigma`.
     """
@@ -198,7 +198,7 @@ def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: f
 
 
 def typical_cap(ρ: float) -> float:
-    """Return c, the cap on a record in units of √(p/L) and of the spread of the counts: 0.13 √ρ, between 0.2 and 4.
+    """Return c = 0.13 √ρ, between 0.2 and 4: the record cap in units of √(p/L) and of the spread of the counts.
 
     Counts are skewed, so the cap is wider than for squared loss: cutting only the large counts would move the intercept.
     """
@@ -206,7 +206,7 @@ def typical_cap(ρ: float) -> float:
 
 
 def time(ρ: float) -> float:
-    """Return τ, the number of whole steps of every coordinate: 0.15 ρ, at most 39, and 0.004 ρ² below ρ = 37.
+    """Return τ, the number of whole steps per coordinate: 0.15 ρ, at most 39; and 0.004 ρ² below ρ = 37.
 
     Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, so does τ, and
     the run stays at its start, the constant model.

@@ -52,7 +52,7 @@ class DriftCounts(Solver):
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> DriftCounts:
-        """Return this solver: it has no open options."""
+        """Return this solver, which has no open options."""
         return self
 
     def _multiplier(self, problem: Problem) -> float | None:
@@ -97,7 +97,7 @@ class DriftCounts(Solver):
         return np.concatenate([counts, histograms])
 
     def noise(self, problem: Problem) -> tuple[Vector, float]:
-        """Return the noise's standard deviation per count of columns, (p,), and per count of the histograms."""
+        """Return the noise's standard deviations: per count of a column's bin, (p,), and per count of margins."""
         sigma = np.zeros(problem.layout.n_coordinates)
         for block, _, _, event in self._asked(problem):
             sigma[block.coordinates] = 0.0 if event is None else event.sigma
@@ -110,5 +110,5 @@ class DriftCounts(Solver):
         return (f"counts per bin, with noise of up to {max(of_scores, *of_columns):.3g} records.",)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return one round trip for each release, and one for the margins."""
+        """Return the number of messages: one per release, and one for the margins."""
         return len(self._asked(problem)) + 2

@@ -1,11 +1,11 @@
-"""Sums of the gradient parts that the record cap cuts off, released between two passes; they may justify a wider cap.
+"""Release of the gradient parts that the record cap cuts off, between two passes. Large sums justify a wider cap.
 
 Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
 the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
 
-A cap biases the fixed point unless the cut parts cancel. For logistic loss they cancel if the model is right, so the bias is
-visible in the sum of the cut parts, not in the number of cut records. The choice of the cap from the released sums is
-post-processing.
+A cap biases the fixed point of the iteration unless the cut parts cancel. For logistic loss they cancel if the model is
+right. So the sum of the cut parts shows the bias, and the number of cut records does not. Choosing the cap from the released
+sums is post-processing.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ FACTORS = (1.0, 1.6, 2.6)
 FIRST = 0.8
 """Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
-"""Each coordinate is lowered by √(2 ln p) + SURE deviations of its noise. The largest of p noises reaches about √(2 ln p)."""
+"""Margin above √(2 ln p), the typical maximum of p noises, in the threshold on each coordinate; in deviations of the noise."""
 RARE = 0.005
-"""Probability that the norm of pure noise exceeds the amount that is subtracted from a norm."""
+"""Probability that the norm of pure noise exceeds the threshold on norms."""
 GOES_ON = 0.2
-"""Least share of the squared bias that is assumed to remain at the next wider cap."""
+"""Assumed least share of the squared bias that remains at the next wider cap."""
 DEARER = 2.0
-"""Weight of the noise's error against the squared bias."""
+"""Weight of the error from noise relative to the squared bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """The weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
+    """Weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
 
-    Guarantee. |r_i|·‖x_i‖ ≤ 1 for all margins, labels and records, with the norms ‖x_i‖² that the margins keep.
+    Guarantee. |r_i|·‖x_i‖ ≤ 1 for all margins, labels and records, with the norms ‖x_i‖² that the coordinator keeps.
 
     narrow, wide : two record caps, 0 < narrow < wide.
     """
@@ -81,7 +81,7 @@ class Excess:
 
 
 def clip_of(dimension: int) -> Clip:
-    """Return the cap and the grid of a sum over `dimension` coordinates."""
+    """Return the geometry of an `Excess` sum over `dimension` coordinates: its cap is 1."""
     return Clip(Excess.cap, dimension)
 
 
@@ -99,9 +99,9 @@ def excess_events(mu: float, dimension: int) -> tuple[Gaussian, ...]:
 def sums_of(
     loss: Loss, cap: float, rows: Mapping[str, tuple[Block, Vector, Vector]], events: Sequence[Gaussian], dimension: int
 ) -> tuple[Backward, ...]:
-    """Return the queries for the sums above a record cap.
+    """Return the queries for the sums, one per pair of neighbours in FACTORS.
 
-    rows : rows of the record cap, without lost parties.
+    cap : record cap C. rows : rows of the record cap, without lost parties.
     """
     blocks, centres, scales = zip(*rows.values(), strict=True)
     return tuple(
@@ -120,9 +120,10 @@ def row(problem: Problem, share: float) -> OneTime:
 
 
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Widen the cap if the sums show a bias above the noise of a wider cap. Keep the cap after the loss of a party.
+    """Release the sums, and widen the cap if they show a bias above the noise of a wider cap.
 
-    The sums are taken at the average of the last early passes, because they would follow the noise of a single iterate.
+    The sums are taken at an average of early models, since at a single model they mostly follow its noise. After the loss of a
+    party, the cap stays.
     """
     walk, present, w, cap = run.walk, run.present, run.w, run.walk.cap()
     if cap is None or not present.mask.all():
@@ -146,8 +147,8 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
     """Return the entry of FACTORS with the least expected error in the remaining passes.
 
     In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, with weight DEARER, and of
-    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is
-    subtracted from each coordinate, or from the norm.
+    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. The estimate of ‖b‖² is a lower one:
+    noise is subtracted from each coordinate, or from the norm.
 
     sums : (p,) each, with noise of deviation `sigmas`. deviation : noise of the average over the remaining passes, at f = 1.
     """

@@ -31,13 +31,13 @@ SHARE = 0.08
 """Share of a run's μ² for the histograms; other shares were not compared. The number of pieces, the tail and LINE were chosen
 on credit and one simulated set, and checked on four others: adult, electricity, California, simulated."""
 CELLS = (160, 80, 40)
-"""Numbers of cells of a histogram. Many cells place knots finely, few cells add up less noise."""
+"""Candidate numbers of cells per histogram. Many cells place knots finely; few cells add up less noise."""
 BLUR = 0.05
-"""Largest standard error, as a share of the records, that noise may add to a quantile before a histogram has fewer cells."""
+"""Largest standard error of a quantile due to noise, as a share of the records. Above it, histograms have fewer cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
 """Places of knots in a long tail, as shares of the distance from the last quantile to the bound. Short curves use the first."""
 LONG, EXTREME = 0.5, 0.1
-"""Share of the bounds' width above which a tail is long, and share of the records in a tail."""
+"""Share of the bounds' width above which a tail counts as long, and share of the records in each tail."""
 LINE = 10.0
 """μn per column below which curves without declared pieces are straight lines."""
 
@@ -64,13 +64,13 @@ class Knots:
     """Release of the knots of all curves without declared ones, before the first query of the solver.
 
     The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
-    Two knots at one place leave a coordinate that is always 0.
+    Two knots at the same position leave a coordinate that is always 0.
 
-    A curve has one knot in four at a quantile and the others in its longer tail, if that tail is long (LONG); otherwise all
-    of its knots lie at quantiles.
+    If a curve has a long tail (LONG), one knot in four lies at a quantile and the others in the longer tail. Otherwise all
+    knots lie at quantiles.
 
     curves : {party: ((column, declaration), ...)} in the order of storage.
-    signal : μn per column of the job, which decides if curves without declared pieces are straight lines.
+    signal : μn per column of the job. Below LINE, curves without declared pieces are straight lines.
     event : event of the joint release; None without privacy, and if nothing is released.
     """
 
@@ -94,7 +94,7 @@ class Knots:
 
     @property
     def unused(self) -> int:
-        """Number of coordinates that stay 0 whatever is released: those of straight lines."""
+        """Number of coordinates that are 0 for any release, since their curves are straight lines."""
         curves = [declared for own in self.curves.values() for _, declared in own]
         return sum(declared.n_pieces - 1 - self.knots_of(declared) for declared in curves)
 
@@ -112,7 +112,7 @@ class Knots:
         return {party: ((),) * len(own) for party, own in self.curves.items()}
 
     def placed(self, released: Released) -> Placed:
-        """Return the knots of every curve of each party: post-processing of the released histograms."""
+        """Return the knots of every curve of each party, which is post-processing of the released histograms."""
         found = {party: list(own) for party, own in self.lines().items()}
         for (party, indices), counts in zip(self.bent.items(), released, strict=True):
             for k, own in zip(indices, counts.reshape(len(indices), -1), strict=True):
@@ -128,7 +128,7 @@ class Knots:
         }
 
     def explain(self) -> str:
-        """Return a sentence for the plan."""
+        """Return a sentence about the curves for the plan."""
         count = sum(map(len, self.curves.values()))
         if not self.bent:
             return f"straight lines for {count} curves: noise at this ε would outweigh the gain of bends; nothing is released"
@@ -159,16 +159,16 @@ class Knots:
 
 
 def shortened(points: Sequence[float], bounds: Bounds) -> tuple[float, ...]:
-    """Return the distinct points inside the bounds with 6 digits; further digits hold only interpolation and noise."""
+    """Return the distinct points inside the bounds, rounded to 6 digits. Further digits come from interpolation and noise."""
     rounded = {float(f"{point:.6g}") for point in points}
     return tuple(sorted(point for point in rounded if bounds[0] < point < bounds[1]))
 
 
 def quantiles_of(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return at most as many points as shares, ascending, at which the noisy running sum passes share·total.
+    """Return ascending points at which the noisy running sum passes share·total, at most one per share.
 
-    The sum is made monotone by the mean of its running maximum and its running minimum from above. Several shares within one
-    cell, which may be a single value of many records, give the ends of the cell.
+    The running sum is made monotone: it is replaced by the mean of its running maximum and its running minimum from above. If
+    several shares fall in one cell, which may hold many equal values, the ends of the cell are returned.
     """
     noisy = np.cumsum(counts)
     running = (np.maximum.accumulate(noisy) + np.minimum.accumulate(noisy[::-1])[::-1]) / 2.0

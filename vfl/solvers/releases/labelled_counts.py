@@ -62,7 +62,7 @@ class LabelledCounts(Solver):
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> LabelledCounts:
-        """Return this solver: it has no open options."""
+        """Return this solver, which has no open options."""
         return self
 
     def _asked(self, problem: Problem) -> list[tuple[Block, Weighting, Clip, Gaussian | None]]:
@@ -94,7 +94,7 @@ class LabelledCounts(Solver):
         return np.concatenate([count / 2.0 + half, count / 2.0 - half])
 
     def noise(self, problem: Problem) -> Vector:
-        """Return the standard deviation of the noise of a count of positives, or of negatives, per coordinate (p,)."""
+        """Return the noise's standard deviation per count of positives, or of negatives, for each coordinate, (p,)."""
         squares = np.zeros(problem.layout.n_coordinates)
         for number, (block, _, _, event) in enumerate(self._asked(problem)):
             share = 1.0 if number % 2 == 0 else 0.5
@@ -108,5 +108,5 @@ class LabelledCounts(Solver):
         )
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of releases: one round trip each."""
+        """Return the number of messages: one per release."""
         return len(self._asked(problem))

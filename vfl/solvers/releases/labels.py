@@ -1,4 +1,4 @@
-"""Private mean and spread of the labels, for a small share of μ²: the start of the intercept, and the unit of the clip.
+"""Private mean and spread of the labels, for a small share of μ². They set the start of the intercept and the unit of the clip.
 
 A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
 about as large as the labels' spread, so a clip in units of the spread suits any declared range.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 APART = 0.2
-"""Prior deviation of a mean from the middle of its declared range (as a share of the range), and of a share from ½."""
+"""Prior standard deviation of a mean about the middle of its range, as a share of the range; and of a share about ½."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
 MOST = 0.95
 """Share of the labels that a narrow range must hold."""
 SURE = 4.0
-"""Number of noise deviations that are subtracted from a count before it is compared with a limit."""
+"""Number of standard deviations of the noise that are subtracted from a count before a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Spread:
 
 
 def counts_of(problem: Problem) -> LabelCounts:
-    """Return the statistic over the declared range of the label."""
+    """Return the histogram statistic for the declared range of the label."""
     half = problem.label_range / 2.0
     return LabelCounts(problem.label_centre - half, problem.label_centre + half)
 
@@ -122,16 +122,17 @@ def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Relea
 
 
 def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
-    """Return the histogram that a query requests, and the deviation of its noise; None for other statistics."""
+    """Return the label histogram of a query, and the standard deviation of its noise; None for other statistics."""
     if not isinstance(query.statistic, LabelCounts) or query.event is None:
         return None
     return query.statistic, query.event.sigma
 
 
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
-    """Return mean and deviation of the labels, from the nearest possible counts, with labels spread evenly in each bin.
+    """Return mean and standard deviation of the labels, from noisy counts.
 
-    The deviation is at least that of one bin. noisy : (BINS,) counts with noise.
+    Counts are first projected on possible counts, and labels count as evenly spread in each bin. The deviation is at least that
+    of one bin. noisy : (BINS,) counts with noise.
     """
     width = (statistic.high - statistic.low) / BINS
     middle = statistic.low + width * (np.arange(BINS) + 0.5)
@@ -165,14 +166,14 @@ def mean_of(problem: Problem) -> LabelMean:
 
 
 def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Release the labels' mean; return it, shrunk towards the middle of the declared range by the part due to noise."""
+    """Release the labels' mean, and shrink it towards the middle of the declared range according to its noise."""
     ((noisy,),) = yield Tally(mean_of(problem), event)
     apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
     return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
 
 
 def shrunk(apart: float, noise: float) -> float:
-    """Return a noisy distance from the middle, times its share that is probably signal: APART²/(APART² + noise²)."""
+    """Shrink a noisy distance from the middle by the factor APART²/(APART² + noise²), the share that is probably signal."""
     return apart * APART**2 / (APART**2 + noise**2)
 
 
@@ -185,7 +186,7 @@ def balance_of(problem: Problem) -> Positives | ClassCounts:
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
     """Release the shares of the classes; return the margin of the best constant model, at which a run starts.
 
-    The share of positives is shrunk towards one half by the part due to noise. With K classes the margins of the constant
+    The share of positives is shrunk towards one half according to its noise. With K classes, the margins of the constant
     model are returned once per column, (p·K,).
     """
     if problem.layout.classes:
@@ -201,8 +202,8 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
 def class_margins(shares: Vector, noise: float) -> Vector:
     """Return log(share) of every class, (K,), less their mean: the best constant model of multinomial loss.
 
-    Shares are shrunk towards 1/K by the part due to noise; their prior distance from 1/K is 2·APART/K. One deviation of the
-    noise is added to each, since noise can make a share small, and its logarithm far too low.
+    Shares are shrunk towards 1/K according to their noise; their prior distance from 1/K is 2·APART/K. One deviation of the
+    noise is added to each share. Otherwise noise could make a share small, and its logarithm far too low.
 
     shares : (K,) with noise of standard deviation `noise`.
     """

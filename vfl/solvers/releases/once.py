@@ -37,9 +37,9 @@ class Run:
     """State of a run that its one-time releases read and change.
 
     known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
-    loss : training loss. walk, present : walk and present parties of the passes, once they begin. w : (p,) the current model of
-    Xw; change it in place. settled : {pass: the model before it} for the last early passes, for averages. passed : True after
-    the releases between passes.
+    loss : training loss. walk, present : block updates and present parties, set once the passes begin.
+    w : (p,) the current model of Xw; change it in place. settled : {pass: model before it} for the late early passes, for
+    averages. passed : True after the releases between passes.
     """
 
     problem: Problem
@@ -57,9 +57,9 @@ class Run:
 class OneTime:
     """A release that a run makes once, besides its passes.
 
-    share : share of the μ² left by the rows before it; 0 for a message that charges nothing.
-    events : returns the events for a budget μ, which together are μ-GDP under replace-one.
-    make : yields the queries of these events, and updates the run with their releases.
+    share : share of the μ² left by the releases before it; 0 for a message that charges nothing.
+    events : function from a budget μ to the events, which together are μ-GDP under replace-one.
+    make : generator of the queries for these events; it updates the run with their releases.
     said : sentence in the plan. messages : number of messages. out, back : number of vectors to and from each party.
     """
 

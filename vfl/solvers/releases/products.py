@@ -8,8 +8,8 @@ a_i of a record has norm t_i‖z_i z_iᵀ‖_F ≤ 1, and the contributions of t
 Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Sums are divided by their bound R before the release. Their
 events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
 
-Who sees what: margins hold each scaled column z_ij, one after the other, and the parties of later columns receive t_i z_ij as
-weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
+Who sees what: the coordinator holds each scaled column z_ij, one after the other, and the parties of later columns receive
+t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     Rows = Mapping[str, tuple[Block, Vector, Vector]]
 
 OF_CURVATURE = 0.6
-"""Share of the two releases' μ² for the curvature."""
+"""Share of μ² for the curvature; the residuals' variance gets the rest."""
 LONGER = 1.69
 """Bound of h_i‖z_i‖², in units of its typical value: 97 % of the curvature of correlated normal columns lies below it."""
 FARTHEST = 2.0**26
-"""Largest |scale·centre| of a piece. It bounds the rounding error where the margins centre a column."""
+"""Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
 DIFFERENCE = 1e-4
 """Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
 
@@ -90,7 +90,7 @@ class ProductClip(GramClip):
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The weighting r_i = t_i z_ij for the scaled column j that the margins hold.
+    """Weighting r_i = t_i z_ij for the scaled column j that the coordinator holds.
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
     the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
@@ -142,13 +142,13 @@ def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
 
 
 def geometry_of(problem: Problem) -> ProductClip:
-    """Return the geometry of the pieces of one matrix."""
+    """Return the geometry of a whole matrix of products, which all of its pieces share."""
     p = problem.layout.n_coordinates
     return ProductClip(1.0, p * (p + 1) // 2)
 
 
 def events_of(problem: Problem, mu: float) -> tuple[Gaussian, Gaussian]:
-    """Return the events of curvature and of residuals' variance, together μ-GDP."""
+    """Return the events of the curvature and of the residuals' variance; together they are μ-GDP."""
     clip = geometry_of(problem)
     first, second = (clip.event(noise_multiplier(part, 1)) for part in split(mu, OF_CURVATURE))
     return first, second
@@ -164,7 +164,7 @@ def weightings_of(problem: Problem, loss: Loss, cap: float) -> tuple[Products, P
 
 
 def piece(problem: Problem, number: int, rows: Rows, weighting: Products, event: Gaussian | None) -> Backward:
-    """Return the products of column `number` with itself and all later ones.
+    """Return the query for the products of column `number` with itself and all later ones.
 
     rows : rows of the record cap, {party: (all its columns, centres, scales)}.
     """
@@ -181,14 +181,14 @@ def piece(problem: Problem, number: int, rows: Rows, weighting: Products, event:
 
 
 def planned(problem: Problem, number: int) -> Backward:
-    """Return a piece as the plan knows it: without the centres and scales that the run releases."""
+    """Return a piece as far as the plan determines it: without the centres and scales that the run releases."""
     whole = problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
     return piece(problem, number, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
 
 
 def column(number: int, rows: Rows) -> Forward:
-    """Return the query that sends the scaled and centred column to the margins."""
+    """Return the query that sends a scaled and centred column to the coordinator."""
     for party, (whole, centre, scale) in rows.items():
         if whole.offset <= number < whole.offset + whole.size:
             at = number - whole.offset
@@ -217,7 +217,7 @@ def row(problem: Problem, share: float) -> OneTime:
 
 
 def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release both matrices at the final model, in pieces by columns; nothing after the loss of a party."""
+    """Release both matrices at the final model, one column at a time. After the loss of a party, release nothing more."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
         return

@@ -46,11 +46,11 @@ class ColumnRanges(Solver):
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver: nothing is left open."""
+        """Return this solver, which has no open options."""
         return self
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return the one event."""
+        """Return the event of the release."""
         event = self._event(problem)
         return ((event, 1),) if event is not None else ()
 
@@ -76,19 +76,19 @@ class ColumnRanges(Solver):
         return dict(zip(order, counts, strict=True))
 
     def least(self, problem: Problem) -> float:
-        """Return the number of records, up to noise, that a cell needs to be detected; values in smaller cells are clamped."""
+        """Return the noisy count above which a cell is detected. Values in cells with fewer records are clamped."""
         event = self._event(problem)
         cells = len(self.columns) * magnitudes.CELLS
         return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence on the values that will be clamped."""
+        """Return a sentence about the values that will be clamped."""
         return (
             f"values in cells of fewer than about {self.least(problem):.0f} records are missed, and will be clamped.",
         )
 
     def round_trips(self, problem: Problem) -> int:
-        """Return one."""
+        """Return the number of messages, 1."""
         return 1
 
     def _event(self, problem: Problem) -> Gaussian | None:
@@ -102,7 +102,7 @@ class ColumnRanges(Solver):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCounts(ColumnRanges):
-    """Like ColumnRanges, over the public grids of curves (vfl.features.grid); used by `private_quantiles`.
+    """Like ColumnRanges, over the public grids of curves (vfl.features.grid). Called by `private_quantiles`.
 
     The schedule returns (m·cells,): the noisy counts of each column in the order of `columns`.
 
@@ -118,6 +118,6 @@ class ColumnCounts(ColumnRanges):
         return np.concatenate([by_name[name] for name in self.columns])
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence on the noise of a count."""
+        """Return a sentence about the noise of a count."""
         event = self._event(problem)
         return (f"each count has noise of standard deviation {0.0 if event is None else event.sigma:.3g}.",)

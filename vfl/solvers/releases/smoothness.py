@@ -1,6 +1,6 @@
-"""Means and coordinate-wise smoothness M_j of the columns: declared, from bounds, released for a share of μ², or exact.
+"""Means of the columns and their smoothness constants M_j: declared, from bounds, released for a share of μ², or exact.
 
-If an intercept absorbs a shift, columns are centred at their released means c_j. F does not change, the columns become
+If an intercept can absorb the shift, columns are centred at their released means c_j. F does not change, the columns become
 nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
 range, the error at the same ε falls by a factor of 100.
 """
@@ -59,7 +59,7 @@ class Curvature:
         return w + intercept * self._shift(w, intercept)
 
     def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
-        """Return c·w; with K classes, (p·K,), c·w of each class, at the coordinates of the class."""
+        """Return c·w. With K classes, return c·w of each class at the coordinates of the class, (p·K,)."""
         classes = int(intercept.sum())
         if classes > 1:
             shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
@@ -117,7 +117,7 @@ def asks_moments(problem: Problem) -> bool:
 
 
 def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
-    """Return the event of the moments, μ-GDP; None if they are not released. mu=None: `smoothness_share` of the run's μ²."""
+    """Return the event of the moments, μ-GDP; None if they are not released. mu=None takes `smoothness_share` of μ²."""
     if problem.mu is None or not releases_moments(problem):
         return None
     columns = int(features(problem).sum()) // problem.layout.width
@@ -131,7 +131,7 @@ def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
 
 
 def row(problem: Problem) -> OneTime:
-    """Return the moments of the columns as a one-time release."""
+    """Return the release of the columns' moments as a one-time release."""
 
     def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
         run.known = yield from curvature(problem, events[0] if events else None)
@@ -145,12 +145,12 @@ def row(problem: Problem) -> OneTime:
 
 
 def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Released, Curvature]:
-    """Obtain centres and M. Private moments are released under their event; exact ones are flagged in the certificate.
+    """Determine centres and M. Private moments are released under their event; exact ones are flagged in the certificate.
 
-    The private means and variances, as shares of B_j and B_j², are shrunk towards their common means by the part due to
-    noise (`pooled`). The mean square about a centre c = m_j + e exceeds the estimate `square − c²` by 2ce. On average this
-    is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Steps for the lower value
-    are too long, and greedy selection prefers such columns.
+    The private means and variances, as shares of B_j and B_j², are shrunk towards their common means according to their
+    noise (`pooled`). Let c = m_j + e be a centre. The mean square about c exceeds the estimate `square − c²` by 2ce. On average
+    this is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Underestimated values
+    make steps too long, and greedy selection prefers such columns.
 
     Negative variances are then set to 0, and one standard deviation is added to all. Otherwise a coordinate that looks flat
     by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
@@ -188,7 +188,7 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
 
 
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
-    """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the released moments.
+    """Return each coordinate's column variance, (p,), and the standard deviation of its noise, (p,), from the released moments.
 
     Post-processing. Unlike the M_j of `curvature`, a variance here is neither shrunk nor raised. Its noise is therefore
     N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
@@ -202,7 +202,7 @@ def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
 
 
 def places(problem: Problem, released: Released) -> tuple[Vector, float]:
-    """Return each coordinate's released mean in units of B_j, (p,), 0 where columns are not centred, and its noise.
+    """Return each coordinate's released mean in units of B_j, (p,), and its noise. It is 0 for columns that are not centred.
 
     Post-processing. −1 and 1 are the ends of the declared bounds.
     """
@@ -214,7 +214,7 @@ def places(problem: Problem, released: Released) -> tuple[Vector, float]:
 
 
 def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
-    """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
+    """Return what `_moments` computes from moments that were already released."""
     asking = _moments(problem, features(problem)[:: problem.layout.width], moments_event(problem))
     next(asking)
     try:
@@ -225,7 +225,7 @@ def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
-    """Shrink noisy values to their common mean by the share of their spread due to noise; return them and their errors.
+    """Shrink noisy values towards their common mean according to their noise; return them and their errors.
 
     Post-processing of released values. The variance of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
     eq. 8). Each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values.

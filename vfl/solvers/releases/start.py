@@ -1,7 +1,7 @@
-"""Start of the intercept at the best constant model, released by solvers of joint gradients with a share of the budget.
+"""Start of the intercept at the best constant model, which one Gaussian release of label statistics determines.
 
-One Gaussian release of label statistics, charged beside the solver's own releases: the share of positive labels, a histogram
-of counts, or the mean of the labels. A run whose steps learn nothing then ends at the constant model instead of at 0.
+The statistics are the share of positive labels, a histogram of counts, or the mean of the labels. Their charge is separate
+from those of the solver's passes. A run whose steps learn nothing then ends at the constant model instead of at 0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReleasedStart:
     share: float
 
     def planned(self, *charges: Charge, cost: float) -> tuple[Charge, ...]:
-        """Return the charges with σ scaled to the problem's (ε, δ), preceded by the statistic's charge if it is released.
+        """Return the given charges with σ scaled to the problem's (ε, δ), after the charge of the label statistic, if any.
 
         cost : Σ Δ²/σ² of the given charges before scaling, which sets the statistic's share; a batch sampled at rate q
             counts q² times.
@@ -62,7 +62,7 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), problem.epsilon, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the training loss, which for counts is linear far from their mean."""
+        """Return the first iterate, (p,), and the training loss. For counts, the loss is linear far from their mean."""
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss
@@ -85,7 +85,7 @@ def statistic_of(problem: Problem, *, spread: bool = False) -> Statistic:
 def started(
     problem: Problem, known: Curvature, event: Gaussian, *, cap: float = 1.0, spread: bool = False
 ) -> Generator[Query, Released, tuple[Curvature, float | Vector, Loss]]:
-    """Release the statistic; return curvature and unit there, the intercept's start, and the training loss.
+    """Release the label statistic; return centres and curvature, the intercept's start, and the training loss.
 
     cap : record cap in units of the spread of counts. spread : as in `statistic_of`.
     """
@@ -103,7 +103,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return the start of the intercept as a one-time release of SkGD, including the label spread that sets the cap."""
+    """Return the start of the intercept as a one-time release of SkGD, with the label spread that sets squared loss's cap."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 
@@ -153,10 +153,10 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
 
 
 def explain(share: float) -> tuple[str, ...]:
-    """Return the sentence about the start, if it is released."""
+    """Return a sentence about the start of the intercept; () if nothing is released for it."""
     return (f"the constant model for {share:.2g} of μ²: the intercept starts there.",) if share else ()
 
 
 def begins(problem: Problem, share: float) -> bool:
-    """Return True if margins may differ from 0 before the first step: a public fact."""
+    """Return True if the first step may begin at a nonzero model: a public fact."""
     return bool(share) or bool(np.any(problem.begin))

@@ -1,9 +1,10 @@
-"""Public rules for options left open: functions of n, p, ε, δ, loss and declared ranges, never of data.
+"""Public rules for options left at None: functions of n, p, ε, δ, loss and declared ranges, never of data.
 
 The rules use one number, the signal-to-noise ratio ρ = μn/p. In units where every column has M_j = 1, a run that spends μ
-on P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, whatever the block size. With
+on P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, for any block size. With
 step γ and averaging over the tail, the remaining noise in F is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem.
-It grows with P·γ along directions that have not converged. So κ rises with ρ (clipping bias against noise), and so does γ.
+It grows with P·γ along directions that have not converged. With a higher ρ, the bias of clipping matters more than noise,
+so κ and γ rise with ρ.
 
 The constants were fitted by simulation to 69 problems on public and synthetic data, without any user's data;
 tests/benchmarks/defaults.py compares them with an oracle.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 REBUILD_EVERY = 10
-"""Largest number of passes between rebuilds of Xw. A resumed run repeats fewer passes than that."""
+"""Largest number of passes between rebuilds of Xw. A resumed run repeats at most these passes."""
 
 PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
@@ -45,7 +46,7 @@ def off_centre(problem: Problem) -> bool:
 
 
 def nearly_parallel(problem: Problem) -> bool:
-    """Return True if columns are probably nearly parallel: most keep their sign, and no intercept centres them."""
+    """Return True if columns are probably nearly parallel: most have values of one sign, and no intercept centres them."""
     return problem.one_sided and not problem.centred
 
 
@@ -55,19 +56,20 @@ def has_spread(problem: Problem) -> bool:
 
 
 def typical_spread(problem: Problem) -> float:
-    """Return a typical standard deviation of labels, a seventh of their declared range.
+    """Return a typical standard deviation of labels: a seventh of their declared range.
 
-    2.4 times this is a third of the range, the unit of `clip`.
+    `clip` uses a third of the range, which is 2.4 times this value.
     """
     return problem.label_range / 7.2
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of the μ² left by the moments for the spread of the labels (vfl.solvers.releases.labels); 0: none.
+    """Return the share of the μ² left by the moments that pays for the spread of the labels; 0 releases nothing.
 
-    For squared loss with an intercept, which then starts at the released mean. Without it, κ and the start would depend on the
-    declared range, which is 3 to 20 spreads wide. The share is between 1/500 and 1/20, and keeps the noise of a bin at 1.5 %
-    of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would dominate the histogram.
+    It serves squared loss with an intercept, which then starts at the released mean (vfl.solvers.releases.labels). Without it,
+    κ and the start would depend on the declared range, which is 3 to 20 spreads wide. The share is between 1/500 and 1/20, and
+    keeps the noise of a bin at 1.5 % of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would dominate the
+    histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
     if not has_spread(problem) or clear < SPREAD_FROM:
@@ -114,10 +116,10 @@ def clip(problem: Problem) -> float:
 def block_size(problem: Problem) -> int:
     """Return |S|: 1 for logistic loss, 8 for squared loss.
 
-    The noise of a coordinate's gradient does not depend on |S|, and only at |S| = 1 do steps of 1/M_j need no bound on β. A
-    joint clip keeps a gradient's direction, so large residuals and columns of squared loss are weighted down instead of
-    biased. On 22 problems the largest ratio of the error to an oracle's fell from 16 with pairs to 4.5. Steps are shorter by
-    |S|; more passes compensate.
+    The noise of a coordinate's gradient does not depend on |S|, and only |S| = 1 needs no bound on β for steps of 1/M_j. For
+    squared loss, a joint clip keeps the direction of a block's gradient: it lowers the weight of large residuals and columns
+    instead of biasing them. On 22 problems the largest ratio of the error to an oracle's fell from 16 with pairs to 4.5. Steps
+    are shorter by |S|; more passes compensate.
     """
     return 1 if not problem.private or problem.loss.classification else 8
 
@@ -165,13 +167,13 @@ def passes(problem: Problem) -> int:
 
 
 def outer_rounds(n_passes: int) -> int:
-    """Return T, the number of equal parts of at most REBUILD_EVERY passes."""
+    """Return T, the number of outer rounds: the passes are divided into equal parts of at most REBUILD_EVERY."""
     part = next(d for d in range(min(REBUILD_EVERY, n_passes), 0, -1) if n_passes % d == 0)
     return n_passes // part
 
 
 def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for every option that a rule decided. once : sentences of the one-time releases."""
+    """Return one sentence for every option that a rule decided. once : sentences of the one-time releases."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]

@@ -1,7 +1,7 @@
-"""Public rules for standard errors: which runs have them, and how much noise their curvature may have.
+"""Public rules for standard errors: which runs may have them, and how much noise their curvature may have.
 
 All rules use n, p, ε, δ, loss, penalty and options only, never data or released values: a refusal that depended on a noisy
-standard error would lower the coverage of the intervals that are left.
+standard error would lower the coverage of the remaining intervals.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ TYPICAL = 0.8
 
 
 def clearness(solver: SkGD, problem: Problem) -> float:
-    """Return P = n·h̄/(σ√(2p)): typical curvature of the sum over records, over the norm of its noise matrix.
+    """Return P = n·h̄/(σ√(2p)): the typical curvature of the sum over records, divided by the norm of its noise matrix.
 
-    Intervals of a resolved solver are conservative where it is below CLEAR.
+    Below CLEAR, the intervals of a resolved solver are marked conservative.
     """
     mu = Budget(solver, problem).spent(Phase.END)
     p = problem.layout.n_coordinates
@@ -42,7 +42,7 @@ def clearness(solver: SkGD, problem: Problem) -> float:
 
 
 def require(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError, with the remedy, for a resolved solver whose standard errors would mislead."""
+    """Raise SpecificationError, with the remedy, if the standard errors of a resolved solver would mislead."""
     unfit = _unfit(solver, problem)
     if unfit:
         what, remedy = unfit
@@ -51,7 +51,7 @@ def require(solver: SkGD, problem: Problem) -> None:
 
 
 def _require_signal(solver: SkGD, problem: Problem) -> None:
-    """Raise SpecificationError, with the n, ε or p that would do, where noise would outweigh gradients or curvature."""
+    """Raise SpecificationError, with sufficient n, ε or p, if noise would outweigh gradients or curvature."""
     ρ, P = record_defaults.signal_to_noise(problem), clearness(solver, problem)
     if ρ >= SETTLED and P >= LEAST:
         return

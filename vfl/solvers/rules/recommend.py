@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
-"""(noise factor, a, b) of noise·c²/ρ² + a·ρ^−b: losses with a bounded derivative, and others with an intercept."""
+"""(noise factor, a, b) of noise·c²/ρ² + a·ρ^−b, for losses with a bounded derivative and for others with an intercept."""
 OFF_CENTRE = (0.25, 0.85)
 GRAM = (20.0, 1.35)
 """(a, b) of a·ρ^−b."""
@@ -69,7 +69,7 @@ RANGES = {
 }
 UNFITTED = (0.1, 10.0)
 UNBALANCED = 3.0
-"""Smallest ratio of the error of joint clipping to that of coordinate descent in the tables of the DP-CD paper."""
+"""Smallest ratio, in the tables of the DP-CD paper, of the error of joint clipping to that of coordinate descent."""
 SHORT = 0.02
 """Typical share of the loss left by steps of 1/(LΣB_j²) when noise is low; 0.0002 to 0.25 in simulations."""
 UNWEIGHED = ("NoisyGram", "SCD")
@@ -80,7 +80,7 @@ PRODUCTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Expected share of the loss that one solver leaves (1: it learns nothing), and the reason.
+    """Share of the loss that one solver is expected to leave (1: it learns nothing), and the reason.
 
     low, high : range that covers nine of ten runs of SkGD; a guess for other solvers (see the module's table).
     """
@@ -181,7 +181,7 @@ def _candidates(problem: Problem) -> Iterator[Candidate]:
 
 
 def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the shares of the loss left by noise, and by steps and bias, of untuned coordinate descent, and the range."""
+    """Return the expected shares of the loss left by untuned coordinate descent: by noise, by steps and bias; and the range."""
     if off_centre(problem):
         a, b = OFF_CENTRE
         return 0.0, a * ρ**-b, RANGES["off centre"]
@@ -212,7 +212,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
-    """Yield SGD, then SCD. On adult (ε = 1, ridge and SVM), SGD left less of the loss (tests/benchmarks/dual.py)."""
+    """Yield SGD, then SCD, for losses without M_j. On adult (ε = 1), SGD left less of the loss (tests/benchmarks/dual.py)."""
     yield _candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
     if problem.penalty.convexity > 0:
         why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"
@@ -220,7 +220,7 @@ def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
 
 
 def _typical_slope(problem: Problem) -> float:
-    """Return R: half of the largest |ℓ'|, or a third of the declared label range; 1 where neither is declared."""
+    """Return R: half of the largest |ℓ'|, or a third of the declared label range; 1 if neither is declared."""
     if math.isfinite(problem.loss.slope):
         return problem.loss.slope / 2
     return problem.label_range / 3 if math.isfinite(problem.label_range) else 1.0

@@ -56,17 +56,17 @@ LONGEST = {
 }
 """{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches holds. Nearly parallel columns converge slowly."""
 EARLY = 0.3
-"""Share of the passes that are early. The returned average of iterates leaves them out."""
+"""Share of the passes that count as early. The returned average omits their iterates."""
 EARLY_SHARE = 0.15
-"""Share of μ² that the early passes spend: half of EARLY, their share at even spending."""
+"""Share of μ² that the early passes spend: half of what even spending would give them."""
 GROWS = 20.0
 """ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
 FAINT = 2.0
 """ρ below which runs without an intercept use the record cap, except for squared loss. They take few steps."""
 STILL = 0.3
-"""Time below which a run stays near its start."""
+"""Time τ below which a run stays near its start."""
 SHRINKS = 1.5
-"""Time below which a run shrinks its moves if the penalty has an L1 part."""
+"""Time τ below which a run shrinks its moves if the penalty has an L1 part."""
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model.
 
@@ -137,7 +137,7 @@ def standing_still(problem: Problem) -> str:
 
 
 def still(problem: Problem) -> str:
-    """Return the warning that steps learn nothing."""
+    """Return the warning that steps cannot learn anything."""
     return (
         f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
         "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
@@ -146,17 +146,17 @@ def still(problem: Problem) -> str:
 
 
 def has_balance(problem: Problem) -> bool:
-    """Return True if an intercept without penalty can start at the constant model of the class shares."""
+    """Return True if an unpenalised intercept can start at the constant model that the class shares determine."""
     return problem.loss.start == SHARES and problem.centred
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of μ² to spend on a starting intercept, after the moments; 0 if the run starts at 0.
+    """Return the share of μ², after the moments, to spend on label statistics; 0 if the intercept starts at 0.
 
     Squared loss releases mean and spread of the labels, or the mean alone below μn = 100 (`_mean_share`); Huber loss the mean.
     Logistic loss, and smoothed hinge where ρ < UNSURE, release the share of positive labels (`_balance_share`).
     The run starts at the constant model of these values. If steps can learn nothing (`standing_still`), the run also ends
-    there, and the start gets 90 % of μ².
+    there, and the statistics get 90 % of μ².
     """
     if counts.has_counts(problem):
         return _nearly_all(problem) or counts.share(clear(problem))
@@ -172,7 +172,7 @@ def label_share(problem: Problem) -> float:
 
 
 def has_constant(problem: Problem) -> bool:
-    """Return True if an intercept, penalised or not, can start at the best constant model by label statistics."""
+    """Return True if label statistics determine the best constant model, and an intercept can start there, penalised or not."""
     if counts.has_counts(problem):
         return problem.loss.power == 1.0 and problem.exposure is None
     start = problem.loss.start
@@ -181,11 +181,11 @@ def has_constant(problem: Problem) -> bool:
 
 
 def start_share(problem: Problem) -> float:
-    """Return the share of μ² for the start of a run by joint gradients, the counterpart of `label_share`.
+    """Return the share of μ² for label statistics in solvers of joint gradients, the counterpart of `label_share`.
 
-    Joint gradients move all coordinates by short steps, which repair little of the start's noise. The start therefore gets more
-    budget: classification releases the share of positive labels at any ρ, and squared loss the mean alone. Huber loss repairs
-    least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
+    Joint gradients move all coordinates by short steps, which repair little of the noise in the start. The start therefore gets
+    more budget: classification releases the share of positive labels at any ρ, and squared loss the mean alone. Huber loss
+    repairs least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     if counts.has_counts(problem):
@@ -196,14 +196,14 @@ def start_share(problem: Problem) -> float:
 
 
 def _nearly_all(problem: Problem) -> float:
-    """Return 0.9 where steps learn nothing, so that the budget is spent on the constant model; 0 elsewhere."""
+    """Return 0.9, the share for the constant model, if steps learn nothing; else 0."""
     return 0.9 if time(problem) < STILL else 0.0
 
 
 def _balance_share(problem: Problem, clear: float, noise: float) -> float:
-    """Return the share of μ² at which counts of labels have noise of `noise`·n, at least 1 % and at most 50 %.
+    """Return the share of μ², from 1 % to 50 %, at which counts of labels have noise of `noise`·n.
 
-    It is 0.9 where steps learn nothing. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of the
+    If steps learn nothing, it is 0.9. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of the
     hinges jumps where half of the labels are positive.
     """
     noise = noise if problem.loss.log_odds else 1.0 / 30.0
@@ -211,9 +211,9 @@ def _balance_share(problem: Problem, clear: float, noise: float) -> float:
 
 
 def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> float:
-    """Return the share of μ² at which the mean has noise of 1/parts of the declared range, from 1 % to `most`.
+    """Return the share of μ², from 1 % to `most`, at which the mean has noise of 1/parts of the declared range.
 
-    It is 0.9 where steps learn nothing.
+    If steps learn nothing, it is 0.9.
     """
     return _nearly_all(problem) or min(most, max(0.01, (parts / clear) ** 2))
 
@@ -235,7 +235,7 @@ def kind(problem: Problem) -> str:
 
 
 def cap_of(row: str, ρ: float) -> float:
-    """Return c by a row of CAPS."""
+    """Return c, the record cap by a row of CAPS."""
     a, b, least, most = CAPS[row]
     return float(min(most, max(least, a * ρ**b)))
 
@@ -291,7 +291,7 @@ def time(problem: Problem) -> float:
 
 
 def shrinks(problem: Problem) -> bool:
-    """Return True if the run is so short that its moves are shrunk by their noise (vfl.solvers.iterates.shrinkage).
+    """Return True if the run is so short that released noise shrinks its moves (vfl.solvers.iterates.shrinkage).
 
     The penalty must have an L1 part, because other penalties charge little for small moves in all coordinates.
     """
@@ -300,7 +300,7 @@ def shrinks(problem: Problem) -> bool:
 
 
 def shrinking(problem: Problem) -> str:
-    """Return a sentence for the plan if the run shrinks its moves; '' otherwise."""
+    """Return a sentence for the plan if the run shrinks its moves; else ''."""
     if not shrinks(problem):
         return ""
     return (
@@ -313,7 +313,7 @@ def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -
     """Return the number of passes, τ(1 − β)/γ, at least 3.
 
     step : γ. None takes 1/2 for τ < 40, where short steps average the noise, and 1 otherwise.
-    momentum : β. Momentum makes moves 1/(1 − β) times as long, so the time takes 1 − β times the passes.
+    momentum : β. Moves are then 1/(1 − β) times as long, so 1 − β times the passes are enough.
     """
     τ = time(problem)
     count = min(MOST, τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem))
@@ -321,9 +321,9 @@ def passes(problem: Problem, step: float | None = None, momentum: float = 0.0) -
 
 
 def momentum(problem: Problem, step: float | None = None) -> float:
-    """Return β, which shortens a run of more than FEW passes to FEW, or to half of its passes if that is more.
+    """Return β, which shortens a run to FEW passes, or to half of its passes if that is more.
 
-    β is 0 from ρ = MOVES_ON. It is also 0 for counts, whose rules were chosen without momentum.
+    β is 0 for runs of at most FEW passes, from ρ = MOVES_ON on, and for counts, whose rules were chosen without momentum.
     """
     if counts.has_counts(problem) or signal_to_noise(problem) >= MOVES_ON:
         return 0.0
@@ -331,7 +331,7 @@ def momentum(problem: Problem, step: float | None = None) -> float:
 
 
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
-    """Return the γ, at most 1, at which `n_passes` passes make the time τ."""
+    """Return γ, at most 1, with which `n_passes` passes take the time τ."""
     return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
 
 
@@ -341,7 +341,7 @@ def longest_step(momentum: float) -> float:
 
 
 def _stretch(problem: Problem) -> float:
-    """Return the mean size of the blocks that the partition names: their steps are shorter by this factor."""
+    """Return the mean size of the blocks that the partition names. Steps are shorter by this factor."""
     blocks = problem.layout.explicit
     sizes = [size for own in blocks.values() for size in own] if blocks else [1]
     return sum(sizes) / len(sizes)
