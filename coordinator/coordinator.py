@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
+    from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Vector
 
@@ -46,6 +47,7 @@ class Outcome:
     books : {party: head of the chain of its book}, for the parties whose owners keep one.
     left : the parties that were given up during the run.
     knots : {column: knots} of the curves whose knots the run found.
+    fits : (p,) the model of each subsample, of which w is the mean; () for a run without subsamples.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Outcome:
     books: Mapping[str, Head] = field(default_factory=dict)
     left: tuple[str, ...] = ()
     knots: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    fits: tuple[Vector, ...] = ()
 
 
 SKIP = (
@@ -93,6 +96,11 @@ def _require_skippable(plan: Plan) -> None:
         )
     if plan.sharing is not None:
         raise SpecificationError(SKIP)
+    if plan.subsamples is not None:
+        raise SpecificationError(
+            "standard errors from subsamples compare fits of all parties' columns: set [faults] on_party_lost to 'wait' or "
+            "'abort'"
+        )
 
 
 def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greeting: Greeting) -> None:
@@ -151,7 +159,7 @@ class Coordinator:
         *,
         expand: bool = False,
         faults: Faults | None = None,
-        margins: Callable[[Any, Split | None, int, int, Targets, str], State] = whole,
+        margins: Callable[[Any, Split | Subsample | None, int, int, Targets, str], State] = whole,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -191,6 +199,7 @@ class Coordinator:
         transport, margins = self._state(plan, log)
         label, seconds = job.partition.label_party, self._faults.wait_seconds
         shards = margins if isinstance(margins, MarginShards) else None
+        subsamples = plan.subsamples
         execute = Executor(
             transport,
             margins,
@@ -203,6 +212,7 @@ class Coordinator:
             earlier=budget.charges(job, reservation),
             reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
             held=bool(log.products),
+            turn=None if subsamples is None else lambda k: self._turned(plan, subsamples[k], shards),
         )
         recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
         left = list(log.left.values())
@@ -211,7 +221,7 @@ class Coordinator:
             try:
                 event = next(going)
             except StopIteration as end:
-                (w, findings, knots), lasted = end.value
+                trained, lasted = end.value
                 break
             if isinstance(event, Round) and event.kind == LEFT:
                 left += event.parties
@@ -219,12 +229,13 @@ class Coordinator:
                 event = replace(event, products=transport.newly_opened())
             yield event
         yield Made()
+        outcome = Outcome(plan, trained.w, None, trained.findings, knots=trained.knots, fits=trained.fits)
         if reservation is None:
-            return Outcome(plan, w, None, findings, left=tuple(left), knots=knots)
+            return replace(outcome, left=tuple(left))
         # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left), knots)
+        return replace(outcome, statement=statement, books=_closed(books, recovery, left), left=tuple(left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.
@@ -233,10 +244,7 @@ class Coordinator:
         """
         label = plan.job.partition.label_party
         if plan.sharing is None:
-            labels = self._transport.labels(label)
-            job = plan.job
-            made = self._margins(labels, job.split, plan.n_records, job.n_margins, job.targets, job.margins)
-            return self._transport, made
+            return self._transport, self._of_margins(plan, plan.division)
         if not isinstance(self._transport, MessageTransport):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its requests"
@@ -246,6 +254,19 @@ class Coordinator:
 
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
         return SecureTransport(self._transport, iterate, plan, log.products), iterate
+
+    def _of_margins(self, plan: Plan, split: Split | Subsample | None) -> State:
+        job = plan.job
+        labels = self._transport.labels(job.partition.label_party)
+        return self._margins(labels, split, plan.n_records, job.n_margins, job.targets, job.margins)
+
+    def _turned(self, plan: Plan, subsample: Subsample, shards: MarginShards | None) -> State:
+        """Return the margins of a subsample at the start of its training; shards load them in place."""
+        if shards is None:
+            return self._of_margins(plan, subsample)
+        labels: Any = self._transport.labels(plan.job.partition.label_party)
+        shards.turn(labels, subsample)
+        return shards
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

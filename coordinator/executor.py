@@ -61,6 +61,8 @@ class Executor:
     earlier : function from a round to the number of charges that earlier processes made.
     reload : function that resets `margins` to the start of the run after a part was lost; None if nothing can be lost.
     held : True if the transport already holds all releases of the pass that an earlier process charged.
+    turn : function that returns the state to begin a subsample with, by its number; None for a run without subsamples.
+        `margins` is the state of the first one.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Executor:
         earlier: Callable[[int], int] = lambda _: 0,
         reload: Callable[[], None] | None = None,
         held: bool = False,
+        turn: Callable[[int], State] | None = None,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -92,13 +95,28 @@ class Executor:
         self._retries = 0  # of the current query
         self._n_given_up = 0  # queries that stayed unanswered
         self.lost_any = False
-        self._folds = Folds(self._noise.private and not held)
-        self._passes = Passes(self._noise.private)
-        self._samples = Samples(self._noise.private)
+        self._held, self._turn = held, turn
+        self._subsample = None if turn is None else 0
         self._reload = reload
-        self._effects: list[tuple[Query, ReleaseKey]] = []
+        self._begin()
         self._left: set[str] = set()
         self._stale = False
+
+    def _begin(self) -> None:
+        """Begin with nothing paid for, at the start of a run and of each subsample: a charge pays for one subsample only."""
+        self._folds = Folds(self._noise.private and not self._held)
+        self._passes = Passes(self._noise.private)
+        self._samples = Samples(self._noise.private)
+        self._effects: list[tuple[Query, ReleaseKey]] = []
+
+    def _turn_to(self, query: Query) -> None:
+        """Replace the state if the query begins a subsample. Raises PrivacyError for a query on records that no plan names."""
+        if (self._turn is None) != (query.subsample is None):
+            raise PrivacyError("a run on subsamples asks every query on one of them, and no other run does")
+        if self._turn is not None and query.subsample is not None and query.subsample != self._subsample:
+            self._margins = self._turn(query.subsample)
+            self._subsample, self._stale = query.subsample, False
+            self._begin()
 
     def replay(
         self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
@@ -109,6 +127,7 @@ class Executor:
         margins : False if a later reset undid the change of Xw. Changes of vectors kept under a name are always repeated.
         """
         key = ReleaseKey(self._round)
+        self._turn_to(query)
         self._count_earlier(query)
         self._round += 1
         self._folds.replayed(query)
@@ -141,11 +160,12 @@ class Executor:
 
         If an earlier query lost a part of the state, first rebuild it from released values, which releases nothing.
         """
-        if self._stale:
-            try:
+        try:
+            self._turn_to(query)
+            if self._stale:
                 self._rebuild()
-            except PartyLost as still:
-                raise Unanswered(still, ()) from still
+        except PartyLost as still:
+            raise Unanswered(still, ()) from still
         attempt = self._attempts(self._round) + self._retries + self._n_given_up
         key = ReleaseKey(self._round, attempt=attempt)
         self._count_earlier(query)
@@ -261,7 +281,7 @@ class Executor:
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
         check(query)
         charges = tuple(
-            (replace(key, part=part), on_part(event, self._split, query.side.value))
+            (replace(key, part=part), on_part(event, self._split, query.charged_on))
             for part, event in enumerate(events)
             if event is not None
         )
@@ -298,6 +318,7 @@ class Executor:
                 part,
                 capped=query.capped,
                 knots=query.knots,
+                subsample=query.subsample,
             )
             released.append(backward.combine(self._ask(backward, key)))
             party = step.block.party
@@ -305,7 +326,8 @@ class Executor:
             w[party][step.block.local] += delta
             shift = step.shift(delta)
             moved = {step.block.party: (step.block, delta)}
-            pending.append(Forward(moved, shifts={step.block.party: shift}, knots=query.knots))
+            own = {"knots": query.knots, "subsample": query.subsample}
+            pending.append(Forward(moved, shifts={step.block.party: shift}, **own))  # type: ignore[arg-type]
             if query.sweep:
                 self._ask(pending.pop(), key)
         for forward in pending:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart
     from parties.rows import RowFacts, Rows, Sums
     from parties.services.service import Service
+    from parties.subsampled import SubsampledRows
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.messages import Statistic
@@ -167,7 +168,7 @@ class RowsActor(Serving, IdsActor):
     def __init__(self, task: PartyTask, threads: int) -> None:
         super().__init__(task)
         self._task, self._threads = task, threads
-        self._loaded: Rows | None = None
+        self._loaded: Rows | SubsampledRows | None = None
         self._digests: dict[int, str] = {}
         self._constants = Constants()
         self._reader, self._lender = Reader(), Lender()
@@ -235,7 +236,7 @@ class RowsActor(Serving, IdsActor):
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
-    def _rows(self) -> Rows:
+    def _rows(self) -> Rows | SubsampledRows:
         if self._loaded is None:
             raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
         return self._loaded

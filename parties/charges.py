@@ -12,6 +12,7 @@ import numpy as np
 
 from vfl.errors import BudgetExceeded, ConsentRefused
 from vfl.messages import Backward, Descend, Piece, Query
+from vfl.privacy.events import on_part
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -75,7 +76,8 @@ class Charges:
             return
         first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
         try:
-            self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
+            own = ((replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None)
+            self._charge([(each, self._placed(event, query)) for each, event in own])
         except BaseException:
             self._last = None  # no later batch may rest on a charge that was refused
             raise
@@ -87,8 +89,17 @@ class Charges:
         """
         if not query.events() or paid.key in self._passes:
             return
-        self._charge([(paid.key, paid.event)])
+        self._charge([(paid.key, self._placed(paid.event, query))])
         self._passes.add(paid.key)
+
+    def _placed(self, event: Event, query: Query) -> Event:
+        """Return the event on the query's subsample, on whose rows alone the party answers; the event itself without one.
+
+        With a hold-out, the party releases nothing on the held-out part, so its events count for all records.
+        """
+        if query.subsample is None or self._plan is None:
+            return event
+        return on_part(event, self._plan.split, query.charged_on)
 
     def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
@@ -154,4 +165,4 @@ class Charges:
             return () if self._repeats and self._made else events
         numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
         follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
-        return () if follows else events
+        return () if follows and before.subsample == query.subsample else events

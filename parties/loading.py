@@ -25,6 +25,7 @@ from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
+from parties.subsampled import SubsampledRows
 from vfl.errors import SpecificationError
 from vfl.job.flags import unnoised
 from vfl.job.site import IN_ONE_PROCESS
@@ -247,7 +248,7 @@ def load_rows(
     chosen: Chosen | None = None,
     *,
     threads: int = 1,
-) -> Rows:
+) -> Rows | SubsampledRows:
     """Return one shard of a party's rows; None stands for all rows. Raises DataError before anything is computed.
 
     opened : the source (`open_for`). chosen : the shard's rows of the source, in their common order, if the records are
@@ -259,9 +260,14 @@ def load_rows(
     first, held_out, n_trained = 0 if shard is None else shard.start, None, None
     if shard is not None:
         n_trained = shard.n_records
+    total = columns.n_records if shard is None else shard.n_records
+    if (subsamples := job.subsamples(total)) is not None:
+        return SubsampledRows(
+            task.party, columns, labels, subsamples, start=first, threads=threads, n_margins=job.n_margins
+        )
     if job.split is not None:
-        start, n_records = first, columns.n_records if shard is None else shard.n_records
-        n_trained, _ = job.split.sizes(n_records)
+        start = first
+        n_trained, _ = job.split.sizes(total)
         first -= job.split.counts([first])[0]
         apart = job.split.held_out(start + columns.n_records, start)
         columns, held_out = columns.parted(apart)

@@ -52,7 +52,7 @@ class OwnCap:
         self._party = party
         self._n_coordinates = n_coordinates
         self._repeats = repeats
-        self._made: dict[ReleaseKey, tuple[Gaussian, Shape, set[int]]] = {}
+        self._made: dict[ReleaseKey, tuple[Gaussian, Shape, int | None, set[int]]] = {}
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
         """Note the coordinates to be released; PrivacyError if the charge does not pay for them."""
@@ -80,7 +80,12 @@ class OwnCap:
         cap.require_covered(releases)
         if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C; other clips claim less
             raise PrivacyError(f"party {self._party!r} was asked for a block of a pass under another clip than 'norm'")
-        charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, _shape(cap, self._party), set()))
+        own = cap.paid.event, _shape(cap, self._party), query.subsample
+        charged, shape, subsample, made = self._made.setdefault(cap.paid.key, (*own, set()))
+        if subsample != query.subsample:
+            raise PrivacyError(
+                f"party {self._party!r} was asked for other records within a pass, and its charge pays for one subsample"
+            )
         if charged != cap.paid.event:
             raise PrivacyError(
                 f"party {self._party!r} was asked to change the charge within a pass, which its first block has paid"

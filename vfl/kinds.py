@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 5
+FORMAT = 6
 """Version of all plain forms; it increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128

@@ -136,6 +136,7 @@ class Problem:
     weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
         loss bound those of s·ℓ.
     inference : share of the μ² left by the other one-time releases that standard errors may spend; None: none are made.
+    subsamples : number of disjoint subsamples of n_records each that the run trains on one after another; 1 for other runs.
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
     terms : what single columns add to ψ; None if none does.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
@@ -161,12 +162,18 @@ class Problem:
     exposure: tuple[float, float] | None = None
     weighted: bool = False
     inference: float | None = None
+    subsamples: int = 1
     terms: ColumnTerms | None = None
 
     @property
     def private(self) -> bool:
         """True if releases are noised and charged."""
         return self.mu is not None
+
+    @property
+    def inferred(self) -> bool:
+        """True if the result will have standard errors, from releases of the run or from its subsamples."""
+        return self.inference is not None or self.subsamples > 1
 
     @cached_property
     def intercept(self) -> Vector:

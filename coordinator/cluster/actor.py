@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.faults import Faults
     from vfl.planning import Plan
+    from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Vector
 
@@ -195,7 +196,7 @@ class CoordinatorActor:
     def _margins(
         self,
         labels: Sequence[Any],
-        split: Split | None,
+        split: Split | Subsample | None,
         n_records: int,
         n_margins: int = 1,
         targets: Targets | None = None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vfl.holdout import Split
     from vfl.messages import Query, Reply, Tally
     from vfl.shards import Group, Shard
+    from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Integers, Vector
 
@@ -52,7 +53,7 @@ class ShardMargins:
     def load(
         self,
         labels: Vector,
-        split: Split | None,
+        split: Split | Subsample | None,
         shard: Shard,
         place: Place,
         n_margins: int = 1,
@@ -138,7 +139,7 @@ class MarginShards:
         self,
         shards: Group,
         labels: Sequence[Any],
-        split: Split | None,
+        split: Split | Subsample | None,
         n_records: int,
         n_margins: int = 1,
         targets: Targets | None = None,
@@ -146,13 +147,17 @@ class MarginShards:
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._shards, self._loaded = shards, loaded
-        ranges = cut(n_records, shards.size)
-        ends = [0, *(shard.stop for shard in ranges)]
+        self._ranges, self._of_job = cut(n_records, shards.size), (n_margins, targets, kind)
+        self.turn(labels, split)
+
+    def turn(self, labels: Sequence[Any], split: Split | Subsample | None) -> None:
+        """Begin with the margins of w = 0 of a split's training part, whose size may differ from shard to shard."""
+        ends = [0, *(shard.stop for shard in self._ranges)]
         apart = [0] * len(ends) if split is None else split.counts(ends)
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
-        places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
-        self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._given = split, Each(ranges), Each(places), n_margins, targets, kind
+        places = [Place(trained[k], trained[-1], apart[k]) for k in range(self._shards.size)]
+        self.counts = tuple(trained[k + 1] - trained[k] for k in range(self._shards.size))
+        self._given = split, Each(self._ranges), Each(places), *self._of_job
         self._marked = True
         self._visit: float | Literal[False] | None = False
         self._ahead: Each | None = None
@@ -272,7 +277,7 @@ def _visit_of(query: Query) -> float | Literal[False] | None:
 
 def whole(
     labels: Any,
-    split: Split | None,
+    split: Split | Subsample | None,
     n_records: int,
     n_margins: int = 1,
     targets: Targets | None = None,

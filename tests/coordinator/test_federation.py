@@ -75,8 +75,14 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
             privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
             solver=vfl.SGD(passes=1, sampling="disjoint"),
         ),
+        vfl.Job(
+            partition=PARTITION,
+            bounds=job().bounds,
+            privacy=vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3), inference="subsamples"),
+            solver=vfl.SkGD(passes=2),
+        ),
     ],
-    ids=["squared", "without noise", "GCD", "record cap and hold-out", "SGD"],
+    ids=["squared", "without noise", "GCD", "record cap and hold-out", "SGD", "subsamples"],
 )
 def test_other_jobs_agree_to_the_bit(joined, spec) -> None:
     here = vfl.train(spec, table(N), at="inprocess")

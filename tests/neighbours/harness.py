@@ -24,6 +24,7 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator
+from parties.subsampled import SubsampledRows
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
 from vfl.launch.engines import inprocess
@@ -241,6 +242,13 @@ def _stored(job: vfl.Job, party: Any) -> np.ndarray:
         values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
         return np.column_stack(values) if values else np.empty((columns.n_records, 0), np.uint64)
 
+    if isinstance(party.rows, SubsampledRows):
+        numbers = job.subsamples(party.n_records).numbers()
+        rows = np.zeros((len(numbers), party.n_coordinates), np.uint64)
+        for k, part in enumerate(party.rows.parts):
+            rows[numbers == k] = words(part.columns)
+        labels = [party.rows.labels()] if party.name == job.partition.label_party else []
+        return np.column_stack([rows, *(np.ascontiguousarray(own).view(np.uint64) for own in labels)])
     rows = words(party.rows.columns)
     if party.rows.held_out is not None:
         held, whole = words(party.rows.held_out), job.split.held_out(len(rows) + party.rows.held_out.n_records)

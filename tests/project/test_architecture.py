@@ -34,6 +34,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.features",
         "vfl.schema",
         "vfl.holdout",
+        "vfl.subsamples",
         "vfl.targets",
         "vfl.markup",
         "vfl.csv",

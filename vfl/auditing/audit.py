@@ -239,6 +239,10 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
             "an audit compares noised sums with exact ones, which trust='secure' shows to nobody: audit the same job with "
             "trust='trusted', whose releases have the same charges"
         )
+    if job.privacy.subsampled:
+        raise SpecificationError(
+            "an audit follows one model, and inference='subsamples' trains 8: audit the job without it, for n/8 records"
+        )
     if job.multinomial:
         raise SpecificationError(
             "an audit simulates records of one margin each, and multinomial loss has one per class: audit the job with two "

@@ -59,6 +59,9 @@ AMPLIFIED = (
 )
 
 PARTED = "; a public split keeps training and held-out records apart, so ε is the larger of their two costs"
+SUBSAMPLED = (
+    "; each release is on one of the disjoint public subsamples, so ε is the largest of their costs and not their sum"
+)
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
@@ -122,7 +125,7 @@ def who_sees_what(
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if histograms:
         said = said | {"coordinator": said["coordinator"] + OF_CURVES}
-    if job.privacy is not None and job.privacy.inference:
+    if job.privacy is not None and job.privacy.inference_share:
         said = {who: what + OF_INTERVALS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
@@ -235,10 +238,17 @@ def certify(
         adjacency=str(statement.adjacency),
         basis="reserved" if statement.stopped_early else "charged",
         accounting=accounting,
-        scope=statement.scope + (AMPLIFIED if plan.committed else "") + (PARTED if plan.split else ""),
+        scope=statement.scope + (AMPLIFIED if plan.committed else "") + _parted(plan),
         releases=statement.releases,
         ledger=place if statement.head else {},
     )
+
+
+def _parted(plan: Plan) -> str:
+    """Return the reason why ε is not the sum over the parts of a public division of the records; '' without one."""
+    if plan.subsamples is not None:
+        return SUBSAMPLED
+    return PARTED if plan.split else ""
 
 
 def is_exact(reserved: Events) -> bool:

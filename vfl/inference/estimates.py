@@ -92,7 +92,9 @@ class Estimates:
 
     @property
     def privacy_shares(self) -> Vector:
-        """(m,) share of each variance due to the noise of privacy; 0 where the variance is 0."""
+        """(m,) share of each variance due to the noise of privacy; 0 where the variance is 0, NaN if it is not known."""
+        if self.inference.noise_covariance is None:
+            return np.full(len(self.names), np.nan)
         whole, noise = self.errors**2, errors_of(self.inference.noise_covariance, self.weights) ** 2
         return np.clip(np.divide(noise, whole, out=np.zeros_like(whole), where=whole > 0.0), 0.0, 1.0)
 

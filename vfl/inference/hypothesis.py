@@ -30,18 +30,20 @@ class WaldTest:
 
     hypothesis : its text. statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis
     holds. V covers sampling and the noise of privacy.
+    error_df : None for χ². Where V is estimated with ν degrees of freedom, the statistic is Hotelling's T², multiplied by
+    (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
     """
 
     hypothesis: str
     statistic: float
     df: int
     p_value: float
+    error_df: int | None = None
 
     def __str__(self) -> str:
         p = shown_p(self.p_value)
-        return (
-            f"Wald test of {self.hypothesis}: χ²({self.df}) = {self.statistic:.4g}, p {p if p[0] == '<' else f'= {p}'}"
-        )
+        law = f"χ²({self.df})" if self.error_df is None else f"F({self.df}, {self.error_df})"
+        return f"Wald test of {self.hypothesis}: {law} = {self.statistic:.4g}, p {p if p[0] == '<' else f'= {p}'}"
 
     __repr__ = __str__
 
@@ -57,7 +59,7 @@ def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
     Raises SpecificationError for unknown coefficients, for combinations that the records do not determine, and for hypotheses
     that repeat or contradict one another.
     """
-    from scipy.stats import chi2
+    from scipy.stats import chi2, f
 
     read = _read(hypothesis, estimates.inference.names)
     R = np.array([estimates.weights_of(terms) for terms, _ in read])
@@ -68,11 +70,20 @@ def wald(estimates: Estimates, hypothesis: Hypothesis) -> WaldTest:
         raise SpecificationError(
             "a hypothesis names no coefficient, or only cancels one out: give one, such as 'age = 0'"
         )
+    tests, df = len(read), estimates.inference.df
+    if df is not None and tests > df:
+        raise SpecificationError(
+            f"standard errors from subsamples have {df} degrees of freedom, so at most {df} hypotheses can be tested at once"
+        )
     if not (deviations > 0.0).all() or np.linalg.eigvalsh(V / np.outer(deviations, deviations))[0] < _REPEATED:
         raise SpecificationError("the hypotheses repeat or contradict one another: leave one of them out")
     away = R @ estimates.inference.estimates - q
     statistic = float(away @ np.linalg.solve(V, away))
-    return WaldTest(_in_words(read), statistic, len(read), float(chi2.sf(statistic, len(read))))
+    if df is None:
+        return WaldTest(_in_words(read), statistic, tests, float(chi2.sf(statistic, tests)))
+    left = df - tests + 1
+    statistic *= left / (df * tests)
+    return WaldTest(_in_words(read), statistic, tests, float(f.sf(statistic, tests, left)), left)
 
 
 Read: TypeAlias = list[tuple[dict[str, float], float]]

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vfl.types import Vector
+
+SUBSAMPLED = (
+    "standard errors are from the spread of 8 fits on disjoint subsamples, with Student's t of 7 degrees of freedom. The "
+    "spread does not tell the noise of privacy from sampling, nor show a bias that all fits share"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +28,8 @@ class Inference:
     names : coordinates as in `Result.original`: features in their order, then '(intercept)'.
     estimates : (k,) coefficients in original units.
     covariance : (k, k) covariance of the estimates.
-    noise_covariance : (k, k) part of `covariance` due to the noise of privacy.
+    noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if it is not known apart.
+    df : degrees of freedom of `covariance`, for Student's t; None for the normal distribution.
     conservative : True if intervals are expected to be wider than their level needs, because the released curvature is noisy.
     notes : caveats to show with the intervals.
     """
@@ -29,16 +37,32 @@ class Inference:
     names: tuple[str, ...]
     estimates: Vector
     covariance: Vector
-    noise_covariance: Vector
+    noise_covariance: Vector | None
     conservative: bool = False
     notes: tuple[str, ...] = ()
+    df: int | None = None
 
     def __post_init__(self) -> None:
-        k = len(self.names)
-        if self.estimates.shape != (k,) or not self.covariance.shape == self.noise_covariance.shape == (k, k):
+        k, both = len(self.names), [v for v in (self.covariance, self.noise_covariance) if v is not None]
+        if self.estimates.shape != (k,) or any(v.shape != (k, k) for v in both):
             raise ValueError("an inference needs k estimates and k × k covariances for k names")
-        if not all(np.isfinite(v).all() for v in (self.estimates, self.covariance, self.noise_covariance)):
+        if not all(np.isfinite(v).all() for v in (self.estimates, *both)):
             raise ValueError("an inference needs finite values")
+        if self.df is not None and self.df < 1:
+            raise ValueError("an inference needs at least one degree of freedom")
+
+    @classmethod
+    def between(cls, names: Sequence[str], fits: Vector) -> Self:
+        """Return the mean of m independent fits (m, k), with their covariance over m, of m − 1 degrees of freedom.
+
+        The fits are of disjoint samples of equal size under independent noise, so that their spread shows sampling and noise
+        together, whatever the model (random groups: Wolter 2007, ch. 2). The mean keeps the bias that each fit has, which
+        for m times fewer records may be m times as large.
+        """
+        m, k = fits.shape
+        away = fits - fits.mean(axis=0)
+        covariance = away.T @ away / ((m - 1) * m)
+        return cls(tuple(names), fits.mean(axis=0), covariance.reshape(k, k), None, notes=(SUBSAMPLED,), df=m - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which `from_dict` reads."""
@@ -46,16 +70,18 @@ class Inference:
             "names": list(self.names),
             "estimates": self.estimates.tolist(),
             "covariance": self.covariance.tolist(),
-            "noise_covariance": self.noise_covariance.tolist(),
+            "noise_covariance": None if self.noise_covariance is None else self.noise_covariance.tolist(),
             "conservative": self.conservative,
             "notes": list(self.notes),
+            **({} if self.df is None else {"df": self.df}),
         }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Self:
         """Return the inference that `to_dict` wrote. Raises KeyError, TypeError or ValueError for other values."""
-        estimates, both, noise = (
-            np.array(plain[name], dtype=np.float64) for name in ("estimates", "covariance", "noise_covariance")
-        )
+        estimates, both = (np.array(plain[name], dtype=np.float64) for name in ("estimates", "covariance"))
+        noise = plain["noise_covariance"]
+        noise = None if noise is None else np.array(noise, dtype=np.float64)
+        df = plain.get("df")
         names, notes = tuple(map(str, plain["names"])), tuple(map(str, plain["notes"]))
-        return cls(names, estimates, both, noise, bool(plain["conservative"]), notes)
+        return cls(names, estimates, both, noise, bool(plain["conservative"]), notes, None if df is None else int(df))

@@ -36,8 +36,9 @@ ROBUST = (
 class Row:
     """One coefficient in original units.
 
-    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. privacy : share of the variance
-    due to the noise of privacy; the rest is due to sampling.
+    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. z : coefficient over standard
+    error, normal or Student's t (`Summary.df`). privacy : share of the variance due to the noise of privacy, None if it is not
+    known; the rest is due to sampling.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Row:
     p_value: float
     low: float
     high: float
-    privacy: float
+    privacy: float | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,6 +56,7 @@ class Summary:
     """Coefficients with standard errors, tests and intervals, the intercept first. It costs no privacy.
 
     title : model and job. facts : {name: value} for the heading. level : level of the intervals. notes : assumptions.
+    df : degrees of freedom of Student's t; None for the normal distribution.
     """
 
     title: str
@@ -62,11 +64,13 @@ class Summary:
     level: float
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    df: int | None = None
 
     @property
     def _head(self) -> tuple[str, ...]:
         tail = (1.0 - self.level) / 2.0
-        return "", "coef", "std err", "z", "P>|z|", f"[{tail:.3g}", f"{1.0 - tail:.3g}]", "privacy"
+        z = "z" if self.df is None else "t"
+        return "", "coef", "std err", z, f"P>|{z}|", f"[{tail:.3g}", f"{1.0 - tail:.3g}]", "privacy"
 
     @property
     def _cells(self) -> list[tuple[str, ...]]:
@@ -109,6 +113,7 @@ class Summary:
             "level": self.level,
             "rows": [asdict(row) for row in self.rows],
             "notes": list(self.notes),
+            **({} if self.df is None else {"df": self.df}),
         }
 
     def to_frame(self) -> Any:
@@ -130,31 +135,39 @@ def cells_of(row: Row) -> tuple[str, ...]:
         f"{row.z:.2f}",
         shown_p(row.p_value),
         *ends,
-        f"{row.privacy:.0%}",
+        "–" if row.privacy is None else f"{row.privacy:.0%}",
     )
 
 
-def quantile(level: float) -> float:
-    """Return the z of intervals estimate ± z·error at a level. Raises SpecificationError for a level outside (0, 1)."""
-    from scipy.special import ndtri
+def quantile(level: float, df: int | None = None) -> float:
+    """Return the z of intervals estimate ± z·error at a level, normal or Student's t with df degrees of freedom.
+
+    Raises SpecificationError for a level outside (0, 1).
+    """
+    from scipy.special import ndtri, stdtrit
 
     require_number("level", level)
     if not 0.0 < level < 1.0:
         raise SpecificationError(f"level lies between 0 and 1, such as 0.95, not {level!r}")
-    return float(ndtri((1.0 + level) / 2.0))
+    upper = (1.0 + level) / 2.0
+    return float(ndtri(upper) if df is None else stdtrit(df, upper))
 
 
 def rows_of(estimates: Estimates, level: float) -> tuple[Row, ...]:
     """Return one row per combination in `estimates`."""
-    from scipy.special import ndtr
+    from scipy.special import ndtr, stdtr
 
-    reach = quantile(level)
+    df = estimates.inference.df
+    reach = quantile(level, df)
     values, errors = estimates.values, estimates.errors
     with np.errstate(divide="ignore", invalid="ignore"):
         z = values / errors
+    p = 2.0 * (ndtr(-abs(z)) if df is None else stdtr(df, -abs(z)))
+    numbers = np.column_stack([values, errors, z, p, values - reach * errors, values + reach * errors]).tolist()
+    shares = (None if np.isnan(share) else float(share) for share in estimates.privacy_shares)
     return tuple(
-        Row(name, *map(float, (b, se, t, 2.0 * ndtr(-abs(t)), b - reach * se, b + reach * se, share)))
-        for name, b, se, t, share in zip(estimates.names, values, errors, z, estimates.privacy_shares, strict=True)
+        Row(name, b, se, t, tail, low, high, share)
+        for name, (b, se, t, tail, low, high), share in zip(estimates.names, numbers, shares, strict=True)
     )
 
 

@@ -32,6 +32,7 @@ from vfl.schema import BinaryLabel, ClassLabel, Scaling, Schema
 from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
+from vfl.subsamples import Subsamples
 from vfl.targets import Targets
 
 if TYPE_CHECKING:
@@ -623,15 +624,18 @@ class Job:
 
     @property
     def split(self) -> Split | None:
-        """The public split of the records; None if training uses all of them.
+        """The public split of the records; None if training uses all of them."""
+        return None if self.holdout is None else Split(self._salt, self.holdout)
 
-        Its salt names the data (columns, label, data set), so that jobs with different training options are measured on the
-        same records.
-        """
-        if self.holdout is None:
-            return None
+    def subsamples(self, n_records: int) -> Subsamples | None:
+        """Return the disjoint public subsamples of n records that the job trains on; None if it trains on all at once."""
+        return Subsamples(self._salt, n_records) if self.privacy is not None and self.privacy.subsampled else None
+
+    @property
+    def _salt(self) -> str:
+        """Name of the data (columns, label, data set): jobs with different training options share the split of the records."""
         features = sorted(self.partition.features)
-        return Split(json.dumps([features, self.partition.label_column, self.dataset], ensure_ascii=True), self.holdout)
+        return json.dumps([features, self.partition.label_column, self.dataset], ensure_ascii=True)
 
     @property
     def uncharged(self) -> str:

@@ -185,6 +185,7 @@ _PARAMETERS: dict[str, Parameter] = {
     "ndarray": VECTOR,
     "np.ndarray": VECTOR,
     "float | None": optional(NUMBER),
+    "int | None": optional(WHOLE),
     "tuple[int, ...]": sequence(WHOLE),
     "Loss": kind("loss"),
     "Penalty": kind("penalty"),

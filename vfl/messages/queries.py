@@ -259,7 +259,7 @@ class Backward(Weighted):
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the change that the query made to the state of margins."""
-        return Reweigh(self.weighting, self.fold)
+        return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from vfl.holdout import Side
+from vfl.subsamples import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -157,9 +158,12 @@ class Query:
 
     knots : knots of curves that the run found, by which each party makes the coordinates of its curves before it answers. They
         travel with every query, so that a restarted party needs its data alone. None before they are found.
+    subsample : number of the subsample whose records the query uses, and on which its events are charged (vfl.subsamples). None
+    in a run without subsamples.
     """
 
     knots: Knots | None = field(default=None, kw_only=True)
+    subsample: int | None = field(default=None, kw_only=True)
 
     @property
     def need(self) -> Need:
@@ -170,6 +174,11 @@ class Query:
     def side(self) -> Side:
         """The part of the records that the query uses and that its events are charged on."""
         return Side.TRAINING
+
+    @property
+    def charged_on(self) -> str:
+        """Name of the part of a public split whose records the query uses, for its events (vfl.privacy.events.OnPart)."""
+        return self.side.value if self.subsample is None else part_of(self.subsample)
 
     @property
     def target(self) -> str:

@@ -85,7 +85,7 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
 
 def _trusted(plan: Plan) -> Transfer:
     rounds = plan.round_trips + JOINING
-    labels = 8 * plan.n_records * (1 + plan.job.targets.weights)
+    labels = 8 * plan.n_records * plan.n_fits * (1 + plan.job.targets.weights)
     return Transfer(rounds, plan.n_bytes + labels + rounds * _message(plan, len(plan.job.partition.parties)))
 
 

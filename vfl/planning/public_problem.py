@@ -20,6 +20,7 @@ from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
 from vfl.solvers.releases.knots import SHARE, Knots, event_for
+from vfl.subsamples import COUNT
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -43,7 +44,6 @@ def problem_of(job: Job, n_records: int) -> Problem:
     """Return the public problem for n records, held-out records included; δ defaults to 1/n²."""
     require_job(job)
     require_count("n_records", n_records)
-    split = job.split
     layout = layout_of(job)
     if layout.n_coordinates == 0:
         raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
@@ -59,6 +59,12 @@ def problem_of(job: Job, n_records: int) -> Problem:
             f"{job.solver.name} releases nothing that standard errors could follow from: use SkGD, or leave "
             "privacy.inference out"
         )
+    subsamples = job.subsamples(n_records)
+    if subsamples is not None:
+        _require_subsampled(job)
+        n_trained = subsamples.size
+    else:
+        n_trained = n_records if job.split is None else job.split.sizes(n_records)[0]
     loss = loss_of(job.loss)
     scaling = job.scaling_of(job.partition.features)
     reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
@@ -75,7 +81,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         smoothness = layout.of_columns([declared[c] for c in columns])
     delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
     problem = Problem(
-        n_records=n_records if split is None else split.sizes(n_records)[0],
+        n_records=n_trained,
         layout=layout,
         loss=loss,
         penalty=job.penalty,
@@ -95,7 +101,8 @@ def problem_of(job: Job, n_records: int) -> Problem:
         start=_start(job, layout),
         exposure=None if job.partition.exposure is None else job.schema[job.partition.exposure].limits,
         weighted=job.partition.weight is not None,
-        inference=None if privacy is None else privacy.inference,
+        inference=None if privacy is None else privacy.inference_share,
+        subsamples=1 if subsamples is None else COUNT,
         terms=_terms(job, layout),
     )
     if (knots := _knots(job, problem)) is not None:
@@ -106,6 +113,28 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if budgets != Budgets(budgets.solver):  # some solvers divide ε themselves: give them the ε of their share
         return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
     return problem
+
+
+def _require_subsampled(job: Job) -> None:
+    """Raise SpecificationError for a job that asks for releases on all records besides those on its subsamples."""
+    privacy = job.privacy
+    curved = any(isinstance(own, Curve) and own.knots is None for own in job.columns.values())
+    for asked, what, remedy in (
+        (
+            job.holdout is not None,
+            "divides all records",
+            "leave holdout out, and measure on other records (vfl evaluate)",
+        ),
+        (
+            privacy is not None and privacy.class_balance is not None,
+            "releases no joint count",
+            "leave class_balance out",
+        ),
+        (job.diagnostics, "has no objective over all records", "leave diagnostics out"),
+        (curved, "would place the knots of each subsample elsewhere", "declare the knots of curves"),
+    ):
+        if asked:
+            raise SpecificationError(f"inference='subsamples' {what}: {remedy}, or leave privacy.inference out")
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,12 +32,14 @@ from vfl.security import psi
 from vfl.solvers import on_shares
 from vfl.solvers.output_perturbation import bounding
 from vfl.solvers.rules.recommend import recommendation
+from vfl.subsamples import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from vfl.evaluation.estimates import Findings
     from vfl.evaluation.inquiries import Inquiry
+    from vfl.holdout import Split
     from vfl.job import Job
     from vfl.messages import Query
     from vfl.planning.forecast import Forecast
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released, Solver, Vectors
     from vfl.solvers.releases.knots import Knots, Placed
     from vfl.solvers.rules.recommend import Recommendation
+    from vfl.subsamples import Subsample, Subsamples
     from vfl.types import Vector
 
 T = TypeVar("T")
@@ -140,15 +143,26 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
     return (*weak, warning)
 
 
+class Trained(NamedTuple):
+    """Result of a plan's schedule: the model w (p,), {inquiry: findings}, {column: found knots}, and w of each subsample."""
+
+    w: Vector
+    findings: Mapping[str, Findings]
+    knots: Mapping[str, tuple[float, ...]]
+    fits: tuple[Vector, ...] = ()
+
+
 def _noting(
-    schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None
+    schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None, subsample: int | None = None
 ) -> Generator[Query, Released, T]:
-    """Run a schedule: add the placed knots to its queries, and the parties that are lost during the run to `gone`."""
+    """Run a schedule: add the placed knots and the subsample to its queries, and parties lost during the run to `gone`."""
     try:
         query = next(schedule)
         while True:
+            if placed is not None or subsample is not None:
+                query = replace(query, knots=placed, subsample=subsample)
             try:
-                released = yield query if placed is None else replace(query, knots=placed)
+                released = yield query
             except PartyLost as lost:
                 gone.add(lost.party)
                 query = schedule.throw(lost)
@@ -172,6 +186,7 @@ class Plan:
     sharing : roles, bits and traffic of a run on shares; None for other runs.
     knots : first release of a run whose curves have no declared knots; None for other runs.
     link : link for which to bound the time of messages; None to leave this out.
+    subsamples : disjoint subsamples that the run trains on one after another; None if it trains on all records at once.
     """
 
     job: Job
@@ -184,18 +199,33 @@ class Plan:
     sharing: Sharing | GramSharing | None = None
     knots: Knots | None = None
     link: Link | None = None
+    subsamples: Subsamples | None = None
 
-    def schedule(
-        self,
-    ) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings], Mapping[str, tuple[float, ...]]]]:
-        """Place the knots, train, then run the evaluation queries; return w (p,), {inquiry: findings} and {column: knots}."""
+    @property
+    def division(self) -> Split | Subsample | None:
+        """The public division of the records with which training begins; None if it uses all of them."""
+        return self.job.split if self.subsamples is None else self.subsamples[0]
+
+    @property
+    def n_fits(self) -> int:
+        """Number of models that the run trains one after another: of the subsamples, else 1."""
+        return self.problem.subsamples
+
+    def schedule(self) -> Generator[Query, Released, Trained]:
+        """Place the knots, train, then run the evaluation queries. With subsamples, w is the mean of their models."""
+        if self.subsamples is not None:
+            fits: list[Vector] = []
+            for k in range(self.n_fits):
+                w = yield from _noting(self.solver.schedule(self.problem), set(), None, k)
+                fits.append(w)
+            return Trained(np.mean(fits, axis=0), {}, {}, tuple(fits))
         gone: set[str] = set()
         placed = None if self.knots is None else (yield from self._place(self.knots, gone))
         w = yield from _noting(self.solver.schedule(self.problem), gone, placed)
         found: dict[str, Findings] = {}
         for inquiry in self.inquiries:
             found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone, placed)
-        return w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed)
+        return Trained(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
 
     def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
         """Release the histograms and place the knots. A run that gives up a party meanwhile fits straight lines."""
@@ -236,9 +266,8 @@ class Plan:
     @cached_property
     def round_trips(self) -> int:
         """Number of messages that the coordinator waits for. Counting may iterate over all steps of the solver."""
-        return (
-            self.n_before + self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
-        )
+        fits = self.n_fits * self.solver.round_trips(self.problem)
+        return self.n_before + fits + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
     def n_bytes(self) -> int:
@@ -254,7 +283,7 @@ class Plan:
         """
         if self.sharing is not None:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
-        n, moved = self.problem.n_records, self.vectors
+        n, moved = self.problem.n_records * self.n_fits, self.vectors
         held_out = sum(inquiry.side is Side.HELD_OUT for inquiry in self.inquiries) * len(self.problem.layout.whole())
         saved = n * moved.swept * (8 - np.dtype(self.job.margins).itemsize) * self.job.n_margins
         received = self.job.n_margins * moved.out + moved.limits + moved.labels * (1 + self.job.targets.weights)
@@ -333,9 +362,15 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
         asked.append(((knots.event, 1), Side.TRAINING))
     asked += [(release, Side.TRAINING) for release in trained]
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
-    releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
+    subsamples = job.subsamples(n_records)
+    if subsamples is not None:
+        name = subsamples.name
+        parts = [(event, count, part_of(k)) for k in range(subsamples.count) for (event, count), _ in asked]
+    else:
+        parts = [(event, count, side.value) for (event, count), side in asked]
+    releases = tuple((on_part(event, name, part), count) for event, count, part in parts)
     sharing = sharing_of(job, problem, solver, trained)
-    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots, over)
+    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots, over, subsamples)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
         budgets, unfit = budgets_of(job, problem), ""

@@ -49,6 +49,8 @@ def title(plan: Plan) -> str:
     parties = len(plan.job.partition.parties)
     n = plan.problem.n_records
     records = f"{n:,} records" if plan.split is None else f"{n:,} of {plan.n_records:,} records"
+    if plan.subsamples is not None:
+        records = f"{plan.n_fits} subsamples of {n:,} of {plan.n_records:,} records"
     features = plan.problem.layout.n_columns - int(plan.job.intercept)
     columns = f"{features:,} feature{'s' * (features != 1)} of {parties} part{'ies' if parties > 1 else 'y'}"
     return f"plan of job {plan.job.name!r}: {model_of(plan.problem.loss)}, {columns}, {records}"
@@ -80,11 +82,12 @@ def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
     lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan), *_start(plan)]
     if plan.job.privacy is not None:
-        for event, count in plan.releases:
+        for event, count in plan.releases[: len(plan.releases) // plan.n_fits]:
             where = f", of the {event.part} records" if isinstance(event, OnPart) else ""
+            where = where if plan.subsamples is None else f", on each of {plan.n_fits} subsamples"
             lines.append(("releases", f"{count} × {described(event)}{where}"))
         if plan.split is not None:
-            lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
+            lines.append(("", "ε is the largest of what the parts cost: no record is in two of them"))
         lines += _flags(plan)
     lines += [*_curves(plan), *_trust(plan), _cost(plan), *_link(plan), *_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
@@ -135,7 +138,8 @@ def _training(plan: Plan) -> str:
         said.append(f"{passes} passes over all columns")
     releases = sum(count for _, count in solver.releases(plan.problem)) if plan.job.privacy is not None else 0
     if releases:
-        said.append(f"{releases:,} release{'s' * (releases > 1)} with noise")
+        each = "" if plan.subsamples is None else f" on each of {plan.n_fits} subsamples, whose mean is the model"
+        said.append(f"{releases:,} release{'s' * (releases > 1)} with noise{each}")
     return ", ".join(said)
 
 

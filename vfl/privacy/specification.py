@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SMOOTHNESS = ("private", "bounds", "data")
 INFERENCE_SHARE = 0.1
 """Share of μ² for standard errors unless a job names one. Coverage hardly depends on it; widths do where records are few."""
+SUBSAMPLES = "subsamples"
+"""Value of `inference` that takes standard errors from the spread of fits on disjoint subsamples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,9 @@ class Privacy:
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from it. None releases no count.
     inference : share, at most 0.5, of the μ² left when the passes begin. It pays for standard errors of the coefficients
-        (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors.
+        (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples' trains on each
+        of 8 disjoint public subsamples instead and takes errors from their spread (vfl.subsamples). These are wider, but no
+        party sees columns of another.
     """
 
     epsilon: float
@@ -40,7 +44,7 @@ class Privacy:
     smoothness: str | Mapping[str, float] = "private"
     smoothness_share: float = 0.1
     class_balance: float | None = None
-    inference: bool | float | None = None
+    inference: bool | float | str | None = None
 
     def __post_init__(self) -> None:
         require_positive("epsilon", self.epsilon, error=PrivacyError, remedy=f"; or {WITHOUT_PRIVACY}")
@@ -51,7 +55,9 @@ class Privacy:
             require_fraction("class_balance", self.class_balance, PrivacyError)
         if isinstance(self.inference, bool):
             object.__setattr__(self, "inference", INFERENCE_SHARE if self.inference else None)
-        if self.inference is not None:
+        if self.inference is not None and self.inference != SUBSAMPLES:
+            if isinstance(self.inference, str):
+                raise PrivacyError(f"inference must be true, a share, or {SUBSAMPLES!r}, not {self.inference!r}")
             require_number("inference", self.inference)
             if not 0 < self.inference <= 0.5:
                 raise PrivacyError(f"inference must be true or a share of at most 0.5, not {self.inference!r}")
@@ -74,3 +80,13 @@ class Privacy:
                 if not (math.isfinite(value) and value > 0):
                     raise SpecificationError(f"smoothness of column {column!r} must be positive and finite")
             object.__setattr__(self, "smoothness", dict(self.smoothness))
+
+    @property
+    def inference_share(self) -> float | None:
+        """Share of μ² for sums of products of columns; None for a run that releases none."""
+        return self.inference if isinstance(self.inference, float) else None
+
+    @property
+    def subsampled(self) -> bool:
+        """True if standard errors follow from disjoint subsamples."""
+        return self.inference == SUBSAMPLES

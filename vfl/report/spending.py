@@ -81,7 +81,7 @@ def _releases(certificate: Certificate) -> Markup:
         (described(event) + (f", of the {part} records" if part else ""), f"{count:,}", share)
         for (event, count), part, share in zip(certificate.events, parts, shares, strict=True)
     ]
-    said = "No record is in both parts of the split, so ε is the larger of their two costs."
+    said = "No record is in two parts of the split, so ε is the largest of their costs."
     return join(
         table(("release", "times", "of its part's budget" if any(parts) else "of the budget"), rows, numbers=(1, 2)),
         element("p", said, class_="note") if any(parts) else None,

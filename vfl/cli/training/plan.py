@@ -211,8 +211,8 @@ def _to_dict(
     job, problem = planned.job, planned.problem
     private = job.privacy is not None
     return {
-        "n_records": problem.n_records,
-        "held_out": records - problem.n_records,
+        "n_records": problem.n_records * planned.n_fits,
+        "held_out": 0 if job.split is None else records - problem.n_records,
         "private": private and not planned.flags,
         "flags": list(planned.flags),
         "warnings": [*planned.warnings, *warnings],

@@ -163,6 +163,9 @@ def _agreed(
 
 
 def _parts(job: Job, n_records: int) -> tuple[int, int]:
+    subsamples = job.subsamples(n_records)
+    if subsamples is not None:
+        return subsamples.size, n_records - subsamples.size
     return (n_records, 0) if job.split is None else job.split.sizes(n_records)
 
 

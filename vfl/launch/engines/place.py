@@ -84,10 +84,10 @@ def require_fit(place: Place, job: Job) -> None:
     """Raise PlacementError for a job that cannot run at this place. Organisations check their own processes."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust)
-    elif job.privacy is not None and job.privacy.inference:
+    elif job.privacy is not None and job.privacy.inference_share:
         raise PlacementError(
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
-            "organisations: leave privacy.inference out, or train in one place"
+            "organisations: take privacy.inference = 'subsamples', or train in one place"
         )
 
 

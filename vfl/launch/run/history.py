@@ -67,8 +67,10 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
     charged : {key: event} of all charges in the run's ledger. Without it, the passes of a run under a record cap are assumed
         to have the plan's prices in order, which is wrong after a loss during the first pass.
     """
-    told, passes, attempt = History(left=log.left), 0, 0
+    told, passes, attempt, subsample = History(left=log.left), 0, 0, None
     for number, query, released in _asked(plan, log, told):
+        if query.subsample != subsample:
+            passes, subsample = 0, query.subsample
         if released is None:
             told.charged.append(())
             continue
@@ -82,12 +84,13 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
         events = [event for event in query.events() if event is not None]
         if isinstance(query, Descend) and query.capped is not None and keys:
             events, passes = [query.capped.price(passes)], passes + 1
-        planned = tuple(on_part(event, plan.split, query.side.value) for event in events[: len(keys)])
+        planned = tuple(on_part(event, plan.split, query.charged_on) for event in events[: len(keys)])
         told.charged.append(tuple((charged or {}).get(key, event) for key, event in zip(keys, planned, strict=True)))
         if isinstance(query, Select):
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)
-        told.noise |= _noise(query)
+        if query.subsample is None:  # the model is the mean of the subsamples' models, which each have this noise
+            told.noise |= _noise(query)
         if isinstance(query, Descend):
             for party, steps in query.steps.items():
                 if any(step.block.start == 0 for step in steps):  # one iterate per pass, however many visits it has
@@ -110,7 +113,7 @@ def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Re
             else:
                 query = schedule.send(released)
         except StopIteration as end:
-            _, told.findings, _ = end.value
+            told.findings = end.value.findings
             told.whole = number + 1 == len(log.released)
             return
         except (BudgetExceeded, PartyLost):  # the schedule would have ended here without a model

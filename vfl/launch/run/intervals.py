@@ -66,12 +66,14 @@ def summary_of(result: Result, level: float) -> Summary:
         float(level),
         rows,
         tuple(dict.fromkeys(notes)),
+        estimates.inference.df,
     )
 
 
 def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     """Return (n, 2) ends of intervals of the mean response of new records; see `Result.mean_confint`."""
-    found, reach = inference_of(result), quantile(level)
+    found = inference_of(result)
+    reach = quantile(level, found.df)
     data, policies, _ = owned(result.job.partition.parties, data)
     directions = _directions(result, found)
     products, _, _ = on_joined_rows(result.job, result.part, data, policies, _products(directions))

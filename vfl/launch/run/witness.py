@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
+from vfl.inference import Inference
 from vfl.inference.covariance import inference_of
 from vfl.launch.run.result import Result, numbers, told
 from vfl.messages import Tally
@@ -90,7 +94,8 @@ class Witness:
     def result(self, outcome: Outcome) -> Result:
         """Return the result of the run with an unsigned certificate."""
         plan, statement = outcome.plan, outcome.statement
-        first = tuple(released for _, released in sorted(self._first.items()))
+        # The first releases of a run on subsamples are about its first subsample, not about all records.
+        first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
         coordinates = plan.problem.layout.names
         certificate = certify(
             plan,
@@ -112,6 +117,11 @@ class Witness:
         result = Result(
             plan.job, certificate, outcome.w, coordinates, outcome.findings, moments, labels, knots=outcome.knots
         )
+        if outcome.fits and statement is not None and not statement.stopped_early:
+            own = [replace(result, w=w).original for w in outcome.fits]
+            return result.with_inference(
+                Inference.between(tuple(result.original), np.array([[*one.values()] for one in own]))
+            )
         if self._all is None or outcome.left:
             return result
         return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))

@@ -116,7 +116,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
         tol=tolerance(given.name, problem, given.tol, limited=(given.passes or given.inner_rounds) is not None),
     )
     if not solver.by_pass:
-        if problem.inference:
+        if problem.inferred:
             intervals.require(solver, problem)
         return replace(
             solver, step_size=given.step_size if given.step_size is not None else defaults.step_size(problem)
@@ -133,7 +133,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     if size is None:
         size = min(record_defaults.step_size(problem, passes, β), record_defaults.longest_step(β))
     solver = replace(solver, shares=shares, step_size=size)
-    if problem.inference:
+    if problem.inferred:
         intervals.require(solver, problem)
     return solver
 

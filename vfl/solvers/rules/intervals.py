@@ -24,6 +24,8 @@ LEAST, CLEAR = 1.5, 5.0
 """Ratio of curvature to its noise below which intervals are refused, and below which they are marked conservative."""
 SETTLED = 20.0
 """Least ρ = μn/p. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
+SETTLED_CURVED = 50.0
+"""Least ρ of a subsample unless the loss is squared. With a lower ρ, the runs that noise allows are too short (`CURVED`)."""
 LARGEST_RIDGE = 1.0
 """Largest nλ of an L2 penalty: scikit-learn's default C = 1. More would bias coefficients by a part of a standard error."""
 TYPICAL = 0.8
@@ -52,19 +54,24 @@ def require(solver: SkGD, problem: Problem) -> None:
 
 def _require_signal(solver: SkGD, problem: Problem) -> None:
     """Raise SpecificationError, with sufficient n, ε or p, if noise would outweigh gradients or curvature."""
-    ρ, P = record_defaults.signal_to_noise(problem), clearness(solver, problem)
-    if ρ >= SETTLED and P >= LEAST:
+    ρ, P = record_defaults.signal_to_noise(problem), math.inf
+    if problem.inference is not None:
+        P = clearness(solver, problem)
+    settled = SETTLED if problem.subsamples == 1 or problem.loss.quadratic else SETTLED_CURVED
+    if ρ >= settled and P >= LEAST:
         return
-    n, p, total, delta = problem.n_records, problem.layout.n_columns, problem.mu, problem.delta
+    n, p = problem.n_records * problem.subsamples, problem.layout.n_columns
+    total, delta = problem.mu, problem.delta
     if total is None or delta is None:
         return
-    short = max(SETTLED / ρ, LEAST / P)
-    columns = int(min(p * ρ / SETTLED, p * (P / LEAST) ** (2.0 / 3.0)))
+    short = max(settled / ρ, LEAST / P)
+    columns = int(min(p * ρ / settled, p * (P / LEAST) ** (2.0 / 3.0)))
+    each = f", {problem.subsamples} subsamples" if problem.subsamples > 1 else ""
     fewer = f", or about {columns} columns" if columns > 1 else ""
-    drowned = "the gradients" if ρ < SETTLED else "the curvature that they rest on"
+    drowned = "the gradients" if ρ < settled else "the curvature that they rest on"
     raise SpecificationError(
-        f"intervals would mislead at n = {n:,}, {p} columns and ε = {problem.epsilon:.3g}: noise would be most of {drowned}. "
-        f"About n = {_rounded(n * short):,} records would do, "
+        f"intervals would mislead at n = {n:,}{each}, {p} columns and ε = {problem.epsilon:.3g}: noise would be most of "
+        f"{drowned}. About n = {_rounded(n * short):,} records would do, "
         f"or ε = {epsilon_of(total * short, delta):.2g}{fewer}; or leave privacy.inference out"
     )
 
@@ -76,17 +83,20 @@ def _rounded(count: float) -> int:
 
 def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
     loss, penalty = problem.loss, problem.penalty
-    ridge = problem.n_records * penalty.convexity
-    for met, what, remedy in (
+    n = problem.n_records * problem.subsamples
+    ridge = n * penalty.convexity
+    unbiased = (
         (not loss.multinomial, "one margin per record", "train one class against the rest (vfl.train_one_vs_rest)"),
         (math.isfinite(loss.curvature) and loss.power is None, "logistic, squared or Huber loss", "choose one of them"),
-        (not problem.weighted and problem.exposure is None, "records of equal weight", "leave weight and exposure out"),
         (penalty.name in ("none", "l2"), "coefficients without the bias of a penalty", "use no penalty"),
         (
             ridge <= LARGEST_RIDGE,
             f"an L2 penalty of at most {LARGEST_RIDGE:g}/n",
-            f"lower its strength to {LARGEST_RIDGE / problem.n_records:.2g}",
+            f"lower its strength to {LARGEST_RIDGE / n:.2g}",
         ),
+    )
+    linear = (
+        (not problem.weighted and problem.exposure is None, "records of equal weight", "leave weight and exposure out"),
         (solver.by_pass, "clip='record'", "leave clip and sampling out, or declare an intercept"),
         (
             solver.parallel == 1 and solver.sampling in ("shuffled", "cyclic"),
@@ -96,7 +106,8 @@ def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
         (not solver.momentum, "steps without momentum", "leave momentum out"),
         (solver.noise_geometry == "scaled", "noise_geometry='scaled'", "leave it out"),
         (solver.iterate == "tail", "the average of the last iterates", "use SkGD with iterate='tail'"),
-    ):
+    )
+    for met, what, remedy in (*unbiased, *(linear if problem.inference is not None else ())):
         if not met:
             return what, remedy
     return None
