@@ -222,9 +222,12 @@ def _repeatable_world(seed: int) -> Iterator[None]:
     def draw(size: int = 32) -> bytes:
         return hashlib.shake_256(f"{seed}|{next(drawn)}".encode()).digest(size)
 
+    def below(n: int) -> int:
+        return int.from_bytes(draw(16)) % n
+
     with (
         _everywhere(uuid, SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=draw(16)))),  # numba's
-        _everywhere(secrets, SimpleNamespace(token_bytes=draw, randbelow=lambda n: int.from_bytes(draw(16)) % n)),
+        _everywhere(secrets, SimpleNamespace(**{**vars(secrets), "token_bytes": draw, "randbelow": below})),
         _everywhere(dt.datetime, Clock),
         mock.patch.object(running, "of_this_process", running.RunningTotal()),
         mock.patch.object(Job, "noise_source", return_value=Repeatable(seed)),
