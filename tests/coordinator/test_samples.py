@@ -93,6 +93,8 @@ def test_seeded_noise_repeats_the_same_release_on_the_same_batch(solver: Any) ->
 class _Release:
     """A stand-in for a query that releases under some events."""
 
+    subsample = None
+
     def __init__(self, *events: Any) -> None:
         self._events = events
 

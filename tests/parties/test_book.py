@@ -408,11 +408,12 @@ class TestReleases:
             if sender == "here":
                 return Backward(*parts, tiny, fold=fold, capped=cap)
             whole = dataclasses.replace(cap, paid=Paid(ReleaseKey(1), event))
-            *fields, capped, knots = to_plain(Backward(*parts, event, fold=fold, capped=whole))
+            *fields, capped, knots, subsample = to_plain(Backward(*parts, event, fold=fold, capped=whole))
             plain = (
                 *(encode("event", tiny) if f == encode("event", event) else f for f in fields),
                 (*capped[:-1], None),
                 knots,
+                subsample,
             )
             return from_plain(plain, Query)
 
