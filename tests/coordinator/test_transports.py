@@ -147,6 +147,14 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
         assert u.tobytes() == v.tobytes()
 
 
+def test_subsamples_in_row_shards_agree_to_the_bit(local_ray: Any) -> None:
+    privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference="subsamples")
+    spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)
+    here, there = (vfl.train(spec, table(403), at=at) for at in ("inprocess", vfl.Ray(shards=2, pin="never")))
+    assert here.w.tobytes() == there.w.tobytes()
+    assert here.confint() == there.confint()
+
+
 @pytest.mark.parametrize(
     "loss",
     ["logistic", "squared", "smoothed_hinge"],

@@ -220,10 +220,3 @@ def test_what_subsamples_do_not_offer_is_refused_before_any_release(options: dic
 def test_an_unknown_way_to_intervals_is_refused():
     with pytest.raises(PrivacyError, match="subsamples"):
         vfl.Privacy(epsilon=1.0, inference="shards")
-
-
-def test_on_ray_the_model_is_the_same_to_the_bit(local_ray):
-    spec, data = asked(privacy=SEEDED), table(n=N)
-    here, there = vfl.train(spec, data, at="inprocess"), vfl.train(spec, data, at=vfl.Ray(shards=2))
-    assert here.w.tobytes() == there.w.tobytes()
-    assert here.confint() == there.confint()
