@@ -56,7 +56,8 @@ class VerticalLinearRegression(VerticalRegressor):
         certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
         hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
-    inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`.
+    inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`;
+        'subsamples' takes them from fits on disjoint subsamples.
         Without privacy True computes them.
     curves : True fits a curve of every column (vfl.Curve) in place of a straight line. It needs bounds that fit the columns.
 

@@ -111,7 +111,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     ledger: str | None = None
     dataset: str | None = None
     weight_bounds: Sequence[float] | None = None
-    inference: bool | float | None = None
+    inference: bool | float | str | None = None
     curves: bool = False
 
     def __sklearn_tags__(self) -> Any:
