@@ -23,7 +23,8 @@ from vfl.messages import RecordNorms
 from vfl.planning import plan
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger import SqliteLedger
-from vfl.subsamples import COUNT, Subsamples
+from vfl.privacy.ledger.dataset import DatasetReservation
+from vfl.subsamples import COUNT, Subsamples, part_of
 
 N = 1203
 DELTA = 1e-6
@@ -173,6 +174,29 @@ def test_a_stopped_run_continues_in_its_subsample(tmp_path):
     assert parts == sorted(parts)
     assert len(set(parts)) == COUNT
     again.verify()
+
+
+def test_a_lost_release_stays_charged_on_its_subsample_and_the_run_has_no_intervals(tmp_path, monkeypatch):
+    """A process dies after a charge in the third subsample. The next one cannot pay for that release again."""
+    spec, data, charge, made = asked(), table(n=N), DatasetReservation.charge, []
+
+    def dying(self, items):
+        charge(self, items)
+        made.append(items)
+        if len(made) == 13:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DatasetReservation, "charge", dying)
+        with pytest.raises(KeyboardInterrupt):
+            vfl.train(spec, data, at="inprocess", output=tmp_path / "run")
+    assert {event.part for _, event in made[-1]} == {part_of(2)}
+    result = resume(tmp_path / "run", data, at="inprocess")
+    assert result.certificate.basis == "reserved"
+    assert result.certificate.epsilon == pytest.approx(30.0)
+    with pytest.raises(SpecificationError, match="no standard errors"):
+        result.summary()
+    result.verify()
 
 
 def test_intervals_are_those_of_students_t():

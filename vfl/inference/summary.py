@@ -67,9 +67,14 @@ class Summary:
     df: int | None = None
 
     @property
+    def statistic(self) -> str:
+        """Name of a coefficient over its standard error: 'z', or 't' with degrees of freedom."""
+        return "z" if self.df is None else "t"
+
+    @property
     def _head(self) -> tuple[str, ...]:
         tail = (1.0 - self.level) / 2.0
-        z = "z" if self.df is None else "t"
+        z = self.statistic
         return "", "coef", "std err", z, f"P>|{z}|", f"[{tail:.3g}", f"{1.0 - tail:.3g}]", "privacy"
 
     @property

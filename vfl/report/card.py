@@ -22,8 +22,7 @@ from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
 from vfl.report.effects import SAID, effects
 from vfl.report.facts import gathered
-from vfl.report.intervals import HEAD as FOREST_HEAD
-from vfl.report.intervals import ranked
+from vfl.report.intervals import head, ranked
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.model import BASELINE, HEAD, importance_note, rows_of
 from vfl.writing import write_whole
@@ -145,7 +144,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
     if result.inference is not None:
         summary, ordered = ranked(facts)
         cells = tuple((row.name, party, *cells_of(row)) for row, _, party in ordered[:TOP])
-        return (Table(FOREST_HEAD, cells), *summary.notes)
+        return (Table(head(summary), cells), *summary.notes)
     original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
     found = zip(result.coordinates, facts.owners, map(float, result.w), strict=True)
     largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]

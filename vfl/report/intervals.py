@@ -54,6 +54,7 @@ def forest(facts: Facts) -> Markup | None:
     listed: list[tuple[Child, ...]] = [
         (row.name, party.get(row.name, ""), *cells_of(row)) for row in summary.rows[:LISTED]
     ]
+    heading = head(summary)
     return section(
         "Coefficients",
         element(
@@ -68,9 +69,12 @@ def forest(facts: Facts) -> Markup | None:
         element(
             "details",
             element("summary", "All numbers, in original units"),
-            table(HEAD, listed, numbers=tuple(range(2, len(HEAD)))),
+            table(heading, listed, numbers=tuple(range(2, len(heading)))),
         ),
     )
 
 
-HEAD = ("coefficient", "party", "in original units", "std err", "z", "P>|z|", "from", "to", "due to privacy")
+def head(summary: Summary) -> tuple[str, ...]:
+    """Return the heading of the table of coefficients."""
+    z = summary.statistic
+    return ("coefficient", "party", "in original units", "std err", z, f"P>|{z}|", "from", "to", "due to privacy")
