@@ -491,7 +491,7 @@ class TestFindings:
             assert f"{name} {estimate.value:.4g} {estimate.spread}" in page.said
         assert found.note in page.said
         assert f"records, {found.n_records} of them held out {result.certificate.n_records}" in page.said
-        assert "in both parts" in page.said
+        assert "in two parts" in page.said
 
     def test_numbers_that_the_log_does_not_confirm_are_not_shown(self, tmp_path: Path) -> None:
         result = trained(tmp_path / "run", SOLVERS["held out"])
