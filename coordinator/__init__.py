@@ -1,1 +1,1 @@
-"""The coordinator: samples blocks, keeps the shared margins Xw, and charges every release before it is made."""
+"""The coordinator of a run: it holds the shared margins Xw, sends queries to the parties, and charges each release first."""

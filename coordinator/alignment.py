@@ -1,7 +1,7 @@
 """The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
-It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, sets pass
-through it sealed from party to party: it reads only sets that all parties have blinded, and learns the lengths of the others.
+It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the parties seal
+the sets for one another: the coordinator reads only sets that all parties have blinded, and learns the lengths of the others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ READ_SECONDS = 3600.0
 
 
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
-    """Align the records of all parties; yield progress. An index that all parties still hold is reused.
+    """Align the records of all parties by their ids; yield progress, return the outcome. An index all parties hold is reused.
 
     required : True if a run has already begun with the present index. A new index would reorder the records, so it raises
         DataError or FederationError.
+
     Raises DataError for ids of different kinds or without a common id, and FederationError if the hashes differ.
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)

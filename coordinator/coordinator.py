@@ -1,4 +1,4 @@
-"""The coordinator of one run: greet the parties, reserve the budget, then run the schedule over the parties."""
+"""The coordinator of one run: it greets the parties, reserves the budget, and runs the schedule over the parties."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SKIP = (
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
-    """Return n if all parties run this version and hold equally many records; errors name the parties."""
+    """Return n, if all parties run this version and hold equally many records. Errors name the parties that differ."""
     for party, greeting in greetings.items():
         if greeting.version != __version__:
             raise VersionMismatch(
@@ -118,7 +118,7 @@ def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greet
 
 
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Reserve the plan in the ledger and then in every party's book, or in none of them."""
+    """Reserve the plan in the ledger, then in every party's book. If one refuses, withdraw it everywhere."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
@@ -146,7 +146,7 @@ def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str,
 
 
 class Coordinator:
-    """Runs one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
+    """Coordinator of one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
 
     expand : True to send the steps of every Descend as single queries.
     faults : policy on lost parties.
@@ -238,7 +238,7 @@ class Coordinator:
         return replace(outcome, statement=statement, books=_closed(books, recovery, left), left=tuple(left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
-        """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.
+        """Return the transport of the run, and its state: margins and labels, or under trust='secure' the public model alone.
 
         Under trust='secure' nobody is asked for labels.
         """
@@ -271,7 +271,7 @@ class Coordinator:
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
     ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
-        """Yield the events of `run`, then its return value, for callers that cannot receive a generator's return value."""
+        """Yield the events of `run`, then its return value as a last event."""
         outcome = yield from self.run(job, budget, log)
         if outcome is not None:
             yield outcome

@@ -1,4 +1,4 @@
-"""Execution of one query: charge → transport → margins."""
+"""Execution of one query: charge it, send it to the parties, update the margins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """Raised when a party is lost during a query. The query gives no result; its charges stay.
+    """Raised if a party is lost during a query. The query gives no result; its charges stay.
 
     lost : the party and the cause. charges : charges of the attempt.
     """
@@ -47,14 +47,14 @@ class Executor:
     """Executor of queries. Every release is charged before any party is asked for it, durably if the budget is durable.
 
     A failure after the charge leaves the release charged. This class retries nothing, because a second attempt is a
-    second release. A caller that repeats a query after `Unanswered` makes a new attempt, with its own noise and charge,
+    second release. A caller that repeats a query after `Unanswered` makes a new attempt, with new noise and a new charge,
     on the margins from before the query. Seeded noise is identical in each attempt, so all attempts make the same release.
 
-    margins : the state that queries read and change: margins, or the iterate alone (coordinator.states.state).
+    margins : the state that queries read and change: margins, or the public model alone (coordinator.states.state).
     reservation : the reserved budget; None for a run without privacy, which charges nothing.
     noise : noise source for queries that the coordinator answers itself; None for the operating system's.
-    unnoised : kinds of query that the job declares to be released without noise; other releases without noise are
-        refused.
+    unnoised : kinds of query that the job declares to be released without noise; any other release without noise raises
+        PrivacyError.
     expand : send the steps of a Descend as single queries, for a trust setting without Descend.
     split : name of the public split into parts that queries work on; None if every query works on all records.
     attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
@@ -121,7 +121,7 @@ class Executor:
     def replay(
         self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
     ) -> None:
-        """Repeat the changes that a query of an earlier process made to the margins. Nothing is released or charged.
+        """Repeat the changes of the margins that a query of an earlier process made. Nothing is released or charged.
 
         gone : parties that were given up later. They are not asked, and a later query undoes their changes.
         margins : False if a later reset undid the change of Xw. Changes of vectors kept under a name are always repeated.
@@ -142,12 +142,12 @@ class Executor:
             self._ask(again, key, without=gone)
 
     def refuse(self) -> NoReturn:
-        """Count a query that an earlier process could not pay for, and raise the same error again."""
+        """Count a query that the budget of an earlier process could not cover, and raise the same error again."""
         self._round += 1
         raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
     def give_up(self, query: Query, party: str) -> None:
-        """Count a query that a lost party never answers. Later queries differ from the plan, so they get new keys."""
+        """Count a query that stays unanswered because its party was lost. Later queries leave the plan and get new keys."""
         self._left.add(party)
         self._count_earlier(query)
         self._folds.replayed(query)
@@ -156,9 +156,9 @@ class Executor:
         self._n_given_up += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return the released values and the charges; raise `Unanswered` if a party or a part of the state is lost.
+        """Send a query; return the released values and the charges. Raise `Unanswered` if a party or part of the state is lost.
 
-        If an earlier query lost a part of the state, first rebuild it from released values, which releases nothing.
+        If an earlier query lost a part of the state, it is first rebuilt from released values, which releases nothing.
         """
         try:
             self._turn_to(query)
@@ -219,7 +219,7 @@ class Executor:
     def _rebuild(self) -> None:
         """Load the state again and repeat the changes of all answered queries. Nothing is released or charged.
 
-        Raises StateLost if that would draw noise again under a used charge: only `vfl resume` may do so.
+        Raises StateLost if that would draw noise again under a used charge; only `vfl resume` may do so.
         """
         charged = any(isinstance(again, Local) and again.events() for again, _ in self._effects)
         if self._reload is None or (charged and self._noise.private):
@@ -233,7 +233,7 @@ class Executor:
         self._stale = False
 
     def _count_earlier(self, query: Query) -> None:
-        """Count the charges of earlier processes for a query of a pass as spent, once per round."""
+        """Skip the charges that earlier processes made for a query of a pass, once per round."""
         if self._counted < self._round:
             self._counted = self._round
             if paid_by_pass(query) is not None and (charges := self._earlier(self._round)):
@@ -303,7 +303,7 @@ class Executor:
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
-        """Run Descend as Backward → rule → Forward for each step; the releases and their keys are the same."""
+        """Run a Descend as single queries: for each step Backward, update rule, Forward. Releases and keys are the same."""
         released: list[Released] = []
         w = {party: start.copy() for party, start in query.start.items()}
         pending = []

@@ -1,4 +1,4 @@
-"""Prediction and evaluation at the coordinator: the parties send their parts of the margins to one party, which adds them."""
+"""Prediction and evaluation at the coordinator: parties send their parts of the margins to one party, which adds them up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Predicted:
 def predict(
     transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float
 ) -> Generator[Aligning | Aligned, None, Predicted]:
-    """Have the parties apply their parts of the model of a job; yield the alignment, return the added margins.
+    """Have the parties apply their parts of a job's model; yield the alignment, return the added margins.
 
     aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
     threshold : margin above which the model predicts the positive class.

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from vfl.messages import Greeting
 
 LOSSES_A_QUERY = 3
-"""Losses in a row after which a query is not repeated, since each attempt is charged."""
+"""Largest number of losses after which a query is repeated, since each attempt is charged."""
 
 
 class Recovery:
-    """Decides on lost parties by the policy of the run.
+    """Policy of the run on lost parties.
 
-    welcome : called with a party that is back and its greeting, before any query; raises if the greeting differs.
+    welcome : called with a party that has come back, and its greeting, before any query; raises if the greeting differs.
     keep : label party, which also holds the intercept. No run can continue without it.
     """
 

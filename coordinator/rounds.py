@@ -1,4 +1,4 @@
-"""The round loop: give each query of a schedule to the executor, and yield a record of each answer."""
+"""The round loop: it gives each query of a schedule to the executor, and yields a record of each answer."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Round:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The charged events, without their keys."""
+        """Charged events, without their keys."""
         return tuple(event for _, event in self.charges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """A failed attempt at a query, during which a party was lost. Its charges stay.
+    """Event: an attempt at a query failed, because a party was lost. Its charges stay.
 
     number : number of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
     """
@@ -71,18 +71,18 @@ LEFT = "Left"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Event: all releases of a run are made. The run is settled when the next event is requested."""
+    """Event: all releases of a run have been made. The run is settled when the next event is requested."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """Log of an earlier process of a run: the releases of its queries, None for a refused query.
+    """Log of an earlier process of a run: the releases of its queries, with None for a query that the budget did not cover.
 
-    charged : the keys of the charges of each query.
+    charged : keys of the charges of each query.
     rebuilt : number of the last query that rebuilt Xw.
     n_records : n of that process; None if it ended before n was known.
     left : {number of the query: the party that was given up during it}.
-    flags : the flags of that process, for the certificate.
+    flags : flags of that process, for the certificate.
     resumed : True if there was an earlier process.
     products : the products in the `Round` of the query that released them.
     """

@@ -1,8 +1,8 @@
-"""The coordinator's part of training on shares: it sends the requests of each gradient and opens the noised sum.
+"""The coordinator's part of training on shares: it sends the requests for each gradient and opens the noised sum.
 
 Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings, which add
 up to noised sums. It never asks for labels. Each opening is charged before its first request is sent. If a request fails,
-nothing is released, the charge stays, and the session ends. The next attempt has new keys, a new set-up and new streams.
+nothing is released, the charge stays, and the session ends. The next attempt has new keys, new masks and new streams.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 MOST_TERMS = 16
-"""Largest number of terms of the sigmoid."""
+"""Largest number of Fourier terms of the sigmoid."""
 
 
 class Centred(NamedTuple):
@@ -86,7 +86,7 @@ class Centred(NamedTuple):
 
 
 class SecureTransport:
-    """Transport of a run on shares. It wraps a transport of queries and requests.
+    """Transport of a run on shares, around a transport of messages.
 
     iterate : the public model at which gradients are computed. plan : plan of the run.
     products : result of `newly_opened` in an earlier process of the run. These products are not opened again.
@@ -123,7 +123,7 @@ class SecureTransport:
         return self._inner.hear(notices)
 
     def labels(self, party: str) -> NoReturn:
-        """Raise PrivacyError: nobody but the label party sees a label."""
+        """Raise PrivacyError: only the label party sees labels."""
         raise PrivacyError("under trust='secure', the coordinator may not ask for labels")
 
     def together(self, party: str) -> Collection[str]:
@@ -136,7 +136,7 @@ class SecureTransport:
         return self._inner.revive(party, seconds)
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Open a gradient, or send any other query to its parties."""
+        """Open the noised sum of a gradient query, or send any other query to its parties."""
         query = next(iter(shares.values()), None)
         if query is not None and query.knots is not None and query.knots != self._knots:
             self._knots, self._session = query.knots, ""
@@ -157,7 +157,7 @@ class SecureTransport:
         return self._sharing
 
     def _piece(self, query: Backward, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
-        """Return one piece of the products. The first piece opens all products, under one charge."""
+        """Return one piece of the products of columns. The first piece opens all products, under one charge."""
         batch = query.batch
         if not isinstance(batch, Piece):
             raise PrivacyError("products of columns are released only in the pieces that NoisyGram plans")
@@ -170,7 +170,7 @@ class SecureTransport:
         return {block.party: Reply((scale * column[block.coordinates],)) for block, scale in parts}
 
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call: entry j is row j of the symmetric matrix from its diagonal on.
+        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from its diagonal on.
 
         The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
         """
@@ -275,7 +275,7 @@ class SecureTransport:
                     self._post(party, TakeToss(self._session))
 
     def _set_up(self, query: Backward) -> SetUp:
-        """Return the set-up of the query's columns. Begin a new one, with new masks, if cap, centres or scales have changed."""
+        """Return the masked columns' set-up for a query. Begin a new one, with new masks, if cap, centres or scales changed."""
         rows: Rows
         if query.capped is not None:
             rows = query.capped.rows
@@ -325,7 +325,7 @@ class SecureTransport:
         return Centred(w, needed, reaches)
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
-        """Share the residuals at a model unless they are shared; return their version, and the owners that receive them now."""
+        """Share the residuals at a model, unless that is done. Return their version, and the owners that receive them now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session

@@ -1,4 +1,4 @@
-"""Metrics and log lines of a run for its operators: job and round, never data, residuals, ids or scores.
+"""Metrics and log lines of a run for its operators. They name job and round, never data, residuals, ids or scores.
 
 Times may depend on records, and no guarantee covers them, so they are not part of a run's results.
 """
@@ -48,7 +48,7 @@ class Meters(Protocol):
 
 
 class Telemetry:
-    """Reports the events of a run.
+    """Reporter of a run's events as metrics and log lines.
 
     A timer reports the latest rounds while the caller pauses or a query takes long.
 

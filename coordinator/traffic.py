@@ -28,7 +28,7 @@ class Traffic:
         self.party_seconds = 0.0
 
     def count(self, records: Records, replies: Mapping[str, Reply]) -> None:
-        """Count the vectors of a query to the parties that replied, and their replies."""
+        """Count the vectors that a query sent to the parties that replied, and their replies."""
         for party, reply in replies.items():
             moved = (records.weights, records.margins, reply.vector)
             self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)

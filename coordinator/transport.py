@@ -38,14 +38,14 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Transport(Protocol):
-    """Transport of a run's queries to parties. Replies have the order of the shares; no query is ever repeated."""
+    """Transport of a run's queries to parties. Replies come in the order of the shares; no query is ever repeated."""
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting; PartyLost names a party that does not answer."""
         ...
 
     def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Send notices to the parties that keep a book of the run; return the heads of these books."""
+        """Send notices to the parties that keep a book of the run; return the chain heads of these books."""
         ...
 
     def labels(self, party: str) -> Vector:
@@ -53,11 +53,11 @@ class Transport(Protocol):
         ...
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Send each share to its party, all at the same time, and wait for the replies."""
+        """Send each party its part of a query, all at the same time, and wait for the replies."""
         ...
 
     def together(self, party: str) -> Collection[str]:
-        """Return the parties of this party's process, which are all lost together; this party comes first."""
+        """Return the parties in this party's process, which are all lost together; this party comes first."""
         ...
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -70,7 +70,7 @@ class Opening(Transport, Protocol):
     """Transport that opens sums of shares, and keeps opened products until they are logged."""
 
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call: entry j is row j of the symmetric matrix from its diagonal on.
+        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from its diagonal on.
 
         The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
         """
@@ -79,7 +79,7 @@ class Opening(Transport, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posted:
-    """A message on its way.
+    """A message that was sent and not yet answered.
 
     to : the receiver. answer : the transport's handle to wait on. vectors : {name: handle}, vectors to pass on.
     """
@@ -94,9 +94,11 @@ class Call:
     """A message to one participant.
 
     to : the receiver. message : of a registered kind; a query comes as a pair (query, release key).
-    vectors : {name: array or handle}. due : {name: most bytes}, the vectors of the answer. passed : True if these vectors are
-    for other participants, and `Posted` has their handles; False if they come with the reply. steps : number of steps whose
-    progress `follow` yields. seconds : limit for the answer, or for silence before it; None for the transport's limit.
+    vectors : {name: array or handle}. due : {name: largest number of bytes} of the vectors that the answer brings.
+    passed : True if these vectors are for other participants, and `Posted` has their handles; False if they come with the
+        reply.
+    steps : number of steps whose progress `follow` yields. seconds : limit for the answer, or for silence before it; None takes
+    the transport's limit.
     """
 
     to: str
@@ -149,17 +151,17 @@ class MessageTransport(ABC):
 
     @abstractmethod
     def together(self, party: str) -> Collection[str]:
-        """Return the parties of this party's process, which are all lost together; this party comes first."""
+        """Return the parties in this party's process, which are all lost together; this party comes first."""
 
     @abstractmethod
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
 
     def exchange_keys(self, *, salted: bool) -> None:  # noqa: B027 - most transports need none
-        """Where vectors pass through the coordinator, exchange the parties' sealing keys and, if salted, a secret salt."""
+        """Exchange the parties' sealing keys and, if salted, a secret salt. Needed only if vectors pass the coordinator."""
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - as above
-        """Refuse an alignment whose sets this process cannot hold. sizes : {party: number of its ids}."""
+        """Raise FederationError for sets of ids that this process cannot hold. sizes : {party: number of its ids}."""
 
     def whole(self, vector: Any, party: str) -> Any:
         """Return a vector of an answer as one array, joining the pieces that the party's shards may hold."""
@@ -167,7 +169,7 @@ class MessageTransport(ABC):
         return vector
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
-        """Return handles of a query's per-record vectors. All of these parties can resolve them."""
+        """Return handles of a query's per-record vectors, which all of these parties can resolve."""
         del parties
         if isinstance(records, tuple):  # one entry per shard
             return {"records": records}
@@ -187,7 +189,7 @@ class MessageTransport(ABC):
         return self.call(dict.fromkeys(self.parties, Load()), Greeting, self.load_seconds)
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Send notices; return the heads of the books of these parties."""
+        """Send notices; return the chain heads of these parties' books."""
         return self.call(notices, BookHeads)
 
     def labels(self, party: str) -> Any:
@@ -197,7 +199,7 @@ class MessageTransport(ABC):
         return given(vectors, "labels", party)
 
     def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each share to its party, all at the same time; return the replies in the order of the shares."""
+        """Send each party its part of a query, all at the same time; return the replies in the same order."""
         handles = self.put(records, shares)
         posted = [self.post(name, (share, key), handles, self._due(name, share)) for name, share in shares.items()]
         replies = {}
@@ -207,12 +209,12 @@ class MessageTransport(ABC):
         return replies
 
     def _due(self, party: str, share: Query) -> Mapping[str, int]:
-        """Return the size of the vector that answers a share, in bytes, where the transport needs to know it."""
+        """Return the size in bytes of the vector that answers a party's part of a query, if the transport needs to know it."""
         del party, share
         return NOTHING
 
     def _due_labels(self, party: str) -> int:
-        """Return the size of the labels, in bytes, where the transport needs to know it."""
+        """Return the size of the labels in bytes, if the transport needs to know it."""
         del party
         return 0
 
@@ -230,7 +232,7 @@ class MessageTransport(ABC):
 
 
 def expected(message: object, kind: type[M], party: str) -> M:
-    """Return the message if it is of the expected kind. Raises FederationError."""
+    """Return the message if it is of this kind; else raise FederationError."""
     if not isinstance(message, kind):
         raise FederationError(
             f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was expected"
@@ -239,7 +241,7 @@ def expected(message: object, kind: type[M], party: str) -> M:
 
 
 def given(vectors: Mapping[str, Any], name: str, party: str, size: int | None = None) -> Any:
-    """Return a vector of an answer. size : bytes that it must have. Raises FederationError."""
+    """Return a named vector of an answer. size : its required number of bytes. Raises FederationError."""
     if name not in vectors or (size is not None and vectors[name].nbytes != size):
         raise FederationError(f"party {party!r} sent {name} of an unexpected size")
     return vectors[name]

@@ -1,1 +1,1 @@
-"""Charges before releases: the budget of a run, and the passes, folds and samples that one charge pays for."""
+"""Charges before releases: the budget of a run, and the passes, batches and samples that one charge pays for."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Event that reports that the ledger reserved the whole plan.
+    """Event: the ledger has reserved the whole plan.
 
     n_records : number of records that the plan assumes.
     head : head of the ledger's chain after reserving; None for a budget in memory.
@@ -40,10 +40,10 @@ class Budget:
     run : id of the run.
     ledger : path of the ledger; None keeps the budget of this fit in memory.
     resumed : True if an earlier process of this run may have reserved and charged.
-    head : head of the chain that this run noted after reserving; a ledger whose chain lacks it is refused.
+    head : chain head that this run noted after reserving; a ledger without it raises LedgerError.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
-        book in memory, capped at the trial's budget. No round's record holds a released value.
+        book in memory, capped at the trial's budget, and no round's record holds a released value.
     counts : True for a run that only counts records. It ends with its plan, reserves nothing and computes nothing on columns.
     """
 
@@ -135,8 +135,8 @@ class Budget:
     def settle(self, job: Job, reservation: Reservation, *, stopped_early: bool) -> Statement:
         """Close the reservation; return the statement for the certificate.
 
-        stopped_early : True if released values could decide how much of the plan was made; the statement then gives the
-            cap.
+        stopped_early : True if released values could decide how many planned releases were made. The statement then gives the ε
+            of the whole reservation.
         """
         statement = reservation.settle(stopped_early=stopped_early)
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)

@@ -1,4 +1,4 @@
-"""The coordinator's side of the parties' books: each side notes the other's chain head, to detect restored backups."""
+"""The coordinator's side of the parties' own budget books. Each side notes the other's chain head, to detect old backups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Sends notices about the run to the parties that keep a book; does nothing if there are none.
+    """Notices about the run to the parties that keep a book; without such parties it does nothing.
 
-    It detects a book or a ledger whose chain lacks the head that the other side noted last. Entries after that head are
-    not covered.
+    It detects a book or a ledger whose chain lacks the head that the other side noted last. It cannot detect that entries after
+    this head are missing.
 
     parties : names of the parties that keep a book.
     ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
@@ -39,7 +39,7 @@ class PartyBooks:
     def compare(self) -> None:
         """Raise LedgerError if a party's book or this ledger is older than the head that the other side has noted.
 
-        The comparison precedes every write to either, so that the newer head is not overwritten.
+        Call this before any write to either, so that the noted heads are not overwritten.
         """
         ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
@@ -63,18 +63,18 @@ class PartyBooks:
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run to the book of a restarted party; do nothing if the party keeps none."""
+        """Announce the run to the book of a restarted party, if it keeps one."""
         if party in self._parties:
             again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Withdraw the run from every book that has no release of it yet."""
+        """Withdraw the run from every book that holds no release of it yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every book; return the heads of their chains. A repeated call continues the last one.
+        """Close the run in every book; return the heads of their chains. A repeated call skips books that are closed.
 
         without : parties that were given up; their books keep the reservation.
         """

@@ -1,4 +1,4 @@
-"""Passes over disjoint blocks: one charge pays for all releases of a pass, each coordinate once."""
+"""Passes over disjoint blocks: one charge pays for all releases of a pass, in which each coordinate is released once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
 
 
 class Passes:
-    """Decides when a query under a record cap needs a new charge.
+    """Charges for queries under a record cap: decides when a query needs a new charge.
 
-    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. It pays for no release after a
-    loss, and for none of another process. In these two cases it is unknown which releases of the charge were made, so all
-    of them count as made. A retry therefore takes the next charge of the plan, which also pays for the blocks after it.
+    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. After a loss, and in a new process,
+    it pays for no further release: it is then unknown which releases of the charge were made, so all of them count as made. A
+    retry therefore takes the next charge of the plan, which also pays for the blocks after it.
 
     private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
     """
@@ -40,7 +40,7 @@ class Passes:
         self._before: tuple[int, Paid | None, frozenset[int], RecordCap | None] = (0, None, frozenset(), None)
 
     def begin(self) -> None:
-        """Save the state of the charges before a query of any kind, for `lost`."""
+        """Save the present state of the charges, so that `lost` can return to it."""
         self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
@@ -58,7 +58,7 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Note the releases of an earlier process. Only seeded noise repeats them under the same charge."""
+        """Note the releases of an earlier process. They count only with seeded noise, which repeats them at no new charge."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
@@ -76,7 +76,7 @@ class Passes:
             self._number, self._paid, self._released, self._cap = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
-        """Note the query's coordinates as released; return the charge that pays for them, and True if it is new."""
+        """Note the query's coordinates as released. Return the charge that pays for them, and True if it is a new one."""
         blocks = [step.block.coordinates for step in query.ordered()]
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):

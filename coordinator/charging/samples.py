@@ -1,4 +1,4 @@
-"""Secret Poisson samples: every release that is charged as sampled works on a sample of its own."""
+"""Secret Poisson samples: each release that is charged as sampled has its own sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Ensures that no secret sample serves two releases.
+    """Check that no secret sample serves two releases.
 
     Guarantee. A `PoissonSubsampledGaussian` is accounted as if its sample were independent of all others. So a release
     under such an event works on a sample of the event's rate that no earlier release has used. A lost attempt counts as
@@ -30,7 +30,7 @@ class Samples:
         self._lost = False
 
     def drawn(self, sample: Sample, key: ReleaseKey) -> None:
-        """Note the sample that margins keep from now on, and the key of the stream that it was drawn from."""
+        """Note the sample that the coordinator now holds, and the key of the stream that it was drawn from."""
         self._sample, self._used, self._lost = (sample, key), False, False
 
     def lost(self) -> None:
@@ -41,9 +41,9 @@ class Samples:
             self._used = False
 
     def next_for(self, query: Query) -> tuple[Sample, ReleaseKey] | None:
-        """Return the sample to draw before this attempt at a query, and its key; None if nothing is to be drawn.
+        """Return the sample to draw before this attempt at a query, and its key; None if no new sample is needed.
 
-        Raises PrivacyError for a sampled release that follows no sample of its rate, or one that has been used.
+        Raises PrivacyError for a sampled release if no sample of its rate was drawn, or if another release has used it.
         """
         rates = {event.rate for event in query.events() if isinstance(event, PoissonSubsampledGaussian)}
         if not rates:

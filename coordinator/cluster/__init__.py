@@ -1,1 +1,1 @@
-"""The coordinator on Ray: its actor, its transports to actors of parties and shards, and shared worker processes."""
+"""The coordinator on Ray: its actor, and its transports to actors of parties, of shards and of shared worker processes."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class RayMeters:
-    """Ray metrics, which Ray's nodes offer to Prometheus."""
+    """Metrics of a run in Ray, which Ray's nodes export to Prometheus."""
 
     def __init__(self, job: str, run: str) -> None:
         from ray.util.metrics import Counter, Gauge
@@ -72,10 +72,10 @@ class RayMeters:
 
 
 class MarginsActor(Serving, ShardMargins):
-    """Actor that holds one shard of the margins.
+    """Actor that holds one shard of the margins Xw.
 
     It shares memory with parties whose shard is on this machine, and puts vectors for others into the object store. It stores
-    labels and limits once, for all parties and visits. It computes margins directly in the shared memory.
+    labels and limits of residuals once, for all parties and visits. It computes margins directly in the shared memory.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class MarginsActor(Serving, ShardMargins):
         self._far: frozenset[str] = frozenset()
 
     def probe(self) -> Lent | None:
-        """Return a vector that processes of this machine can read."""
+        """Return a small vector in shared memory, which only processes of this machine can read."""
         return self._weights.lend(np.zeros(1))
 
     def meet(self, near: Sequence[str], far: Sequence[str]) -> None:
-        """Store the names of the parties whose shard could read the probe, and of the other parties."""
+        """Store the names of the parties that could read the probe (near), and of the others (far)."""
         self._near, self._far = frozenset(near), frozenset(far)
 
     def _share(self, name: str, vector: Vector) -> Vector:
@@ -132,7 +132,7 @@ class CoordinatorActor:
     """Actor that runs a job over the parties' actors.
 
     It waits for the driver before the first release and before it settles the budget. So the driver can refuse the plan before
-    any release, and the driver's log is complete before the books are closed.
+    any release, and its log is complete before the books are closed.
 
     faults : policy on lost parties. job, run : tags of metrics and log lines. dealer : dealer's actor in training on shares.
     shards : Ray's options for each shard of the margins; () keeps the margins in this actor.
@@ -162,7 +162,7 @@ class CoordinatorActor:
         return __version__
 
     def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
-        """Align the parties' records by the ids that the parties have read; yield progress, then the outcome."""
+        """Align the parties' records by their ids; yield progress, then the outcome."""
         yield (yield from align(self._transport, required=required))
 
     def predict(

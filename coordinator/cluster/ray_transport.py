@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.2
 
 
 class Constants:
-    """Vectors that most queries share. Each is stored once; queries carry a reference to it."""
+    """Vectors that most queries share. Each is stored once, and queries carry a reference to it."""
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Vector, Stored]] = {}
@@ -50,7 +50,7 @@ class Constants:
         return known[1]
 
     def shared(self, name: str, vector: Vector) -> Vector:
-        """Return a read-only view of the vector in the object store, so that this process needs no copy."""
+        """Store a vector; return a read-only view of it in the object store, so that this process needs no copy of its own."""
         stored = self.of(name, vector)
         if not isinstance(stored, Stored):
             return vector
@@ -60,7 +60,7 @@ class Constants:
 
 
 class RayTransport(MessageTransport):
-    """Transport that calls actors, all at the same time; every wait has a limit.
+    """Transport that calls all actors at the same time. Every wait has a limit.
 
     Handles are references. Actors send vectors directly to each other, and a large vector for several parties is stored once.
 
@@ -128,7 +128,7 @@ class RayTransport(MessageTransport):
         return [answers[own.answer[0]] for own in posted]
 
     def whole(self, vector: Any, party: str) -> Any:
-        """Return a vector of an answer; pieces in the object store are fetched."""
+        """Return a vector of an answer as one array, fetching pieces from the object store."""
         if not isinstance(vector, list):
             return vector
         return np.concatenate([answer_of(party, ref, self._timeout) for ref in vector])
@@ -149,7 +149,7 @@ class RayTransport(MessageTransport):
         return handles
 
     def together(self, party: str) -> tuple[str, ...]:
-        """Return the parties that run in the party's process; this party is the first of them."""
+        """Return the parties that run in the same process as this party; this party comes first."""
         return together(self._actors, party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -170,9 +170,9 @@ class RayTransport(MessageTransport):
                 time.sleep(PAUSE_SECONDS)
 
     def _reached(self, parties: Collection[str], records: Records) -> bool:
-        """Return True if all addressed parties can read memory of this process, and vectors are large.
+        """Return True if vectors are large and all these parties can read memory of this process.
 
-        The parties are asked once; each tries to read a vector.
+        Each party is asked once, and tries to read a vector.
         """
         sizes = [vector.nbytes for vector in (records.weights, records.margins) if vector is not None]
         if max(sizes, default=0) <= INLINE_BYTES:
@@ -204,6 +204,6 @@ class RayTransport(MessageTransport):
 
 
 def received(answer: Any) -> tuple[object, Mapping[str, Any]]:
-    """Return reply and vectors of an actor's answer."""
+    """Return (reply, vectors) of an actor's answer."""
     plain, vectors = answer if type(answer[1]) is dict else (answer, {})
     return from_plain(plain, object), vectors

@@ -35,7 +35,7 @@ class ShardTransport(RayTransport):
 
     kind : type of the margins in sweeps, as for `Margins`.
     n_trained : number of training records. n_margins : margins per record.
-    n_labels : vectors of labels that parties see in sweeps, 2 with weights.
+    n_labels : number of label vectors that parties see in sweeps: 1, or 2 with weights.
     """
 
     kind: str = "float64"
@@ -107,7 +107,7 @@ class ShardTransport(RayTransport):
         self.traffic.wait(replies)
 
     def moved(self, party: str, share: Query, *, answered: bool) -> int:
-        """Return the bytes per record that the shards exchange for a share. Labels and limits count once per party."""
+        """Return the bytes per record that shards exchange for a party's part of a query. Labels and limits count once."""
         swept = isinstance(share, Descend) and share.sweep
         margin = self.n_margins * (np.dtype(self.kind).itemsize if swept else 8)
         count = margin * (share.need is not Need.NOTHING)

@@ -1,1 +1,1 @@
-"""The coordinator's side of a federation of organisations: parties connect to it, and it calls them."""
+"""The coordinator's side of a federation of organisations. Parties connect to it, and it calls them over their streams."""

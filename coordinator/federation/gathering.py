@@ -174,7 +174,7 @@ class Gathering:
 
 
 def _first(frames: Iterator[bytes], at_end: Callable[[Callable[[], None]], Any]) -> Hello | None:
-    """Return the first frame if it is a Hello and comes in time."""
+    """Return the first frame if it is a Hello and arrives in time; else None."""
     found: list[Hello] = []
     there = threading.Event()
     at_end(there.set)

@@ -71,7 +71,7 @@ class Answer:
         return min(self._touched + seconds, self._began + seconds + self._steps * STEP_SECONDS)
 
     def arrived(self, incoming: Incoming) -> None:
-        """Note the complete answer."""
+        """Note that the answer is complete."""
         self._incoming = incoming
         self._there.set()
 

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 PER_VALUE = 64
 """Overhead in bytes per vector or number in an answer, beyond the vectors' entries."""
 MOST_WORDS = 1 << 26
-"""Largest size of an opening's words, in bytes."""
+"""Largest size of the words of an opening (vfl.secure), in bytes."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
 """Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries answered with a vector: (K·n,) for those in OF_MARGINS, with K margins per record, and (n,) for the others."""
+"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else (n,)."""
 
 
 class FederationTransport(MessageTransport):
-    """Transport that asks all addressed parties at the same time; every wait has a limit.
+    """Transport that asks all parties at the same time. Every wait has a limit.
 
     If a party's stream breaks during a query, party and query are lost. `revive` waits until the party connects again.
 
@@ -112,7 +112,7 @@ class FederationTransport(MessageTransport):
         return [own.answer[0].result() for own in posted]
 
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Any]]:
-        """Yield the progress that participants report."""
+        """Yield the progress that participants report; return their answers."""
         left: set[Future[Any]] = {own.answer[0] for own in posted}
         while left:
             _, left = wait(left, timeout=0.1)
@@ -215,7 +215,7 @@ class FederationTransport(MessageTransport):
         return reply, found
 
     def _member(self, name: str) -> str:
-        """Return the member of the federation that has this name in the run."""
+        """Return the federation's member that plays this role in the run."""
         return self._dealer if name == DEALER and isinstance(self._dealer, str) else name
 
     def _link(self, party: str) -> Link:
@@ -226,7 +226,7 @@ class FederationTransport(MessageTransport):
         return link
 
     def _noted(self, greetings: dict[str, Greeting]) -> dict[str, Greeting]:
-        """Note the numbers of records, which determine the sizes of answers."""
+        """Note the parties' numbers of records, which determine the sizes of answers."""
         for party, greeting in greetings.items():
             if not 0 <= greeting.n_records <= MOST_RECORDS:
                 raise FederationError(f"party {party!r} reported an impossible number of records")

@@ -1,4 +1,4 @@
-"""Public model, which replaces the margins under trust='secure': the only state of the coordinator between queries.
+"""Public model as the coordinator's only state between queries under trust='secure', in place of margins.
 
 Guarantee. No value here has an entry per record: w, the shift and the version are functions of released values.
 """
@@ -37,12 +37,12 @@ class Model:
 
 
 class Iterate:
-    """The model that queries change, with the interface of margins (coordinator.states.state).
+    """Public model that queries change, with the interface of margins (coordinator.states.state).
 
-    Queries about the columns of one owner are sent to that owner: moments, ranges, tallies of labels. A gradient is sent to
-    all parties, which open its noised sum (coordinator.secure). Queries that otherwise change margins change the model.
+    Queries about the columns of one owner are sent to that owner: moments, ranges, tallies of labels. A gradient query is sent
+    to all parties, which open its noised sum (coordinator.secure). Other queries that change margins change the model.
 
-    layout : of the coordinates. n_records : number of training records. label : the party with the labels.
+    layout : layout of the coordinates. n_records : number of training records. label : the party with the labels.
     """
 
     def __init__(self, layout: Layout, n_records: int, label: str) -> None:
@@ -60,7 +60,7 @@ class Iterate:
         self.model = state
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return the query of each party; all parties get a gradient unchanged. PrivacyError for queries that need margins."""
+        """Return each party's part of a query; gradient queries go to all parties unchanged. Error if it needs margins."""
         match query:
             case Moments() | Ranges():
                 return query.shares()
@@ -78,7 +78,7 @@ class Iterate:
                 )
 
     def records(self, query: Query) -> Records:
-        """Return no vector: parties see no per-record vector."""
+        """Return no vectors, since parties see no per-record vector."""
         return Records()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
@@ -91,7 +91,7 @@ class Iterate:
             self._repeat(query, query.replayed)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Raise PrivacyError if there is a vector."""
+        """Raise PrivacyError if there are vectors."""
         if list(vectors):
             self._refuse()
 
@@ -108,7 +108,7 @@ class Iterate:
         self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
 
     def _repeat(self, query: Descend, released: tuple[Vector, ...]) -> None:
-        """Repeat the updates of an earlier process, with the order and the rounding of the executor's single steps."""
+        """Repeat the updates of an earlier process, in the order and with the rounding of the executor's single steps."""
         own = {party: start.copy() for party, start in query.start.items()}
         for step, u in zip(query.ordered(), released, strict=True):
             party = step.block.party

@@ -43,7 +43,7 @@ def _own(name: str, vector: Vector) -> Vector:
 
 
 class Margins:
-    """Margins Xw + o, (n,), from w = 0 on, with labels y and weights s, (n,), of the training records. o : offsets or 0.
+    """Margins Xw + o, (n,), of the training records, beginning at w = 0, with labels y and weights s, (n,). o : offsets or 0.
 
     labels : y, followed by the vectors that `targets` names. Rebuilding Xw keeps the offsets.
 
@@ -99,7 +99,7 @@ class Margins:
 
     @np.errstate(all="ignore")  # a warning would reveal one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
+        """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
         statistic: Any = query.statistic
         sums: Integers | Vector
         if query.side is Side.TRAINING:
@@ -149,7 +149,7 @@ class Margins:
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow
     def in_sweep(self, cap: float | None) -> Records:
-        """Return the per-record vectors that a party sees in a visit of a sweep under this record cap, if any."""
+        """Return the per-record vectors that a party sees in a visit of a sweep. cap : record cap, if any."""
         limits = None if cap is None else self._limits(cap)
         margins = self._margins.astype(self._kind, copy=False)
         return Records(margins=margins, labels=self._shown, limits=limits)
@@ -161,7 +161,7 @@ class Margins:
         yield from self._kept.values()
 
     def _limits(self, cap: float) -> Vector:
-        """Return C/‖z_i‖, (n,). It is computed once, so that transports can store it once."""
+        """Return C/‖z_i‖, (n,), the limits of residuals. They are cached, so that transports can store them once."""
         norms = self._kept.get("norms")
         if norms is None:
             raise PrivacyError("a record cap is asked for before the norms of the records are known")
@@ -170,16 +170,16 @@ class Margins:
         return self._capped[2]
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return each queried party's share of the query."""
+        """Return {party: its part of the query}."""
         return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Absorb the n-vectors of the replies to a query."""
+        """Take in the (n,) vectors of the replies to a query."""
         self.absorb(query.target, [reply.vector for reply in replies.values() if reply.vector is not None])
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Add the vectors up in order. Depending on `target`, add the sum to Xw, replace Xw by it, or keep it under a name."""
+        """Add up the vectors in order. By `target`, add the sum to Xw, replace Xw by it, or keep it under that name."""
         total: Vector | None = None
         for vector in vectors:
             if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):

@@ -84,7 +84,7 @@ class ShardMargins:
         return given
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors in the form to send to these parties; () stands for any party."""
+        """Return the vectors in the form in which these parties receive them; () stands for any party."""
         del parties
         return records
 
@@ -132,7 +132,7 @@ class ShardMargins:
 class MarginShards:
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
 
-    loaded : called each time all shards have loaded, including after a restart of one of them.
+    loaded : function called when all shards have loaded, also after a restart of one of them.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class MarginShards:
         return total
 
     def state(self) -> None:
-        """Make each shard save its state for `restore`. The next call that changes the state carries the request."""
+        """Make each shard save its state for `restore`. The request is sent with the next call that changes the state."""
         self._marked = False
 
     def restore(self, state: None) -> None:
@@ -228,14 +228,14 @@ class MarginShards:
         return first
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return each queried party's share of the query."""
+        """Return {party: its part of the query}."""
         return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
         """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum.
 
-        This does not wait for the shards. The next call does, so that they work while the coordinator records this query and
-        charges the next one. If a shard has failed, the next call raises StateLost.
+        The call does not wait for the shards, so that they work while the coordinator records this query and charges the next
+        one. The next call waits, and raises StateLost if a shard has failed.
         """
         self._settle()
         vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}
@@ -260,7 +260,7 @@ class MarginShards:
         self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Keep a vector that the coordinator drew for all records. It is made piece by piece, one piece per shard."""
+        """Keep a vector that the coordinator drew for all records. vectors : its pieces, one per shard."""
         self._settle()
         self._ahead = None
         for k, piece in enumerate(vectors):
@@ -269,7 +269,7 @@ class MarginShards:
 
 
 def _visit_of(query: Query) -> float | Literal[False] | None:
-    """Return the record cap of a sweep's visit, None for a visit without a cap, and False for any other query."""
+    """Return the record cap of a query in a sweep: None for a sweep without a cap, and False for any other query."""
     if not (isinstance(query, Descend) and query.need is Need.MARGINS):
         return False
     return None if query.capped is None else query.capped.cap

@@ -34,7 +34,7 @@ class State(Protocol):
         ...
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return each queried party's share of the query; {} for a query that only changes this state."""
+        """Return {party: its part of the query}; {} for a query that only changes this state."""
         ...
 
     def records(self, query: Query) -> Any:
@@ -42,11 +42,11 @@ class State(Protocol):
         ...
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Change the state by a query and the replies to it."""
+        """Apply a query and the replies to it to the state."""
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Take the n-vector that the coordinator drew for a query, in one piece per shard."""
+        """Take in the (n,) vector that the coordinator drew for a query. vectors : its pieces, one per shard."""
         ...
 
     def tally(self, query: Tally) -> Integers | Vector:

@@ -134,7 +134,7 @@ class SelectionAccountant(Accountant):
         )
 
     def _views(self) -> Iterator[tuple[Selection | None, float]]:
-        """Yield, for each view of a record, the selection if it is the only event, else μ of all events together."""
+        """Yield, per set of events that can touch one record: the selection if it is the only event, else μ of all of them."""
         for view in spending.views(self._counts):
             ((only, count), *others) = view.items() or ((None, 0),)
             if isinstance(only, Selection) and count == 1 and not others:
@@ -149,11 +149,12 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return the tightest valid accountant for a plan, without events: `compose` the events into it.
+    """Return the tightest valid accountant for a plan. It is empty: `compose` the events into it.
 
     plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
         SelectionAccountant, and any other mix gets ZCdpAccountant.
     committed : True if plan and noise are fixed before the first release; any other mix then gets PldAccountant.
+
     Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled
     events in a plan that is not fixed beforehand.
     """

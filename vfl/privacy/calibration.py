@@ -24,7 +24,7 @@ _SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by 
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return the z = √releases/μ, rounded up, for which `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book, although z·Δ is rounded once more. This
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in every book, although σ = z·Δ is rounded once more. This
     holds for every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
     """
     releases = operator.index(releases)
@@ -43,7 +43,7 @@ def noise_multiplier(mu: float, releases: int) -> float:
 
 
 def split(mu: float, share: float) -> tuple[float, float]:
-    """Return (a, b) with a² + b² ≤ μ² exactly: budgets of two parts of a run, the first with `share` of μ².
+    """Split a budget μ into (a, b), where a² is about `share` of μ², and a² + b² ≤ μ² holds exactly.
 
     mu : μ > 0. share : 0 < share < 1. Raises PrivacyError otherwise.
     """

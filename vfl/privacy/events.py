@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vfl.types import Adjacency
 
 MOST_CANDIDATES = 64
-"""Largest number of candidates of a selection, and its largest concentration."""
+"""Largest number of candidates of a selection; also its largest concentration."""
 LARGEST_SELECTED_MU = 30.0
 
 
@@ -75,7 +75,8 @@ class PoissonSubsampledGaussian(Event):
     """A Gaussian release on a secret Poisson sample of the records, each drawn with probability `rate`.
 
     sensitivity : Δ under replace-one, that is, twice the cap on one record's contribution.
-    Its cost is that of the replace-one pair of mixtures (vfl.privacy.pld), never of an add/remove formula.
+
+    Accountants use the pair of mixtures for replace-one (vfl.privacy.pld), never an add/remove formula.
     """
 
     sensitivity: float
@@ -93,8 +94,9 @@ class Selection(Event):
     """Private selection: m candidate runs, of which only the best one among those included at random is released.
 
     Each outcome (model and score) is μ-GDP for the records that the event concerns, and the runs are independent given the
-    data. Each candidate is included with probability P. P is the largest of a uniform numbers, drawn once and kept secret.
-    One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
+    data. Each candidate is included with probability P, which is drawn once, as the largest of a uniform numbers, and kept
+    secret. One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
+
     mu : μ of one run, 0 < μ ≤ 30. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
     """
 
@@ -128,6 +130,7 @@ class OnPart(Event):
 
     The parts of a split are disjoint, so a split costs the maximum over its parts and not their sum (proof in vfl.holdout).
     Costs of different splits add up.
+
     event : event for the records of the part. split : name of the split. part : name of the part.
     """
 
@@ -143,17 +146,17 @@ class OnPart(Event):
 
 
 def on_part(event: Event, split: str | None, part: str) -> Event:
-    """Return the event on a part of a split, or the event itself without a split."""
+    """Return the event, limited to a part of a split; without a split, the event itself."""
     return event if split is None else OnPart(event.adjacency, event, split, part)
 
 
 def of_run(event: Event, run: str) -> Event:
-    """Return the event with its split named after the run, since another run may split the same records differently."""
+    """Return the event with the run's name in the name of its split, since each run may split the records differently."""
     return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def bare(event: Event) -> Event:
-    """Return the event without its part, as it concerns the records of that part."""
+    """Return the event without its part, as an event for the records of that part."""
     return event.event if type(event) is OnPart else event
 
 
@@ -161,9 +164,9 @@ def bare(event: Event) -> Event:
 class ReleaseKey:
     """Key of one attempt at one release: idempotency key in the ledger, and counter of the seeded noise source.
 
-    round : running number of the query in the run.
-    part : running number of the release in its query (the block of a visit; the party of a joint release).
-    attempt : 0 at first, then one more for each repetition. A repetition is a new release, with new noise and a new charge.
+    round : number of the query in the run, from 0.
+    part : number of the release in its query, from 0 (the block of a visit; the party of a joint release).
+    attempt : number of earlier attempts. A repetition is a new release, with new noise and a new charge.
     """
 
     round: int

@@ -1,7 +1,7 @@
 """Gaussian differential privacy: δ(ε; μ) and its two inverses, each rounded to the safe side.
 
 A run is μ-GDP when telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
-2022, Def. 2.6). It is then (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (there, Cor. 2.13; Balle & Wang 2018, Thm. 8):
+2022, Def. 2.6). It is then (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (Cor. 2.13 there; Balle & Wang 2018, Thm. 8):
 
     δ(ε; μ) = Φ(−t) − e^ε Φ(−u),    t = ε/μ − μ/2,    u = ε/μ + μ/2.
 
@@ -133,7 +133,7 @@ def require_mu(mu: float) -> float:
 
 
 def _log_delta(epsilon: float, mu: float) -> tuple[float, float]:
-    """Return log δ(ε; μ) and a bound on its absolute error. ε ≥ 0, μ > 0."""
+    """Return log δ(ε; μ) and a bound on its absolute error, for ε ≥ 0 and μ > 0."""
     from scipy.special import erfcx, ndtr
 
     t, low = _margin(epsilon, mu)
@@ -208,9 +208,9 @@ def _difference(t: float, mu: float) -> float:
 
 
 def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the last double at which `holds` is true, by bisection over the doubles.
+    """Return the last double for which `holds` is true, on the way from `good` to `bad`, by bisection over the doubles.
 
-    good, bad : non-negative doubles at which it is true and false.
+    good, bad : non-negative doubles for which it is true and false.
     """
     inside, outside = _rank(good), _rank(bad)
     while abs(inside - outside) > 1:

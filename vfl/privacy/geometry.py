@@ -1,4 +1,4 @@
-"""Clipping geometry of a block. One object yields cap, grid, sensitivity and event, so that they always agree."""
+"""Clipping geometry of a block. One object gives cap, grid, sensitivity and event, so that they always agree."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Clip:
     def sensitivity_of(self, query: Query, size: int) -> float:
         """Return Δ of a query's sum over `size` coordinates, recomputed from cap and size alone; inf without a clip.
 
-        Subclasses whose Δ depends on more than the cap override this method, and refuse queries outside of their proof.
+        Subclasses whose Δ depends on more than the cap override this method, and raise PrivacyError for other queries.
+
         query : query that releases the sum, in one block or several.
         """
         return Clip(self.cap, size).sensitivity if self.finite else math.inf

@@ -25,7 +25,7 @@ _LITTLE_ENDIAN = np.dtype("<u8")
 
 
 class Keystream:
-    """Words that are uniform and independent for anyone without the key: ChaCha20 (RFC 8439) of zeros.
+    """ChaCha20 (RFC 8439) keystream. Its words are uniform and independent for anyone without the key.
 
     key : 32 bytes, used for this stream alone.
 

@@ -1,6 +1,6 @@
 """Histograms over powers of two, which give the private range of a column without declared bounds.
 
-The sign of x and the k with 2^(k−1) ≤ |x| < 2^k determine the cell of x; zero has its own cell. In every column, replacing a
+Each cell holds the values of one sign with 2^(k−1) ≤ |x| < 2^k; zero has its own cell. In every column, replacing a
 record lowers one cell by one and raises another by one. Jointly over m columns, Δ = √(2m). Google's differential privacy
 library calls the method "approximate bounds".
 """
@@ -22,7 +22,7 @@ _ZERO = 2 * LARGEST
 
 
 def sensitivity(columns: int) -> float:
-    """Return Δ = √(2m) of the histograms of m columns, rounded up."""
+    """Return Δ = √(2m) of the joint histograms of m columns, rounded up."""
     return math.nextafter(math.sqrt(2.0 * columns), math.inf)
 
 
@@ -47,7 +47,7 @@ def edges(cell: int) -> tuple[float, float]:
 
 
 def threshold(sigma: float, cells: int, failure: float) -> float:
-    """Return the count that noise alone exceeds in some of `cells` cells with probability at most `failure`."""
+    """Return a count that noise alone exceeds with probability at most `failure`, in any of `cells` cells."""
     from scipy.special import ndtri
 
     return float(-ndtri(failure / cells)) * sigma

@@ -1,4 +1,4 @@
-"""Noise addition: the only place where noise is added to sums of data."""
+"""Noise addition. No other module adds noise to sums of data."""
 
 from __future__ import annotations
 

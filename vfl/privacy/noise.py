@@ -1,7 +1,7 @@
 """Noise sources, which provide one keystream per release.
 
-Guarantees hold for `CryptographicNoise`. `SeededNoise` repeats its noise, has to be requested by name, and gives no private
-result. This module loads the code that draws noise on first use, so that it imports quickly.
+Guarantees hold for `CryptographicNoise`. `SeededNoise` repeats its noise and gives no private result; a job has to request it
+by name. This module loads the code that draws noise on first use, so that it imports quickly.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class NoiseSource(Protocol):
-    """Source of keystreams. `private` is True if a guarantee may rely on them."""
+    """Source of keystreams."""
 
     @property
     def private(self) -> bool:
-        """False when the noise can be computed by someone else; the result is then stamped NOT PRIVATE."""
+        """True if a guarantee may rely on the noise. False if others can compute it; the result is then stamped NOT PRIVATE."""
         ...
 
     def stream(self, key: ReleaseKey, who: str = "") -> Keystream:
-        """Return the keystream of the release that `key` names. Use it for that release only.
+        """Return the keystream for one release, which `key` identifies. Use it for that release only.
 
-        who : contributor, where several participants add noise to one release. Without it, sources with equal seeds would
+        who : contributor, if several participants add noise to one release. Without it, sources with equal seeds would
             draw equal noise.
         """
         ...

@@ -110,7 +110,7 @@ class PldAccountant(spending.Accountant):
         return any(isinstance(event, OnPart) for event in self._counts)
 
     def _views(self) -> Iterator[PldAccountant]:
-        """Yield one accountant per view of a record, which is in one part of each split (vfl.holdout)."""
+        """Yield one accountant per set of events that can touch one record. A record is in one part of a split."""
         for view in spending.views(self._counts):
             accountant = PldAccountant(self.adjacency)
             for event, count in view.items():
@@ -118,7 +118,7 @@ class PldAccountant(spending.Accountant):
             yield accountant
 
     def _smaller(self, by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
-        """Return the smaller of two valid bounds, or the only valid one (with sampling, the bound by loss)."""
+        """Return the smaller of the bounds by loss distribution and by zCDP. With sampling, only the first is valid."""
         sampled = any(type(event) is PoissonSubsampledGaussian for event in self._counts)
         if sampled:
             return _finite(float(by_loss()))
@@ -130,7 +130,7 @@ class PldAccountant(spending.Accountant):
             return bound
 
     def _within_precision(self, delta: float) -> float:
-        """Return δ less the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
+        """Return δ minus the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
         if delta < 4.0 * self._allowance:
             raise PrivacyError(
                 f"delta = {delta!r} is too small for the privacy loss distribution of a sampled plan, computed in "
@@ -140,9 +140,9 @@ class PldAccountant(spending.Accountant):
 
     @property
     def _allowance(self) -> float:
-        """Allowance in δ for the rounding of the curves (one ulp per event) and of the transforms.
+        """Allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
 
-        It is a judgement and not a proof: about 20 times the largest optimism measured on plain Gaussians.
+        It is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
         """
         return 2.0**-51 * (64 + sum(self._counts.values()))
 

@@ -1,24 +1,26 @@
-"""Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and its Gaussian dominator.
+"""Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and a Gaussian that dominates it.
 
-The mechanism. Every candidate j is run once and releases nothing yet; its outcome (model, score) is μ-GDP, and the runs are
-independent given the data. Then P, the largest of `concentration` = a uniform numbers, is drawn, each candidate is included
-with probability P, independently, and the best included one is released with its score; with none included, candidate 1.
+The mechanism. Every candidate is trained once, and nothing is released yet. Each outcome (model, score) is μ-GDP, and the
+runs are independent given the data. Then P is drawn, the largest of `concentration` = a uniform numbers. Each candidate is
+included with probability P, independently, and the best included one is released with its score. If none is included,
+candidate 1 is released.
 
 Guarantee. The release is (ε, δ)-DP for every ε ≥ 0 with
 
     δ(ε) = ∫ φ(z − μ) · sup_{0≤u≤1} [c(u) − e^{ε − μz + μ²/2} c(g(u))]₊ dz  +  a·B(a, m+1) · δ(ε; μ),
     c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp,     g(u) = Φ(Φ⁻¹(u) + μ),
 
-where δ(ε; μ) is that of `gaussian_dp`. docs/mathematics.md proves it. It also is (ε, E δ(ε; √max(K, 1)·μ))-DP, where K is
-the number of included candidates: all K outcomes together, of which one is released, are √K·μ-GDP by composition.
+where δ(ε; μ) is the function of `gaussian_dp`. docs/mathematics.md proves it. The release is also
+(ε, E δ(ε; √max(K, 1)·μ))-DP, where K is the number of included candidates: by composition, all K outcomes together are
+√K·μ-GDP, and one of them is released.
 
-All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which falls. On a cell [s, s + h]:
+All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which is decreasing. On a cell [s, s + h]:
 
-    C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ),
+    C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ).
 
-so the supremum over u is at most a maximum of lines in k, computed on a grid of k once for each μ, and at most the chord in
-between, since it is convex. It rises with z, so a cell of z gets its value at the right end times the exact Gaussian mass of
-the cell. `_ROUNDING` covers floating point.
+So the supremum over u is at most a maximum of lines in k. It is computed on a grid of k, once for each μ. Between grid points
+it is at most the chord, since it is convex. The integrand's supremum rises with z, so each cell of z gets its value at the
+right end times the exact Gaussian mass of the cell. `_ROUNDING` covers floating point.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
 
 
 def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
-    """Return an ε, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; 0 if δ covers it.
+    """Return an ε, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; 0 if δ suffices.
 
     Arguments and errors as in `delta_of`, with 0 < δ < 1.
     """
@@ -176,18 +178,18 @@ def _require_mu(mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def curve_of(mu: float, candidates: int, concentration: int) -> Curve:
-    """Return the curve of a selection, computed once for its parameters."""
+    """Return the curve of a selection; it is cached."""
     return Curve.of(mu, candidates, concentration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Bounds of a selection at every ε, for one μ > 0, m ≥ 2 and a.
+    """Upper bounds on δ of a selection at every ε, for one μ > 0, m ≥ 2 and a.
 
-    k, suprema : (l,) points in growing order, and at each of them a number that is at least sup_u [c(u) − k·c(g(u))]₊. The
-        supremum is convex in k, so between two points it is at most the chord; below the first it is at most `peak`.
-    ratio : the last k, at least sup_u c(u)/c(g(u)): from there on the supremum is 0. peak : at least c(0).
-    counts : (m + 1,) probabilities of K; the first is that no candidate is included.
+    k, suprema : (l,) ascending grid points k, and at each an upper bound on sup_u [c(u) − k·c(g(u))]₊. The supremum is convex
+        in k, so between two points it is at most the chord; below the first it is at most `peak`.
+    ratio : last grid point, at least sup_u c(u)/c(g(u)); from there on the supremum is 0. peak : upper bound on c(0).
+    counts : (m + 1,) probabilities of K = 0, 1, ..., m included candidates.
     """
 
     mu: float
@@ -199,7 +201,7 @@ class Curve:
 
     @classmethod
     def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
-        """Return the curve; `finer` multiplies its points, which makes the bounds smaller and never less safe."""
+        """Compute the curve. finer : factor on the numbers of grid points; more points give tighter bounds that are as safe."""
         from scipy.special import ndtr
 
         cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))
@@ -221,7 +223,7 @@ class Curve:
         return cls(mu, k, suprema, ratio, float(levels[0]), np.array(counts))
 
     def by_selection(self, epsilon: float, z_cells: int = _Z_CELLS) -> float:
-        """Return the first bound of the module at ε ≥ 0, rounded up."""
+        """Return the first bound of the module docstring at ε ≥ 0, rounded up."""
         from scipy.special import ndtr
 
         mu = self.mu
@@ -240,7 +242,7 @@ class Curve:
         return (whole + float(self.counts[0]) * gaussian_dp.delta_of(epsilon, mu)) * (1.0 + 1e-9)
 
     def by_composition(self, epsilon: float) -> float:
-        """Return E δ(ε; √max(K, 1)·μ), rounded up."""
+        """Return the second bound of the module docstring, E δ(ε; √max(K, 1)·μ), rounded up."""
         each = (
             p * gaussian_dp.delta_of(epsilon, math.sqrt(max(k, 1)) * self.mu * (1.0 + 1e-15))
             for k, p in enumerate(self.counts)
@@ -257,7 +259,7 @@ class Curve:
         )
 
     def falls_below(self, epsilon: float, mu: float) -> bool:
-        """Return True if the bound of the tail in `dominating_mu` holds from ε on, for μ′ = `mu`."""
+        """Return True if one check at ε shows the curve stays below δ(·; μ′) from there on (see `dominating_mu`). mu : μ′."""
         rest = epsilon - math.log(self.ratio)
         if rest < 0.0 or rest / self.mu - 0.5 * self.mu < epsilon / mu - 0.5 * mu:
             return False
@@ -267,7 +269,7 @@ class Curve:
 
 
 def _dominated_by(curve: Curve, cells: tuple[tuple[float, float, float], ...], mu: float) -> bool:
-    """Return True if the check of `dominating_mu` shows that δ of the curve is at most δ(·; μ′) for μ′ = `mu`."""
+    """Return True if the check of `dominating_mu` shows that δ of the curve is at most δ(·; μ′). mu : μ′."""
     for start, end, bound in cells:
         if curve.falls_below(start, mu):
             return True
@@ -291,7 +293,7 @@ def _beta(x: int, y: int) -> float:
 
 
 def _bisected(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Return a point at which `holds` is true, at most 1e-9 of itself above one at which it is false."""
+    """Return a point where `holds` is true, at most 1e-9 (relative) above a point where it is false."""
     while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
         if holds(middle):

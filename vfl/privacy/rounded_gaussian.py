@@ -79,7 +79,7 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
 
 
 def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
-    """Write the rounding of every lane into `result`; return the uncertain lanes in ascending order."""
+    """Write the rounded value of every lane into `result`; return the lanes that double precision cannot decide, ascending."""
     from scipy.special import ndtri  # imported here so that an actor starts faster
 
     tails = lanes & _TAIL_MASK
@@ -105,7 +105,7 @@ def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
 
 
 def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
-    """Return for each lane the distance to its integer below which the rounding is certain. It may be negative.
+    """Return for each lane the distance to the nearest integer below which the rounding is certain. It may be negative.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
@@ -146,7 +146,7 @@ def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
 
 
 def _guess(tail: int, bits: int, ratio: tuple[int, int]) -> int:
-    """Return an estimate of rint(scale·|Z|) from the leading bits of q, by ndtri."""
+    """Return an estimate of rint(scale·|Z|) from the leading bits of q, in double precision."""
     from scipy.special import ndtri
 
     return max(0, round(-float(ndtri((2 * tail + 1) / (1 << (bits + 2)))) * (ratio[0] / ratio[1])))

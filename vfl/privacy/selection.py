@@ -1,11 +1,11 @@
-r"""Private selection of the best score: the exponential mechanism by Gumbel noise, in fixed point, with its ε exact.
+r"""Private selection of the best score: the exponential mechanism by Gumbel noise, in fixed point, with an exact ε.
 
 The winner among scores s_1..s_m, each of sensitivity Δ, held by any number of parties, is an ε-bounded-range release
 under replace-one, hence ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers 2021).
 
-Mechanism. Each lane j has Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party answers
-with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the winning coordinate
-is released, so *one* event covers all lanes of all parties, for any division of the lanes among them.
+Mechanism. Each score (lane) j gets Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party
+answers with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the winning
+coordinate is released, so *one* event covers all lanes of all parties, for any division of the lanes among them.
 
 Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
 ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
@@ -74,7 +74,7 @@ _DOUBLE_BITS = 1074
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class NoisyScore:
-    """A party's best score, for comparison by the coordinator only. The greatest wins; among equals, the first.
+    """A party's best noisy score, which only the coordinator compares. The greatest wins; among equals, the first.
 
     coordinate : index of the score in the party's vector; `moved` adds the party's offset, which gives its index in w.
     value : the noisy score, an integer multiple of a unit common to all parties of the selection. repr hides it, so that
@@ -88,7 +88,7 @@ class NoisyScore:
         return (self.value, -self.coordinate) < (other.value, -other.coordinate)
 
     def moved(self, offset: int) -> NoisyScore:
-        """Return the same score at coordinate + offset."""
+        """Return the same score with `offset` added to its coordinate."""
         return NoisyScore(self.coordinate + offset, self.value)
 
 
@@ -185,7 +185,7 @@ def _candidates(scores: Vector, scale: float, lanes: Integers, tails: Integers, 
 
 
 def float_gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
-    """Return the lanes' standard Gumbel variables in doubles, from 63 bits."""
+    """Return standard Gumbel variables in double precision, from 63 bits per lane."""
     q = tails.astype(np.float64)
     q += 0.5
     q *= _HALF_UNIT

@@ -1,8 +1,8 @@
-"""The sensitivity of a query's releases, recomputed from the query itself.
+"""Recomputation of the sensitivity of a query's releases, from the query itself.
 
-Guarantee. `check` passes a query only if each of its events covers the sensitivity that follows from its blocks, clips,
-reaches and columns, whatever the sender claims. Executor and party call it on every query, before anything is charged
-or computed on data. A party recomputes the Δ of its own share. The executor checks on the whole query that its event covers
+Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips,
+reaches and columns. It trusts no claim of the sender. Executor and party call it on every query, before anything is charged
+or computed on data. A party recomputes the Δ of its own share. The executor checks that the event of the whole query covers
 the joint Δ of several parties.
 """
 
@@ -49,7 +49,7 @@ def check(query: Query) -> None:
 
 
 def cover(claimed: float, needed: float) -> None:
-    """Raise PrivacyError unless the sensitivity that an event claims is at least the one needed."""
+    """Raise PrivacyError unless the claimed sensitivity is at least the needed one."""
     if needed == math.inf:
         raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
     if not claimed >= needed:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SMOOTHNESS = ("private", "bounds", "data")
 INFERENCE_SHARE = 0.1
-"""Share of μ² for standard errors unless a job names one. Coverage hardly depends on it; widths do where records are few."""
+"""Default share of μ² for standard errors. Coverage hardly depends on it; with few records, widths do."""
 SUBSAMPLES = "subsamples"
 """Value of `inference` that takes standard errors from the spread of fits on disjoint subsamples."""
 

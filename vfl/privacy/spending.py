@@ -1,4 +1,4 @@
-"""Exact cost of one event in μ² or in ρ, and sums of costs as integers that are rounded up only."""
+"""Exact cost of one event as μ² or ρ, and sums of costs as integers that are only rounded up."""
 
 from __future__ import annotations
 

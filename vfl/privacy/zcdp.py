@@ -7,7 +7,7 @@ that gives (ε, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12; it is Cor.
 
 Its derivative in α vanishes where ρ(α−1)² = log(1/(αδ)). One side rises and the other falls, so the best order is the only
 root. Conversely, the best order determines ρ, and along this curve ε falls as α grows. Both directions are therefore one
-bisection over x = α − 1. Every order is valid, so an inexact root costs tightness only, never validity.
+bisection over x = α − 1. Every order is valid, so an inexact root only makes the bound less tight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Privacy budget of data sets: reserve a plan, charge each release before it is made, settle.
+"""Privacy budgets of data sets: reserve a plan, charge each release before it is made, settle the run.
 
 A ledger is durable, chained by hashes and shared by all processes of a machine.
 """

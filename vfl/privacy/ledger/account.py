@@ -1,4 +1,4 @@
-"""Arithmetic of one run's reservation: its allowance, its spending, and the releases charged."""
+"""One run's reservation: its allowance, its spending, and the releases charged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Allowance:
 class Commitment:
     """Fixed plan: exactly its releases may be made, in any order.
 
-    PLD accounting needs one, since it is not a privacy filter.
+    Accounting by PLD needs a fixed plan, since PLD is not a privacy filter.
     """
 
     __slots__ = ("left",)
@@ -91,7 +91,7 @@ class Commitment:
 class Account:
     """Reservation of a run, open or closed. It keeps the charged keys only while it is open.
 
-    epoch : number that each resume raises. A process with an older number was superseded and may not charge.
+    epoch : number that each resume increases. A process with an older number may no longer charge.
     """
 
     __slots__ = ("allowance", "charged", "count", "epoch", "job", "open", "run")
@@ -106,7 +106,7 @@ class Account:
         self.open = True
 
     def uncharged(self, items: Sequence[tuple[ReleaseKey, Event]]) -> list[tuple[ReleaseKey, Event]]:
-        """Return the items not charged before, after checking them against the allowance.
+        """Check items against the allowance; return those that were not charged before.
 
         Raises BudgetError if the account is closed, LedgerError if a key was charged with another event,
         BudgetExceeded if the sum would exceed the allowance, UnknownEvent for an event without a cost.
@@ -126,7 +126,7 @@ class Account:
         return list(new.items())
 
     def record(self, items: Iterable[tuple[ReleaseKey, Event]]) -> None:
-        """Record charges that `uncharged` returned."""
+        """Record charges that `uncharged` has returned."""
         new = dict(items)
         self.allowance.take(new.values())
         self.charged.update(new)
@@ -142,6 +142,6 @@ class Account:
             )
 
     def close(self) -> None:
-        """Close the account and drop the charged keys, which are no longer needed."""
+        """Close the account and drop the charged keys."""
         self.open = False
         self.charged = {}

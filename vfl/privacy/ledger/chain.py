@@ -1,7 +1,7 @@
 """Hash chain of a ledger: the SHA-256 of an entry covers all its fields and the previous hash.
 
-Nobody can change, move, insert or remove a past entry without changing the head. A head noted earlier also reveals a
-restored backup.
+Nobody can change, move, insert or remove a past entry without changing the hash of the last one, the head. A head that was
+noted elsewhere also reveals a restored backup.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Head:
 
 
 def genesis(identity: str) -> bytes:
-    """Return the hash before the first entry. It is specific to the ledger, so entries do not fit into another one."""
+    """Return the hash before the first entry. It depends on the ledger, so no entry fits into another ledger."""
     return hashlib.sha256(f"vfl ledger {FORMAT} {identity}".encode()).digest()
 
 
@@ -60,7 +60,7 @@ _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def link(previous: bytes, entry: Entry) -> bytes:
-    """Return the entry's hash; a field that is not a string, an integer or None raises LedgerError."""
+    """Return the hash of an entry. A field that is not a string, an integer or None raises LedgerError."""
     try:
         return hashlib.sha256(previous + _json(entry).encode()).digest()
     except (TypeError, UnicodeError) as error:

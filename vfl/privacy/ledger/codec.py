@@ -42,7 +42,7 @@ def encode(event: Event) -> str:
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """Return the event as plain JSON values."""
+    """Return the event as a dictionary that JSON can represent."""
     name = _NAMES.get(type(event))
     if name is None:
         raise UnknownEvent(

@@ -3,13 +3,13 @@
 Sums of such integers never under-count and do not depend on the order of the events.
 
 Two ways of accounting are valid *privacy filters*: events may be chosen adaptively while the total stays under a cap
-fixed beforehand. Neither is an odometer. The guarantee is the cap, not the total at which a run stopped after looking
+fixed beforehand. Neither is an odometer: the guarantee is the cap, not the total at which a run stopped after looking
 at released values.
 
-- `Accounting.GDP` adds μ². Exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
-  Laplace and bounded-range releases, and selections, enter through a Gaussian pair that dominates them (`_mu_squared`).
+- `Accounting.GDP` adds μ². It is exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
+  A dominating Gaussian pair stands for each Laplace or bounded-range release and each selection (`_mu_squared`).
 - `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8,
-  selection μ′²/2. Tighter where selections are a large share.
+  selection μ′²/2. It is tighter if selections are a large share.
 
 The accounting of a data set is fixed before its first release. Choosing it after some releases would take the better
 of two bounds in each branch, and their failure probabilities would add up to 2δ.
@@ -32,7 +32,7 @@ Plan: TypeAlias = "Sequence[tuple[Event, int]]"
 
 
 class Accounting(enum.StrEnum):
-    """Quantity that a book adds up under its cap."""
+    """Quantity that a book adds up under its cap: μ² or ρ."""
 
     GDP = "gdp"
     ZCDP = "zcdp"
@@ -85,9 +85,9 @@ def cost(event: Event, accounting: Accounting) -> int:
 
 
 def plan_cost(plan: Plan, accounting: Accounting) -> int:
-    """Return the units that a plan adds to the sum, as if each of its releases were charged separately.
+    """Return the units that a plan adds to the sum, if each of its releases is charged separately.
 
-    Of the parts of a public split, only the most expensive one within this plan counts (vfl.holdout).
+    Of a public split, only the most expensive part within this plan counts (vfl.holdout).
     """
     total = spending.Total()
     for event, count in plan:

@@ -1,4 +1,4 @@
-"""Budget of one data set in a ledger, and the reservations that its runs hold."""
+"""Budget of one data set in a ledger, and the reservations of its runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DatasetBook:
-    """Book of one data set. It grants a plan if all spending and reservations of all runs then stay under the cap.
+    """Budget of one data set. A plan is granted if all spending and reservations of all runs then stay under the cap.
 
     Implements `Book`. Picklable.
     """
@@ -37,7 +37,7 @@ class DatasetBook:
             return self._preview(state.scope(self.dataset), plan)
 
     def require_room(self, plan: Plan) -> None:
-        """Raise BudgetExceeded if a plan does not fit now. The plan is a lower bound on the plan of the run."""
+        """Raise BudgetExceeded if a plan does not fit now. plan : a lower bound on the plan of the run."""
         preview = self.preview(plan)
         if not preview.fits:
             raise BudgetExceeded(_refusal(self.dataset, preview, "at least "))
@@ -45,8 +45,8 @@ class DatasetBook:
     def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
         """Reserve the whole plan, durably. It counts in full until it is settled or refunded, even after a crash.
 
-        Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that
-        reserved before (use `resume`), PrivacyError for an adjacency different from the data set's.
+        Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that has already
+        reserved (use `resume`), PrivacyError for an adjacency different from the data set's.
         """
         adjacency = adjacency_of(plan)
 
@@ -166,7 +166,7 @@ class DatasetReservation:
             return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
 
     def refund(self) -> None:
-        """Close a reservation without any charge, for which no noise was drawn; BudgetError if there are charges."""
+        """Cancel a reservation without any charge, so that no noise was drawn for it; BudgetError if there are charges."""
 
         def decide(state: LedgerState) -> list[Draft]:
             account = state.run(self.book.dataset, self._run).account

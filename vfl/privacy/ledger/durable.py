@@ -1,4 +1,4 @@
-"""Durable ledger of all releases on an owner's data sets. A job uses it through the `DatasetBook` of one data set."""
+"""Durable ledger of all releases on an owner's data sets. Jobs use it through `DatasetBook`, one per data set."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class SqliteLedger:
 
     The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last one. A
     call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot
-    be written, LedgerError is raised and nothing may be released. All processes of a machine share the file, and threads
-    and forked processes an instance. It is pickled as its path.
+    be written, LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and
+    forked processes may share an instance. An instance is pickled as its path.
 
     path : file; `set_cap` creates it, and every other method needs it to exist.
     timeout : seconds to wait for other writers.
@@ -182,7 +182,7 @@ class SqliteLedger:
         accounting: Accounting | None = None,
         change_delta: bool = False,
     ) -> None:
-        """Open a data set's account, or change its cap. Either adds an entry to the chain. Creates a missing ledger.
+        """Open a data set's account, or change its cap. Both add an entry to the chain. A missing ledger is created.
 
         A change after releases is marked in the chain, and every later certificate flags it. The earlier cap then no
         longer bounds the releases, since the new one may depend on results.
@@ -229,12 +229,12 @@ class SqliteLedger:
         self.write(decide)
 
     def show(self) -> tuple[Balance, ...]:
-        """Return the account of every data set, exhausted ones included."""
+        """Return the accounts of all data sets, including exhausted ones."""
         with self.read() as state:
             return tuple(_balance(scope) for scope in state.scopes.values())
 
     def head(self) -> Head:
-        """Return the head of the chain, to be noted elsewhere."""
+        """Return the head of the chain. Note it elsewhere, to detect a restored backup later."""
         with self.read() as state:
             return state.head
 
@@ -244,12 +244,12 @@ class SqliteLedger:
         self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
 
     def noted(self, book: str) -> Head | None:
-        """Return the newest head of another book that `note` recorded; None without one."""
+        """Return the newest head of another book that `note` recorded; None if there is none."""
         with self.read() as state:
             return state.notes.get(book)
 
     def require(self, head: Head) -> None:
-        """Raise LedgerError unless the chain contains this head, which was noted earlier."""
+        """Raise LedgerError unless the chain contains this head."""
         with self._lock, self._store.reading() as rows:
             self._catch_up(rows)
             found = next(rows.since(head.seq), None) if head.seq else None
@@ -297,7 +297,7 @@ class SqliteLedger:
 
     @contextmanager
     def read(self) -> Iterator[LedgerState]:
-        """Yield the current state. The caller only reads it."""
+        """Yield the current state, for reading only."""
         with self._lock:
             with self._store.reading() as rows:
                 state = self._catch_up(rows)

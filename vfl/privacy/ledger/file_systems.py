@@ -1,7 +1,7 @@
 """Detection of network file systems, on which SQLite's write-ahead log can lose or mix entries.
 
 The log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). Network and user-space
-file systems guarantee neither, so they can lose a charge after its release was made.
+file systems guarantee neither, so a charge can be lost after its release was made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NETWORK = frozenset(
         "webdav",
     )
 )  # fmt: skip
-"""Types of file systems to which several machines may write, including folders shared with the host of a virtual machine."""
+"""File systems to which several machines may write, including folders shared with the host of a virtual machine."""
 
 LOCAL_FUSE = frozenset(
     [
@@ -68,7 +68,7 @@ def _is_network(kind: str) -> bool:
 
 
 def _holding(path: Path, mounts: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the mount that contains a resolved path: the deepest one, and the newest of several at one mount point."""
+    """Return the mount that contains a resolved path: the deepest mount point, and the newest mount at that point."""
     inside = [mount for mount in mounts if path.is_relative_to(mount[0])]
     return max(reversed(inside), key=lambda mount: len(Path(mount[0]).parts), default=None)
 

@@ -27,9 +27,10 @@ FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection
 class FitBook:
     """Book in memory for one fit. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
-    The book grants one reservation. A plan with secret samples of records or with a private selection is fixed by its
-    reservation, and accounted by PLD or by the curve of the selection. Under any other plan, releases may be chosen adaptively
+    The book grants one reservation. A plan with secret samples of records, or with a private selection, is fixed by its
+    reservation and accounted by PLD or by the curve of the selection. Under any other plan, releases may be chosen adaptively
     within the reservation.
+
     epsilon > 0, delta in (0, 1) : the cap.
     """
 
@@ -140,7 +141,7 @@ class _FitReservation:
 
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return ε of a plan fixed beforehand. Each run needs it at its start and at its end, so it is cached."""
+    """Return ε of a plan fixed beforehand. It is cached, since each run needs it at its start and at its end."""
     from vfl.privacy.accountants import choose_accountant
 
     accountant = choose_accountant(plan, committed=True)

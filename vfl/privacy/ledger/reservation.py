@@ -1,4 +1,4 @@
-"""Protocols of a book and of its reservations. The executor charges a reservation before each release.
+"""Protocols of a budget book and of its reservations. The executor charges a reservation before each release.
 
 A book never under-counts: a release that `charge` could not record must not be made.
 """
@@ -71,7 +71,7 @@ class Statement:
 
 @runtime_checkable
 class Reservation(Protocol):
-    """Granted plan. Another process may continue it, but only one process may use it at a time."""
+    """Reserved plan of a run. Another process may continue it, but only one process may use it at a time."""
 
     @property
     def run(self) -> str:
@@ -99,13 +99,13 @@ class Reservation(Protocol):
         ...
 
     def refund(self) -> None:
-        """Close a reservation without any charge; BudgetError if there are charges."""
+        """Cancel a reservation without any charge; BudgetError if there are charges."""
         ...
 
 
 @runtime_checkable
 class Book(Protocol):
-    """Grants plans under an (ε, δ) cap."""
+    """Account that reserves plans under an (ε, δ) cap."""
 
     def preview(self, plan: Plan) -> Preview:
         """Return the cost of a plan, without recording anything."""

@@ -1,4 +1,4 @@
-"""Ledger storage in an SQLite file, with a write-ahead log that is synced at each commit.
+"""Storage of a ledger in an SQLite file, with a write-ahead log that is synced at each commit.
 
 One process writes at a time.
 """
@@ -59,7 +59,7 @@ class SqliteStore:
     _identity: str = field(default="", init=False)
 
     def create(self) -> None:
-        """Create an empty ledger atomically, unless one exists. Of several simultaneous calls, one succeeds."""
+        """Create an empty ledger atomically, unless one exists. Of several processes at once, one creates the file."""
         if self.readonly or self.path.exists():
             return
         self._require_local()
@@ -86,7 +86,7 @@ class SqliteStore:
 
     @contextmanager
     def reading(self) -> Iterator[Rows]:
-        """Yield the entries as of one moment."""
+        """Yield the entries in one consistent read transaction."""
         with self._transaction("BEGIN") as rows:
             yield rows
 
@@ -217,7 +217,7 @@ _CAUSES = {
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the name of a new file in it survives power loss."""
+    """Sync a folder, so that the entry of a new file in it survives power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

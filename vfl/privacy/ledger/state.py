@@ -1,6 +1,6 @@
-"""Ledger state, rebuilt by folding over its entries.
+"""State of a ledger, rebuilt by applying its entries in order.
 
-The same fold validates new entries, verifies stored ones and answers queries.
+The same code validates new entries, verifies stored ones and answers queries.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Revision:
 class Scope:
     """Account of one named data set: its adjacency, its cap, and the runs that reserved from it.
 
-    capacity : cap in units for each accounting, computed when the cap was set. Machines and versions whose results
-        differ in the last digit then agree on the plans that fit.
+    capacity : cap in units for each accounting. It is stored when the cap is set, so that machines and versions whose results
+        differ in the last digit agree on the plans that fit.
     accounting : fixed by the owner or by the first reservation; None before.
     closed : units spent by closed runs.
     runs, open : all runs, and the open ones, by id.
@@ -84,7 +84,7 @@ class Scope:
     revisions: tuple[Revision, ...] = ()
 
     def revision(self, entry: int, recorded: str, epsilon: float, delta: float) -> Revision | None:
-        """Return the revision that a new cap causes; None before the first release, and for an equal cap."""
+        """Return the `Revision` that a new cap amounts to; None before the first release, and for an equal cap."""
         releases = sum(run.account.count for run in self.runs.values())
         if not releases or (epsilon, delta) == (self.epsilon, self.delta):
             return None
@@ -122,7 +122,7 @@ class Run:
 
 
 class LedgerState:
-    """State after a prefix of the entries. `apply` raises LedgerError for an entry that contradicts earlier ones."""
+    """State after the first entries of a ledger. `apply` raises LedgerError for an entry that contradicts earlier ones."""
 
     def __init__(self, identity: str) -> None:
         self.seq = 0
@@ -137,7 +137,7 @@ class LedgerState:
         return Head(self.seq, self.hash.hex())
 
     def catch_up(self, rows: Iterable[tuple[Entry, bytes]]) -> None:
-        """Verify and apply entries, beginning with the last one seen, which must be unchanged."""
+        """Verify and apply entries. The first of them is the last one applied before, which must be unchanged."""
         rows = iter(rows)
         if self.seq:
             entry, digest = next(rows, (None, b""))
