@@ -99,7 +99,7 @@ def test_processes_killed_in_turn_under_load(tmp_path: Path) -> None:
         for process in running.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
-            process.wait(60)
+            assert process.wait(60) == 0
     setting.client.close()
     assert {answer.status_code for answer in answers} <= {200, 503, 504}
     assert {one.json()["error"]["code"] for one in answers if one.status_code != 200} <= {"party_away", "late"}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -203,3 +206,25 @@ def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting)
         policy.check_service("telco", job)
     setting.policy("telco", "secure = true\n")
     Policy.read(setting.folder / "telco.policy.toml").check_service("telco", job)
+
+
+def test_a_reload_names_kept_and_refused_versions_and_sigterm_ends_the_command_well(setting: Setting) -> None:
+    path = setting.folder / "run-2" / "model.json"
+    model = read_json(path)
+    model["w"][0] += 1.0
+    path.write_text(json.dumps(model))
+    command = [sys.executable, "-m", "vfl", "serve", "serve.toml"]
+    with subprocess.Popen(command, cwd=setting.folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            setting.until(lambda: httpx.get(f"{setting.url}/healthz").status_code == 200)
+            setting.write(model=TWO.format("2"))
+            process.send_signal(signal.SIGHUP)
+            said: list[str] = []
+            while not said or "credit/2 refused" not in said[-1]:
+                said.append(process.stdout.readline())
+            assert "version 1 answers; kept: 1\n" in said[-2]
+            assert "except" in said[-3]
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

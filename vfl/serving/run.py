@@ -88,7 +88,7 @@ class Service:
         pa.array([""])  # the first conversion of a list imports pandas, which may take seconds
         self.scoring.start()
         before = self._handled(watch)
-        watch({"event": "serving", "listen": self.file.listen, "party": self.file.party, **self._failures()})
+        watch({"event": "serving", "listen": self.file.listen, "party": self.file.party, **self._models()})
         try:
             self._server.run()
             if not self._server.started:
@@ -119,13 +119,18 @@ class Service:
         def take() -> None:
             self._callers.update(file.callers)
             self.scoring.take(file, found, failures)
-            watch({"event": "reloaded", **self._failures()})
+            watch({"event": "reloaded", **self._models()})
 
         self.application.soon(take)
         self.scoring.refresh()
 
-    def _failures(self) -> dict[str, Any]:
-        return {"refused": self.scoring.failures} if self.scoring.failures else {}
+    def _models(self) -> dict[str, Any]:
+        """Return the versions that are kept, the one that answers now, and {model/version: reason} of those refused."""
+        kept = {
+            name: {"active": own["active"], "versions": [*own["versions"]]}
+            for name, own in self.scoring.described().items()
+        }
+        return {"models": kept} | ({"refused": self.scoring.failures} if self.scoring.failures else {})
 
     def _handled(self, watch: Callable[[dict[str, Any]], None]) -> Any:
         """Reload on SIGHUP, in a thread; return the earlier handler, None outside of the main thread."""

@@ -83,10 +83,14 @@ def command(
 
     The dealer that FILE names joins without data and policy.
     """
+    from vfl.cli.terminal.signals import Terminated
     from vfl.launch.join import prepare, run
 
     own: dict[str, Any] = {"policy": policy, "identity": identity, "cores": cores, "index": index, "shards": shards}
-    joining = prepare(path, name, _named(sources, formats), **own)
+    try:
+        joining = prepare(path, name, _named(sources, formats), **own)
+    except Terminated:
+        return
     screen = Screen(joining, as_json=as_json)
     screen.begin()
     stop = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -20,8 +21,9 @@ def command(path: Path, *, as_json: bool) -> None:
     quotas limit who asks, and how much.
 
     SIGHUP reads models and callers from FILE again, and the data: requests in progress keep their version, and a new active
-    version answers once all parties have loaded it.
+    version answers once all parties have loaded it. The versions kept and refused are printed.
     """
+    from vfl.cli.terminal.signals import Terminated
     from vfl.errors import SpecificationError
 
     try:
@@ -33,9 +35,17 @@ def command(path: Path, *, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps({"time": round(time.time(), 3), **event}, ensure_ascii=False))
             return
-        said = {"serving": f"{event.get('party')} serves at {event.get('listen')}"}.get(event["event"], event["event"])
+        name, refused = event["event"], event.get("refused", {})
+        said = {
+            "serving": f"{event.get('party')} serves at {event.get('listen')}",
+            "reloaded": "reloaded, except what is refused" if refused else "reloaded",
+        }.get(name, name)
         click.echo(f"{time.strftime('%H:%M:%S')}  {said}" + (f": {event['why']}" if "why" in event else ""))
-        for which, why in event.get("refused", {}).items():
-            click.echo(f"          {which}: {why}")
+        for model, kept in event.get("models", {}).items():
+            active = "no version answers" if kept["active"] is None else f"version {kept['active']} answers"
+            click.echo(f"          {model}: {active}; kept: {', '.join(kept['versions']) or 'none'}")
+        for which, why in refused.items():
+            click.echo(f"          {which} refused: {why}")
 
-    Service(path).run(watch)
+    with contextlib.suppress(Terminated):
+        Service(path).run(watch)
