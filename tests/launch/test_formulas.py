@@ -54,6 +54,10 @@ KINDS: dict[str, Any] = {
     "cyclic": Cyclic(24.0, start=1.0, missing="indicator"),
     "ordinal": Ordinal(("low", "high"), missing="indicator"),
     "ordinal codes": Ordinal((1, 2, 3), fill=2),
+    "lenient ordinal": Ordinal(("low", "high"), unknown="missing", missing="indicator"),
+    "lenient ordinal, filled": Ordinal(("low", "high"), unknown="missing", fill="high"),
+    "lenient ordinal, both": Ordinal(("it's", "high"), unknown="missing", fill="high", missing="indicator"),
+    "lenient codes": Ordinal((3, 1, 2.5), unknown="missing", missing="indicator"),
 }
 TEXTS = {
     "boolean": (True, False, None),
@@ -63,6 +67,10 @@ TEXTS = {
     "codes": (3.0, 1.0, 2.5, 7.0, math.nan),
     "ordinal": ("low", " high ", None),
     "ordinal codes": (1.0, 2.0, 3.0, math.nan),
+    "lenient ordinal": ("low", " high ", "middle", "", "NaN", None),
+    "lenient ordinal, filled": ("low", " high ", "middle", "", "low ", None),
+    "lenient ordinal, both": ("it's", " high ", "Low", "", " ", None),
+    "lenient codes": (3.0, 1.0, 2.5, 2.0, -math.inf, math.nan),
 }
 
 
@@ -146,6 +154,7 @@ def test_products_and_other_losses_agree() -> None:
         (Categorical(("low", "high")), "middle"),
         (Categorical(("low", "high")), None),
         (Ordinal(("low", "high")), "middle"),
+        (Ordinal(("low", "high"), unknown="missing"), "middle"),
         (Spline((0.0, 1.0)), math.nan),
     ],
 )
@@ -161,6 +170,16 @@ def test_a_cell_that_predict_refuses_has_no_score(kind: Any, cell: Any) -> None:
     sql, onnx = in_sql(result, frame), in_onnx(result, frame)
     for found in (sql["margin"].isna().to_numpy(), sql["prediction"].isna().to_numpy(), np.isnan(onnx["margin"])):
         assert found.tolist() == [k == 3 for k in range(20)]
+
+
+def test_undeclared_cells_that_count_as_missing_agree_in_scikit_learn_or_are_refused() -> None:
+    for kind, refused in ((KINDS["lenient ordinal, filled"], False), (KINDS["lenient ordinal, both"], True)):
+        result, frame = trained({"lenient ordinal, filled": kind})
+        if not refused:
+            np.testing.assert_allclose(result.to_sklearn().decision_function(frame), result.decision_function(frame))
+            continue
+        with pytest.raises(SpecificationError, match="declare a fill"):
+            result.to_sklearn()
 
 
 def test_every_kind_is_checked_or_refused_with_a_remedy() -> None:

@@ -42,6 +42,10 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
             at_missing = [UNKNOWN] * len(own)
         else:
             at_missing = [float(vector[0]) for vector in declared.made(declared.filled_cell())]
+        match own:
+            case [Case(cases=known)] if getattr(declared, "unknown", "") == "missing":  # as each cell of no case is
+                indicator = [Case(tuple((condition, 0.0) for condition, _ in known), 1.0) for _ in indicator]
+                return [Case(known, at_missing[0]), *indicator], []
         return [where_missing(cell, m, x) for m, x in zip(at_missing, own, strict=True)] + indicator, []
     instead = UNKNOWN if declared.instead is None else declared.instead
     if isinstance(declared, Boolean):
@@ -79,8 +83,15 @@ def _categories(declared: Categorical, cell: Cell, indicator: list[Formula]) -> 
     return found + indicator, [Case(((missing, at_missing), *known), at_others)]
 
 
+_WHY = {
+    "date": "which read dates and their time zones in their own ways",
+    "hashed": "which have no MurmurHash3",
+}
+
+
 def _none(declared: Any, column: str) -> SpecificationError:
+    why = _WHY.get(declared.kind, "as its owner declares none")
     return SpecificationError(
-        f"column {column!r} of kind {declared.kind!r} has no formula in SQL or ONNX: export to scikit-learn, or keep vfl's own "
-        "model"
+        f"column {column!r} of kind {declared.kind!r} has no formula for SQL or ONNX, {why}: export to scikit-learn, keep "
+        "vfl's own model, or train on columns of numbers or categories that the table itself holds"
     )

@@ -46,12 +46,10 @@ class Ordinal(OfCells):
         """[0, k − 1]."""
         return ((0.0, len(self.categories) - 1.0),)
 
-    def formulas(self, cell: Cell) -> list[Formula] | None:
-        """Return the position, unknown for a cell that is not declared; None if such cells count as missing."""
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the position, unknown for a cell that is not declared."""
         from vfl.features.formulas import is_category
 
-        if self.unknown != "refuse":
-            return None
         return [Case(tuple((is_category(cell, c), float(k)) for k, c in enumerate(self.categories)), UNKNOWN)]
 
     def filled_cell(self) -> Vector:

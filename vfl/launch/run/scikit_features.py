@@ -61,6 +61,11 @@ def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: An
     if isinstance(declared, Crossed):
         return Made([(column, _crossed(declared, sources, pd), list(sources))], list(declared.own(column)))
     source = sources[0]
+    if getattr(declared, "unknown", "") == "missing" and declared.missing is not None:
+        raise SpecificationError(
+            f"column {column!r}: scikit-learn's indicator counts empty cells alone, and here undeclared ones too: declare a "
+            "fill instead, or keep vfl's own model"
+        )
     steps: list[tuple[str, Any, Any]]
     if isinstance(declared, Hashed):
         if declared.missing is not None and declared.fill is None:
@@ -69,10 +74,6 @@ def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: An
             )
         steps = [(column, _hashed(declared, pd), [source])]
     elif isinstance(declared, DateParts):
-        if declared.unknown == "missing" and declared.missing is not None:
-            raise SpecificationError(
-                f"column {column!r}: scikit-learn's indicator does not count text that is no date: declare a fill instead"
-            )
         steps = [
             (name, _part(declared, part, pd, function), source)
             for part in declared.parts
@@ -203,8 +204,10 @@ def _ordinal(declared: Ordinal, pd: Any) -> Any:
         unknown_value=None if refuse else np.nan,
         encoded_missing_value=np.nan,
     )
-    imputer = SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True)
-    return make_pipeline(*steps, encoder, *([imputer] if declared.missing is not None else []))
+    instead = max(float(declared.filled_cell()[0]), 0.0)  # of a missing cell, and of one that counts as missing
+    imputer = SimpleImputer(strategy="constant", fill_value=instead, keep_empty_features=True)
+    fills = declared.missing is not None or not (refuse or declared.fill is None)
+    return make_pipeline(*steps, encoder, *([imputer] if fills else []))
 
 
 def _hashed(declared: Hashed, pd: Any) -> Any:
