@@ -142,7 +142,8 @@ class Margins:
             self._kept.update(replaced)
             if cap is not None:  # the charge of a pass relies on the cap, so the weighting does not apply it
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
-            weights = weighed(weights, self._weights)
+            for _ in range(1 + bool(getattr(query.weighting, "squares_weights", False))):
+                weights = weighed(weights, self._weights)
             # The charge of a pass assumes disjoint batches, so membership is applied here and not by the weighting.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()

@@ -23,7 +23,7 @@ from vfl.planning import plan
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
 
-LOSSES = ("logistic", "squared", "huber")
+LOSSES = ("logistic", "squared", "huber", "poisson")
 CELLS = [0.0, 1e-200, 1e-8, -1.0, 3.0, 1e9, -1e150, math.inf, math.nan]
 
 
@@ -95,6 +95,8 @@ def test_the_sensitivity_is_reached():
 def test_weights_are_the_slope_and_the_square_of_capped_residuals(loss, cap):
     rng = np.random.default_rng(0)
     v, y = rng.normal(size=400), rng.choice([-1.0, 1.0], 400)
+    if loss == "poisson":
+        y = rng.poisson(2.0, 400).astype(float)
     norms, chosen = rng.uniform(1.0, 9.0, 400), loss_of(loss)
     kept = {"norms": norms, "column": np.ones(400)}
     ρ = capped(chosen.derivative(v, y), record_limits(norms, cap), chosen.kernel)
@@ -105,10 +107,12 @@ def test_weights_are_the_slope_and_the_square_of_capped_residuals(loss, cap):
     if loss == "logistic":
         m = np.maximum(q, 1.0 - q)
         exact = np.where(κ >= m, q * (1.0 - q), np.where(q < 0.5, κ * (1.0 - m) / m, 0.0))
+    elif loss == "poisson":
+        exact = np.where((q <= κ) & (v < chosen.margin), np.exp(v), 0.0)
     else:
         exact = 1.0 * (abs(v - y) <= np.minimum(κ, getattr(chosen, "width", math.inf)))
     sure = abs(q - κ) > 1e-3  # away from the kinks
-    np.testing.assert_allclose(first[sure], exact[sure] / 50.0, atol=1e-8)
+    np.testing.assert_allclose(first[sure], np.minimum(exact / 50.0, 1.0 / norms)[sure], atol=1e-8)
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])

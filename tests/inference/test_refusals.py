@@ -21,9 +21,9 @@ UNFIT = {
     "parallel": ({"solver": vfl.SkGD(parallel=2, sweep="visit")}, "in turn"),
     "full": ({"solver": vfl.SkGD(sampling="full")}, "in turn"),
     "another solver": ({"solver": vfl.GD()}, "use SkGD"),
-    "counts": (
-        {"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}},
-        "logistic, squared or Huber",
+    "counts without an intercept": (
+        {"loss": "poisson", "bounds": dict.fromkeys(NAMES, (-4, 4)) | {"y": (0, 20)}, "intercept": False},
+        "declared bounds of the label",
     ),
 }
 

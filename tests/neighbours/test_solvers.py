@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vfl
 from tests.neighbours.harness import compare, train, train_in_memory
-from tests.neighbours.setting import job, mirrored, replaced, table, turned
+from tests.neighbours.setting import BOUNDS, ENDS, PARTIES, job, mirrored, replaced, table, turned
 from vfl.solvers import SOLVERS
 from vfl.solvers.releases import products
 from vfl.solvers.rules import intervals
@@ -92,9 +94,29 @@ def with_intervals(loss: str) -> vfl.Job:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("pair", [turned, mirrored, crossed])
-@pytest.mark.parametrize("loss", ["logistic", "squared", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "huber", "poisson", "gamma", "tweedie"])
 def test_intervals_lose_no_more_than_the_charges(loss: str, pair: Any) -> None:
     found = compare(with_intervals(loss), *pair(loss), run=train, seed=WITHIN)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert 0 < found.path <= found.charged
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_intervals_of_weighted_counts_lose_no_more_than_the_charges() -> None:
+    """The record changes its exposure and its weight besides its row."""
+    partition = vfl.FeaturePartition(PARTIES, label=("telco", "y"), exposure="e", weight="s")
+    asked = replace(
+        with_intervals("poisson"),
+        partition=partition,
+        bounds=BOUNDS | {"y": ENDS["poisson"], "e": (0.5, 4.0), "s": (0, 5)},
+    )
+    many = np.ones(len(table()["a"]))
+    pair = [
+        replaced(each | {"e": many, "s": many}, e=e, s=s)
+        for each, e, s in zip(crossed("poisson"), (0.5, 4.0), (5.0, 4.0), strict=True)
+    ]
+    found = compare(asked, *pair, run=train, seed=WITHIN)
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged

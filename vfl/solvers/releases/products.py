@@ -5,8 +5,9 @@ Guarantee. Each of the two releases is μ-GDP under replace-one, with μ = Δ/σ
 Proof. With z_i the record's scaled row over all parties, a release is the lower triangle of Σ_i t_i z_i z_iᵀ with off-diagonal
 entries times √2. `Products` ensures t_i ≥ 0 and t_i‖z_i‖² ≤ 1 for any margins, labels, caps and steps, so the contribution
 a_i of a record has norm t_i‖z_i z_iᵀ‖_F ≤ 1, and the contributions of two records have an inner product tt'(zᵀz')² ≥ 0.
-Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Sums are divided by their bound R before the release. Their
-events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
+Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Weights s_i ∈ [0, 1] of records multiply t_i, by s_i for the
+curvature and s_i² for the residuals' variance, so both facts still hold. Sums are divided by their bound R before the release.
+Their events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
 
 Who sees what: the coordinator holds each scaled column z_ij, one after the other, and the parties of later columns receive
 t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
@@ -42,8 +43,11 @@ if TYPE_CHECKING:
 
 OF_CURVATURE = 0.6
 """Share of μ² for the curvature; the residuals' variance gets the rest."""
-LONGER = 1.69
-"""Bound of h_i‖z_i‖², in units of its typical value: 97 % of the curvature of correlated normal columns lies below it."""
+LONGER, LONGER_OF_COUNTS = 1.69, 4.0
+"""Bounds of h_i‖z_i‖², in units of its typical value. 97 % of the curvature of correlated normal columns lies below the first.
+
+With a log link h_i follows the mean, the exposure, and for amounts the label. Between 84 and 99.7 % of the curvature of such
+columns lies below the second, with margins of standard deviation 0.3 to 0.7. Lower curvature makes intervals wider."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
 DIFFERENCE = 1e-4
@@ -94,7 +98,8 @@ class Products:
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
     the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
-    the released gradients, so it is also right for a misspecified model.
+    the released gradients, so it is also right for a misspecified model. Margins multiply r_i by the weight s_i of the record,
+    as in every sum, and by s_i again for ρ_i².
 
     cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².
@@ -108,6 +113,11 @@ class Products:
 
     kernel: ClassVar[str] = ""
     """No fused kernel: only the margins hold the norms and the column."""
+
+    @property
+    def squares_weights(self) -> bool:
+        """True if records count by the squares of their weights."""
+        return not self.of_curvature
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -134,11 +144,17 @@ def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
     """Return R of the curvature and of the residuals' variance, given the record cap C.
 
     Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers it to
-    C/‖z_i‖·½. The residuals' variance is bounded by the cap itself, ρ_i²‖z_i‖² ≤ C².
+    C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts), so a typical
+    h_i‖z_i‖² is p for them too, but no constant bounds h_i. The cap bounds the residuals' variance, ρ_i²‖z_i‖² ≤ C².
     """
     p = problem.layout.n_coordinates
     narrow = min(1.0, cap / math.sqrt(p)) if problem.loss.log_odds else 1.0
-    return LONGER * p * narrow, cap**2
+    return longer(problem) * p * narrow, cap**2
+
+
+def longer(problem: Problem) -> float:
+    """Return the bound of h_i‖z_i‖² in units of its typical value."""
+    return LONGER if problem.loss.power is None else LONGER_OF_COUNTS
 
 
 def geometry_of(problem: Problem) -> ProductClip:

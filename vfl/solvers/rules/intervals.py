@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from vfl.errors import SpecificationError
 from vfl.privacy.gaussian_dp import epsilon_of
 from vfl.solvers.blocks.shares import Budget
+from vfl.solvers.releases import counts
 from vfl.solvers.releases.once import Phase
-from vfl.solvers.releases.products import LONGER, events_of
+from vfl.solvers.releases.products import events_of, longer
 from vfl.solvers.rules import record_defaults
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def clearness(solver: SkGD, problem: Problem) -> float:
     """
     mu = Budget(solver, problem).spent(Phase.END)
     p = problem.layout.n_coordinates
-    sigma = events_of(problem, mu)[0].sigma * LONGER * p
+    sigma = events_of(problem, mu)[0].sigma * longer(problem) * p
     return problem.n_records * (TYPICAL if problem.loss.log_odds else 1.0) / (sigma * math.sqrt(2.0 * p))
 
 
@@ -87,7 +88,16 @@ def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
     ridge = n * penalty.convexity
     unbiased = (
         (not loss.multinomial, "one margin per record", "train one class against the rest (vfl.train_one_vs_rest)"),
-        (math.isfinite(loss.curvature) and loss.power is None, "logistic, squared or Huber loss", "choose one of them"),
+        (
+            math.isfinite(loss.curvature) and (loss.power is None or problem.inference is not None),
+            "logistic, squared or Huber loss",
+            "choose one of them",
+        ),
+        (
+            loss.power is None or counts.has_counts(problem),
+            "an intercept and declared bounds of the label for a loss with a log link",
+            "declare both",
+        ),
         (penalty.name in ("none", "l2"), "coefficients without the bias of a penalty", "use no penalty"),
         (
             ridge <= LARGEST_RIDGE,
@@ -96,7 +106,6 @@ def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
         ),
     )
     linear = (
-        (not problem.weighted and problem.exposure is None, "records of equal weight", "leave weight and exposure out"),
         (solver.by_pass, "clip='record'", "leave clip and sampling out, or declare an intercept"),
         (
             solver.parallel == 1 and solver.sampling in ("shuffled", "cyclic"),

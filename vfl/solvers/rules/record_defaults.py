@@ -79,7 +79,7 @@ UNSURE = 10.0
 Above it, starting at 0 gave 1 to 9 % less error on three problems."""
 WIDENS = 300.0
 """Least ρ at which a run releases the sums of the parts that the record cap cuts off."""
-WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0}
+WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 """{kind: least c} for runs that release standard errors.
 
 Standard errors describe the capped regression, and a lower cap adds more bias than it saves noise."""
@@ -248,7 +248,8 @@ def cap_of(row: str, ρ: float) -> float:
 
 def _typical(problem: Problem) -> float:
     """Return c, the record cap in units of √(p/L) and a typical residual; at least WIDE for standard errors."""
-    return max(_by_rule(problem), WIDE[kind(problem)] if problem.inferred else 0.0)
+    row = "counts" if counts.has_counts(problem) else kind(problem)
+    return max(_by_rule(problem), WIDE[row] if problem.inferred else 0.0)
 
 
 def _by_rule(problem: Problem) -> float:
