@@ -48,6 +48,7 @@ from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.sealing import Sealer
 from vfl.shards import Here
+from vfl.solvers import RELEASES, SOLVERS
 from vfl.version import __version__
 from vfl.wire.frames import Limits
 
@@ -398,7 +399,7 @@ def job_of(offer: Offer, member: str) -> Job:
         raise FederationError("the offer contains a job that cannot be read") from None
     if not isinstance(plain, dict):
         raise FederationError("the offer contains a job that cannot be read")
-    job = decode(plain)
+    job = decode(plain, SOLVERS | RELEASES)
     if job.digest != offer.digest:
         raise VersionMismatch(
             f"party {member!r} reads the job as {job.digest[:12]}, the coordinator as {offer.digest[:12]}: install one version "

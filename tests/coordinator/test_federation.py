@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.coordinator.organisations import federation
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
 from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.federation import events
+from vfl.launch.monitor import count
 from vfl.launch.sources import sources_of
 
 N = 700
@@ -92,6 +94,25 @@ def test_other_jobs_agree_to_the_bit(joined, spec) -> None:
     assert {name: str(found) for name, found in here.findings.items()} == {
         name: str(found) for name, found in there.findings.items()
     }
+
+
+BINNED = {"a0": vfl.Binned((0.0, 0.5))}
+RELEASES: dict[str, Any] = {
+    "bounds": lambda data, **terms: vfl.private_bounds(
+        replace(job(), bounds={}, privacy=None, scaling="none"), data, **terms
+    ),
+    "quantiles": lambda data, **terms: vfl.private_quantiles(job(), data, **terms),
+    "weight of evidence": lambda data, **terms: vfl.woe(
+        replace(job(), columns=BINNED, bounds={"*": (-1, 1)}), data, **terms
+    ),
+    "drift": lambda data, **terms: count(vfl.train(job(), table(N), at="inprocess"), data, **terms),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+def test_releases_about_columns_agree(joined, release: Any) -> None:
+    terms: dict[str, Any] = {"epsilon": 1.0, "noise": vfl.SeededNoise(4)}
+    assert str(release(None, at=joined.place, **terms)) == str(release(table(N), at="inprocess", **terms))
 
 
 def test_a_private_run_is_in_the_books_and_the_certificate(joined, tmp_path) -> None:

@@ -174,9 +174,9 @@ class TestEvidence:
         assert found.value == pytest.approx(float(((p - q) * np.log(p / q)).sum()))
         assert not found.too_noisy
 
-    def test_bins_that_noise_dominates_have_no_weight(self) -> None:
+    def test_bins_with_two_hidden_counts_have_no_weight(self) -> None:
         found = evidence("bank", self.NAMES, np.array([[40.0, 3.0, -2.0, 50.0], [50.0, 30.0, 9.0, 0.0]]), 5.0)
-        assert [one.weight is None for one in found.bins] == [False, True, True, True]
+        assert [one.weight is None for one in found.bins] == [False, False, True, False]
         assert evidence("bank", self.NAMES, np.full((2, 4), -1.0), 5.0).value == 0.0
 
     def test_errors_cover_noise_and_sampling(self) -> None:
@@ -226,3 +226,14 @@ def test_the_scorecard_shows_it() -> None:
     assert rows[1].split(",", 4)[0] == "bank"
     assert rows[1].endswith(f",{first.bins[0].weight},{first.value}")
     assert result.scorecard().to_csv().splitlines()[0] == "party,column,category,points"
+
+
+def test_a_bin_of_one_class_informs() -> None:
+    counts = np.array([[500.0, -3.0, 500.0], [0.0, 4.0, 1000.0]])
+    found = evidence("bank", ["one class", "hidden", "both"], counts, 10.0)
+    weights = [one.weight for one in found.bins]
+    assert weights[0] > 2.0
+    assert weights[1] is None
+    assert not found.too_noisy
+    shares = found.bins[0].positives / 1000.0, 20.0 / 1020.0  # the least visible count takes the place of 0
+    assert weights[0] == pytest.approx(np.log(shares[0] / shares[1]))

@@ -168,8 +168,11 @@ def _is(value: Any, name: str) -> bool:
     return isinstance(value, _TYPES[name][0]) and (name == "bool" or not isinstance(value, bool))
 
 
-def decode(plain: Mapping[str, Any]) -> Job:
-    """Return the job from its plain form; JobFileError for an unknown key, with the nearest known names."""
+def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Job:
+    """Return the job from its plain form; JobFileError for an unknown key, with the nearest known names.
+
+    solvers : {name: solver class} that the job may have.
+    """
     plain = dict(plain)
     version = plain.pop("format", None)
     if version != FORMAT:
@@ -186,7 +189,7 @@ def decode(plain: Mapping[str, Any]) -> Job:
         solver = {"kind": SkGD.name} | _table(plain, "solver")
         if isinstance(solver.get("shares"), Mapping):
             solver["shares"] = _built(Shares, solver["shares"], "[solver.shares]")
-        plain["solver"] = _of_kind(solver, SOLVERS, "[solver]")
+        plain["solver"] = _of_kind(solver, solvers, "[solver]")
     if plain["privacy"] == "none":
         plain["privacy"] = None
     else:

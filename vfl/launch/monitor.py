@@ -126,7 +126,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
 
     Raises the errors of `train`; SpecificationError for multinomial loss and for trust='secure'.
     """
-    draft, bins, _ = _draft(result)
+    draft, bins, _ = watching(result)
     job = result.applied
     owned, edges = _by_owner(job, bins), _edges(result)
     counted = {party: {name: 1.0 for c in own for name in bins[c]} for party, own in owned.items()}
@@ -150,7 +150,7 @@ def count_own(result: Result, party: str, source: Any) -> Counted:
 
     The counts have no privacy protection: keep them at the party.
     """
-    draft, bins, _ = _draft(result)
+    draft, bins, _ = watching(result)
     draft.partition.columns(party)
     own, draft = _by_owner(result.applied, bins).get(party, []), replace(draft, scaling="none", intercept=False)
     if not own:
@@ -187,14 +187,14 @@ def compare(result: Result, before: Counted, now: Counted) -> Monitored:
         noise = math.sqrt(2.0) * now.scores.sigma, math.sqrt(2.0) * before.scores.sigma
         drifts.append(drift(SCORE, names, np.array(rows), noise, ordered=True))
     drifts.sort(key=lambda one: one.floor - one.index)
-    return Monitored(tuple(drifts), before, now, _draft(result)[2])
+    return Monitored(tuple(drifts), before, now, watching(result)[2])
 
 
 def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:
     """Return the drift of one column from noisy counts (2, b), those of today first.
 
-    Neighbouring bins of an ordered column are merged by the baseline, which is public. Bins that noise may explain
-    in both data sets are left out (vfl.launch.paid_releases.woe.evidence has the formulas of index and floor).
+    Neighbouring bins of an ordered column are merged by the baseline, which is public. vfl.launch.paid_releases.woe.evidence
+    has the formulas of index and floor: bins that noise may explain in both data sets are left out.
     """
     shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
     groups: list[list[int]] = [[]]
@@ -211,10 +211,7 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     merged = np.array([[row[group].sum() for group in groups] for row in counts])
     noise = np.outer(sigma, np.sqrt([len(group) for group in groups]))
     names = [bins[g[0]] if len(g) == 1 else f"{bins[g[0]]} to {bins[g[-1]]}" for g in groups]
-    lowest = np.maximum(SEEN * noise * (1 + 1e-9), 0.5)
-    # A bin that empties, or fills for the first time, counts as the least visible one.
-    seen = (merged >= lowest).any(axis=0)
-    found = evidence("", names, np.where(seen, np.maximum(merged, lowest), merged), noise)
+    found = evidence("", names, merged, noise, SEEN)
     sizes = np.maximum(merged.sum(axis=1), 1.0)
     shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
     return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), shares)
@@ -244,7 +241,7 @@ def _by_owner(job: Job, bins: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def _draft(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]]:
+def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]]:
     """Return a job of the model's columns and of bins of them, {column: coordinates of its bins}, and unwatched columns."""
     require_result(result)
     job = result.applied

@@ -1,4 +1,7 @@
-"""Solvers, one per module. A solver is a schedule of queries. `SOLVERS` maps the names that a job may use to solver classes."""
+"""Solvers, one per module. A solver is a schedule of queries.
+
+`SOLVERS` maps the names that a job may use to solver classes; `RELEASES` those of single releases, which vfl makes jobs for.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
 from vfl.solvers.noisy_gram import NoisyGram as NoisyGram
 from vfl.solvers.output_perturbation import OutputPerturbation as OutputPerturbation
+from vfl.solvers.releases.drift import DriftCounts
+from vfl.solvers.releases.labelled_counts import LabelledCounts
+from vfl.solvers.releases.ranges import ColumnCounts, ColumnRanges
 from vfl.solvers.scd import SCD as SCD
 from vfl.solvers.sgd import SGD as SGD
 from vfl.solvers.skgd import SkGD as SkGD
 from vfl.solvers.svrg import SVRG as SVRG
 
 SOLVERS = {solver.name: solver for solver in (SkGD, GCD, GD, SGD, SVRG, SCD, CD, OutputPerturbation, NoisyGram)}
+RELEASES = {solver.name: solver for solver in (ColumnRanges, ColumnCounts, LabelledCounts, DriftCounts)}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SEEN = 2.0
-"""Standard deviations of noise that both noisy counts of a bin must exceed for the bin to have a weight."""
+"""Standard deviations of its noise from which on a count is visible; one of a bin's two counts must be, for a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Bin:
     """One bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). error : standard error of the weight, from noise and sampling. Both are None if noise dominates a count.
+        in the bin)). A count that noise hides beside a visible one enters as the least visible count, so that the weight is
+        nearer to 0. error : standard error of the weight, from noise and sampling. Both are None if noise hides both counts.
     """
 
     name: str
@@ -149,7 +150,9 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
     return WeightOfEvidence(columns=found, noise=float(sigma.max()), **cost_of(outcome))
 
 
-def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float | Vector) -> Evidence:
+def evidence(
+    party: str, names: Sequence[str], counts: Vector, sigma: float | Vector, visible: float = SEEN
+) -> Evidence:
     """Return the evidence of one column: post-processing of noisy counts (2, b), the positives first.
 
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
@@ -159,14 +162,19 @@ def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float | Ve
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
+    Counts are raised to the least visible one, visible·σ or half a record, in bins with one visible count: a bin that holds one
+    class alone informs most. The others are left out.
+
     sigma : standard deviation of the noise of each count; one number, or (2, b).
     """
     noise = np.broadcast_to(sigma, counts.shape)
-    seen = np.all((counts > SEEN * noise) & (counts >= 0.5), axis=0).tolist()
+    least = np.maximum(visible * noise, 0.5)
+    seen = np.any((counts > visible * noise) & (counts >= 0.5), axis=0).tolist()
+    raised = np.maximum(counts, least)
     value = error = floor = 0.0
     weights = np.full(len(names), math.nan)
     if any(seen):
-        kept = counts[:, seen]
+        kept = raised[:, seen]
         total = kept.sum(axis=1, keepdims=True)
         p, q = np.asarray(kept / total)
         ratio = np.log(p / q)
@@ -184,6 +192,7 @@ def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float | Ve
             bins.append(Bin(name, positives, negatives, None, None))
             continue
         a, b = (float(noise[row, k]) for row in (0, 1))
-        spread = math.hypot(a / positives, b / negatives, positives**-0.5, negatives**-0.5)
+        p_b, n_b = map(float, raised[:, k])
+        spread = math.hypot(a / p_b, b / n_b, p_b**-0.5, n_b**-0.5)
         bins.append(Bin(name, positives, negatives, float(weights[k]), spread))
     return Evidence(party, tuple(bins), value, error, floor)
