@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at a source, to see whether its file has changed."""
+REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
+"""Least time between two readings of a source that shows no changes, such as a database, and their largest share of time."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
 
@@ -63,7 +66,8 @@ class Rows:
 class Served:
     """One part of a model with the rows of its source, which are read again when its file changes.
 
-    source : the source in this process. A file is watched; other sources are read again by `refresh`.
+    source : the source in this process. Files and objects are watched. Databases and functions show no changes: while requests
+        come, they are read again after REREAD_SECONDS.
     state : '' once rows are there, else the reason why not. stale : reason why a changed source could not be read; '' if none.
     """
 
@@ -72,18 +76,20 @@ class Served:
         self._stamp = self._stamped(source)
         self._lock = threading.Lock()
         self._looked = time.monotonic()
+        self._due = math.inf
         self._reading = False
         self.rows: Rows | None = None
         self.state, self.stale = LOADING, ""
         self.refresh()
 
     def look(self) -> None:
-        """Read the source again, in the background, if its file has changed since it was read."""
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+        """Read the source again, in the background, if its file has changed since it was read, or a database may have."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._looked = now
         with contextlib.suppress(OSError):  # a file that is being replaced
-            if self._stamped(self.source) != self._stamp:
+            if now >= self._due or self._stamped(self.source) != self._stamp:
                 self.refresh()
 
     def refresh(self) -> None:
@@ -99,7 +105,7 @@ class Served:
         return stamp_of(source) if file_of(source) or is_stored(source) else None
 
     def _read(self) -> None:
-        why = ""
+        why, began = "", time.monotonic()
         try:
             stamp = self._stamped(self.source)
             rows = read_rows(self.part, self.source)
@@ -109,6 +115,9 @@ class Served:
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"its data cannot be read ({type(error).__name__})"
         self.state, self.stale = ("" if self.rows is not None else why), why
+        if (isinstance(self.source, str) or callable(self.source)) and self._stamp is None:
+            now = time.monotonic()
+            self._due = now + max(REREAD_SECONDS, (now - began) / REREAD_SHARE)
         self._reading = False
 
 
@@ -173,6 +182,8 @@ class ServingService(Service):
         with self._lock:
             for digest in set(self._served) - set(parts):
                 del self._served[digest]
+            for served in self._served.values():
+                served.look()  # a source that could not be read is not asked for, and may have been mended
             return {digest: served.state for digest, served in self._served.items()}
 
     @property

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from parties.services import serving
+from parties.services.serving import ServingService
 from tests.serving.setting import Setting, code, table, train
 from vfl.documents import read_json
+from vfl.messages.joining import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,6 +209,32 @@ def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting)
         policy.check_service("telco", job)
     setting.policy("telco", "secure = true\n")
     Policy.read(setting.folder / "telco.policy.toml").check_service("telco", job)
+
+
+def test_a_database_is_read_again_and_a_source_that_was_not_there_is_found(
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.setattr(serving, "REREAD_SECONDS", 0.1)
+    monkeypatch.setattr(serving, "REREAD_SHARE", 1.0)
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0.0)
+    path, part = setting.folder / "telco.duckdb", results[0].part("telco")
+    service = ServingService("telco", setting.folder / "telco.policy.toml", "bank")
+    service.add(part, f"duckdb://{path}?table=t")
+    setting.until(lambda: "not there" in service.keep([part.digest])[part.digest])
+    for calls in (1.0, 2.0):
+        frame = table().assign(calls=calls)[["customer", "calls"]]
+        with duckdb.connect(str(path)) as connection:
+            connection.register("frame", frame)
+            connection.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM frame")
+        expected = part.margins(frame.drop(columns="customer"))[0]
+
+        def found(expected: float = expected) -> bool:
+            _, (margins,) = service.score([Asked(part.digest, "branch", "", 1)], [[b"secret-3"]])
+            return margins is not None and margins[0] == expected
+
+        setting.until(lambda: service.keep([part.digest])[part.digest] == "")
+        setting.until(found)
 
 
 def test_a_reload_names_kept_and_refused_versions_and_sigterm_ends_the_command_well(setting: Setting) -> None:
