@@ -186,10 +186,14 @@ def test_a_run_lies_in_its_forecast(n: int, epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(("loss", "unit"), [("logistic", "log-odds"), ("squared", "standard deviations of the label")])
-def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str) -> None:
-    rng, n, names = np.random.default_rng(0), 20_000, [f"x{j}" for j in range(4)]
-    X = np.clip(rng.normal(size=(n, 4)), -4.0, 4.0)
-    v = X @ [0.5, -0.3, 0.2, 0.0]
+@pytest.mark.parametrize(("p", "correlation"), [(4, 0.0), (20, 0.5)])
+def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str, p: int, correlation: float) -> None:
+    rng, n, names = np.random.default_rng(0), 20_000, [f"x{j}" for j in range(p)]
+    X = rng.normal(size=(n, p))
+    for j in range(1, p):
+        X[:, j] = correlation * X[:, j - 1] + np.sqrt(1.0 - correlation**2) * X[:, j]
+    X = np.clip(X, -4.0, 4.0)
+    v = X[:, :3] @ [0.5, -0.3, 0.2]
     y = rng.random(n) < 1.0 / (1.0 + np.exp(-v)) if loss == "logistic" else v + rng.normal(size=n)
     bounds = dict.fromkeys(names, (-4.0, 4.0)) | ({} if loss == "logistic" else {"y": (-6.0, 6.0)})
     partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
@@ -200,6 +204,7 @@ def test_widths_of_intervals_are_about_those_of_a_run(loss: str, unit: str) -> N
     (width,) = expected.widths.values()
     rows = vfl.train(job, dict(zip(names, X.T, strict=True)) | {"y": y.astype(float)}).summary().rows[1:]
     halves = [(row.high - row.low) / 2 / (1.0 if loss == "logistic" else np.std(y)) for row in rows]
-    assert 0.67 < width.half / np.median(halves) < 1.5
+    assert 0.67 < (width.correlated if correlation else width.half) / np.median(halves) < 1.5
+    assert width.half < width.correlated
     assert width.over > 1.0
     assert not vfl.forecast(replace(job, privacy=vfl.Privacy(epsilon=1.0)), n).widths

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl import markup
@@ -17,7 +17,7 @@ from vfl.errors import SpecificationError
 from vfl.planning.public_problem import problem_of
 from vfl.planning.quality import Facts, Range, descent, ranges
 from vfl.planning.quality import missed as missed_of
-from vfl.planning.widths import Width, width_of
+from vfl.planning.widths import CORRELATED, Width, width_of
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -78,11 +78,12 @@ class Forecast:
             found = ", ".join(f"{said(name)} {range_}" for name, range_ in measures.items())
             words.append(f"{found}, if the best linear model has {self._kind} {signal:.3g}")
         if self.widths:
-            halves, factors = zip(*((width.half, width.over) for width in self.widths.values()), strict=True)
+            halves, wider, factors = zip(*map(astuple, self.widths.values()), strict=True)
             unit = "standard deviations of the label" if self.positives is None else "log-odds"
             words.append(
                 f"95 % intervals: about ± {_ends(halves)} {unit} per standard deviation of an uncorrelated column, "
-                f"{_ends(factors)} times as wide as without privacy; wider for correlated columns or few records"
+                f"{_ends(factors)} times as wide as without privacy; ± {_ends(wider)} if neighbouring columns correlate by "
+                f"{CORRELATED:g}"
             )
         if not self.measures:
             words.append(f"{max(0.0, 1 - self.missed[0]):.0%} of what the columns can explain would be learnt")
