@@ -19,6 +19,7 @@ from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import BudgetExceeded, OutputError, SpecificationError
 from vfl.evaluation.curves import calibration
 from vfl.features import Hashed, Log
+from vfl.job.flags import flags_of, voids
 from vfl.launch.monitor import Counted, compare, count, count_own
 from vfl.launch.monitor import drift as drift_of
 from vfl.privacy.ledger import SqliteLedger
@@ -123,6 +124,27 @@ def test_counts_of_another_model_are_refused(result: Result) -> None:
     other = vfl.train(result.job, records(9), at=vfl.InProcess(cores=1))
     with pytest.raises(SpecificationError, match="another model"):
         compare(other, counted(result, records(1)), counted(result, records(2)))
+
+
+@pytest.mark.parametrize("privacy", [None, vfl.Privacy(epsilon=2.0, delta=1e-6)])
+def test_a_policy_refuses_to_count_scores_of_a_model_without_a_guarantee(
+    privacy: vfl.Privacy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every party receives all coefficients with the job, so the owners of other columns would learn them."""
+    offered: list[vfl.Job] = []
+
+    def release(job: vfl.Job, data: Any, solver: Any, terms: Any) -> Any:
+        offered.append(replace(job, solver=solver, privacy=vfl.Privacy(epsilon=1.0)))
+        raise LookupError
+
+    monkeypatch.setattr("vfl.launch.monitor.paid_release", release)
+    partition = vfl.FeaturePartition(OWNED, ("telco", "y"))
+    model = vfl.train(
+        vfl.Job(partition=partition, columns=COLUMNS, privacy=privacy), records(1), at=vfl.InProcess(cores=1)
+    )
+    with pytest.raises(LookupError):
+        count(model, records(2), epsilon=1.0)
+    assert voids(flags_of(offered[0])) == (privacy is None)
 
 
 @pytest.mark.parametrize(

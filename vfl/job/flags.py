@@ -40,6 +40,10 @@ def flags_of(job: Job) -> tuple[str, ...]:
             f"{NOT_PRIVATE} as a whole: training starts from the model {job.start.model[:12]}, whose own certificate gives no "
             "guarantee; ε would hold only if that model were public knowledge"
         )
+    if not getattr(job.solver, "private", True):
+        flags.append(
+            f"{NOT_PRIVATE} as a whole: the job carries the coefficients of a model whose own certificate gives no guarantee"
+        )
     return tuple(flags)
 
 

@@ -132,7 +132,8 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     counted = {party: {name: 1.0 for c in own for name in bins[c]} for party, own in owned.items()}
     squares = {party: len(own) for party, own in owned.items()}
     by_name = {name: own for name, own in result.original.items() if name in result.feature_names}
-    solver = DriftCounts(counted, squares, by_name, tuple((edges - result.intercept_).tolist()))
+    shifted = tuple((edges - result.intercept_).tolist())
+    solver = DriftCounts(counted, squares, by_name, shifted, result.certificate.private)
     outcome = paid_release(replace(draft, dataset=dataset or job.dataset), data, solver, terms)
     problem = outcome.plan.problem
     n, names = problem.n_records, problem.layout.names

@@ -41,12 +41,15 @@ class DriftCounts(Solver):
 
     counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}.
     w : {coordinate: coefficient} of the released model. edges : public edges of the histograms of margins.
+    private : False if the model's own certificate gives no guarantee. Every party receives w with the job, so then this job's
+        certificate gives none either, and parties refuse it unless their policies allow such jobs.
     """
 
     counted: Mapping[str, Mapping[str, float]]
     squares: Mapping[str, int]
     w: Mapping[str, float]
     edges: tuple[float, ...]
+    private: bool = True
 
     name: ClassVar[str] = "DriftCounts"
     clip: ClassVar[float] = math.inf
