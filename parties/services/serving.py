@@ -1,7 +1,8 @@
 """A party's part of a resident service: parts of models in memory, and an index from id to row.
 
 Guarantee. A part is applied only while the owner's policy allows it; a changed policy file holds from the next call on. Records
-are counted durably, and the answer is logged, before a margin leaves the party. The margins carry no noise.
+are counted durably before a margin is computed, and the answer is logged before a margin leaves the party. The margins carry no
+noise.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ class ServingService(Service):
             case Score():
                 ids = unpacked(vectors, [asked.records for asked in message.asked])
                 outcomes, margins = self.score(message.asked, ids)
+                self.log(message.asked, ids, outcomes)
                 flat = [own.reshape(-1) for own in margins if own is not None]
                 return Scored(tuple(outcomes)), {"margins": np.concatenate([np.zeros(0), *flat])}
         raise self.undue(message)
@@ -211,7 +213,7 @@ class ServingService(Service):
     def score(
         self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], quotas: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[list[Outcome], list[Vector | None]]:
-        """Return an outcome and the margins of each request.
+        """Return an outcome and the margins of each request, and count its records durably. No margin may leave before `log`.
 
         ids : in normal form, one list per request. quotas : {caller: most records per day}, counted with the party's own.
         """
@@ -220,10 +222,6 @@ class ServingService(Service):
         outcomes = [self._admitted(one, own) for one, own in zip(asked, served, strict=True)]
         self.count(asked, outcomes, quotas)
         answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
-        if answered and self._log is None and self._policy is not None:
-            self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
-        if self._log is not None:
-            self._log.write((asked[k].caller, asked[k].purpose, asked[k].part, ids[k]) for k in answered)
         margins: list[Vector | None] = [None] * len(asked)
         for k in answered:
             own = served[k]
@@ -231,6 +229,15 @@ class ServingService(Service):
                 margins[k] = rows.of(ids[k])
         self.answered += sum(asked[k].records for k in answered)
         return outcomes, margins
+
+    def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
+        """Log the answered requests durably, with one write. Raises ConsentRefused; then no margin of `score` may leave."""
+        if self._log is None:
+            if self._policy is None:
+                raise self._unread()
+            self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
+        answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
+        self._log.write((asked[k].caller, asked[k].purpose, asked[k].part, ids[k]) for k in answered)
 
     def _admitted(self, one: Asked, served: Served | None) -> Outcome:
         """Return the outcome of a request before it is counted."""
@@ -273,7 +280,7 @@ class ServingService(Service):
         """Count requests together, all or none; return the name whose limit is too low, '' if they were counted."""
         policy = self._policy
         if policy is None or policy.prediction is None:
-            raise ConsentRefused(f"party {self._party!r} answers nobody: its policy cannot be read")
+            raise self._unread()
         most, wanted = policy.prediction.records, dict[str, tuple[int, int]]()
         for one in asked:
             if one.caller in quotas:
@@ -287,6 +294,9 @@ class ServingService(Service):
         if self._counts is None or self._counts[0] != path:
             self._counts = (path, CountedAhead(DailyCount(path)))
         return self._counts[1].take_all(self._party, wanted)
+
+    def _unread(self) -> ConsentRefused:
+        return ConsentRefused(f"party {self._party!r} answers nobody: its policy cannot be read")
 
     def _require(self, part: ModelPart, source: Any) -> None:
         """Raise ConsentRefused unless the owner's policy allows the service to apply a part to a source."""

@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
+from parties.answer_log import AnswerLog
 from parties.services import serving
 from parties.services.serving import ServingService
-from tests.serving.setting import Setting, code, table, train
+from tests.serving.setting import OTHER, Setting, code, table, train
 from vfl.documents import read_json
+from vfl.errors import ConsentRefused
 from vfl.messages.joining import Asked
 
 if TYPE_CHECKING:
@@ -148,6 +151,72 @@ def test_changed_data_are_read_again_and_broken_data_are_not_used(
             threading.Event().wait(0.1)
 
 
+class Logs:
+    """Calls of the answers' logs. held : keeps the log of one part of a model from being written until `release`."""
+
+    def __init__(self, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written: list[tuple[str, int]] = []
+        self.held, self.release, self.others = threading.Event(), threading.Event(), threading.Event()
+        self.fails = False
+        real = AnswerLog.write
+
+        def write(log: AnswerLog, answers: Any) -> None:
+            own = list(answers)
+            if {one[2] for one in own} == {part}:
+                self.held.set()
+                assert self.release.wait(30.0)
+                if self.fails:
+                    raise ConsentRefused("no space")
+            elif own:
+                self.others.set()
+            self.written += [(one[2], len(own)) for one in own]
+            real(log, own)
+
+        monkeypatch.setattr(AnswerLog, "write", write)
+
+
+@pytest.mark.parametrize("party", ["bank", "telco"])
+def test_no_score_leaves_before_each_log_is_written_and_requests_that_wait_share_one_write(
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch, party: str
+) -> None:
+    """While the bank's log is written, the telco is asked; a refused request shares a batch and refuses itself alone."""
+    part, expected = results[0].part(party).digest, margins(results[0], table())
+    with setting.joined(), setting.serving(), ThreadPoolExecutor(9) as pool:
+        assert setting.ask(ids=["secret-3"]).status_code == 200
+        logs = Logs(part, monkeypatch)
+        first = pool.submit(setting.ask, ids=["secret-3"])
+        assert logs.held.wait(30.0)
+        assert logs.others.wait(30.0)
+        others = [pool.submit(setting.ask, ids=[f"secret-{k}"]) for k in range(6)]
+        refused = pool.submit(setting.ask, ids=["secret-3"], token=OTHER)
+        unknown = pool.submit(setting.ask, ids=["nobody"])
+        threading.Event().wait(0.7)
+        assert not any(one.done() for one in (first, *others))
+        logs.release.set()
+        found = [one.result() for one in (first, *others)]
+        assert (refused.result().status_code, unknown.result().status_code) == (403, 404)
+        asked = ["secret-3", *(f"secret-{k}" for k in range(6))]
+        assert [one.json()["predictions"][0]["margin"] for one in found] == [expected[own] for own in asked]
+        sizes = [size for own, size in logs.written if own == part]
+        assert len(sizes) == 7 + (party == "bank")  # the telco is not told an id that the bank does not know
+        assert max(sizes) > 1
+        logs.fails = True
+        failed = setting.ask(ids=["secret-3"])
+        assert (failed.status_code, "margin" in failed.text) == (503, False)
+
+
+def test_a_request_that_ends_while_its_answer_is_logged_leaves_the_others(
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = setting.folder / "serve.toml"
+    path.write_text(path.read_text().replace("answer_seconds = 5.0", "answer_seconds = 1.0"))
+    with setting.joined(), setting.serving():
+        logs = Logs(results[0].part("bank").digest, monkeypatch)
+        assert code(setting.ask(ids=["secret-3"])) == (504, "late")
+        logs.release.set()
+        assert setting.ask(ids=["secret-4"]).status_code == 200
+
+
 def test_a_certificate_identifies_a_caller_over_https(setting: Setting) -> None:
     from vfl.federation.identity import new_identity
 
@@ -200,7 +269,6 @@ def test_a_model_trained_on_shares_needs_a_policy_that_says_so(setting: Setting)
 
     import vfl
     from parties.consent import Policy
-    from vfl.errors import ConsentRefused
     from vfl.secure.specification import Secure
 
     policy = Policy.read(setting.folder / "telco.policy.toml")

@@ -119,7 +119,7 @@ class Application:
         model, began, code = request.path_params.get("model", ""), time.monotonic(), "ok"
         try:
             caller = self._caller(request)
-            model = model if model in self._scoring.described() else ""
+            model = model if self._scoring.known(model) else ""
             self._require_room()
             self._waiting += 1
             try:

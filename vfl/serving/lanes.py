@@ -64,6 +64,9 @@ class Lane(ABC, Generic[Q, A]):
     def answer(self, questions: Sequence[Q]) -> Sequence[A]:
         """Return an answer for each question."""
 
+    def finish(self) -> None:
+        """Complete the work for a batch after its answers were given, while further questions wait. Raises nothing."""
+
     def tend(self) -> None:
         """Do what is to be done about twice a second, in the lane's thread."""
 
@@ -87,6 +90,7 @@ class Lane(ABC, Generic[Q, A]):
                 for one in due:
                     if not one.answer.done():
                         one.answer.set_exception(error)
+            self.finish()
 
     def _next(self, carried: Any) -> tuple[list[_Waiting[Q, A]] | None, Any]:
         """Return the next batch, and a question that did not fit; None at the end."""

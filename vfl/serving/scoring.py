@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,14 +32,13 @@ from vfl.messages.joining import (
     Score,
     Scored,
 )
-from vfl.security.identifiers import normal_forms
+from vfl.security.identifiers import IdKind, normal_forms
 from vfl.serving.file import FILL
 from vfl.serving.lanes import Lane
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Link
@@ -140,10 +141,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """A party's reply: an outcome and, if it is an answer, the margins (n,) or (n, K)."""
+    """A party's reply: an outcome and, if it is an answer, the margins (n,) or (n, K).
+
+    logged : done once the answer is in the log of a party of this process. Until then no score may leave.
+    """
 
     outcome: Outcome
     margins: Vector | None = None
+    logged: Future[None] | None = None
 
 
 class PartyLane(Lane[Question, Reply]):
@@ -168,6 +173,7 @@ class LocalParty(PartyLane):
     def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
         self._service, self._source, self._callers = service, source, callers
+        self._unlogged: tuple[Future[None], Callable[[], None]] | None = None
 
     @property
     def _quotas(self) -> Mapping[str, int]:
@@ -194,16 +200,31 @@ class LocalParty(PartyLane):
         counted = [k for k, one in enumerate(questions) if one.ids is None]
         replies = [Reply(Outcome()) for _ in questions]
         if looked:
-            asked = [questions[k].asked for k in looked]
-            outcomes, margins = self._service.score(asked, [questions[k].ids or () for k in looked], self._quotas)
+            asked, ids = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
+            outcomes, margins = self._service.score(asked, ids, self._quotas)
+            logged: Future[None] = Future()
+            logged.set_running_or_notify_cancel()  # a request that is cancelled must not cancel those of its batch
+            self._unlogged = logged, partial(self._service.log, asked, ids, outcomes)
             for k, outcome, own in zip(looked, outcomes, margins, strict=True):
-                replies[k] = Reply(outcome, own)
+                replies[k] = Reply(outcome, own, logged)
         if counted:
             outcomes = [Outcome() for _ in counted]
             self._service.count([questions[k].asked for k in counted], outcomes, self._quotas, own=False)
             for k, outcome in zip(counted, outcomes, strict=True):
                 replies[k] = Reply(outcome)
         return replies
+
+    def finish(self) -> None:
+        """Log the answers of the batch, while the other parties are asked."""
+        if self._unlogged is None:
+            return
+        (logged, write), self._unlogged = self._unlogged, None
+        try:
+            write()
+        except BaseException as error:  # noqa: BLE001 - raised where the log is awaited
+            logged.set_exception(error)
+        else:
+            logged.set_result(None)
 
 
 class RemoteParty(PartyLane):
@@ -482,6 +503,10 @@ class Scoring:
         """Return {party: True if it can be reached}."""
         return {party: lane.connected for party, lane in self._lanes.items()}
 
+    def known(self, model: str) -> bool:
+        """Return True if the service has a model of this name."""
+        return model in self._models
+
     def described(self) -> dict[str, Any]:
         """Return the models and their versions, for callers."""
         return {
@@ -517,11 +542,10 @@ class Scoring:
 
     def ids(self, version: Version, given: Sequence[Any]) -> list[bytes]:
         """Return ids of a request in normal form. Raises Refusal for an id that no data can hold."""
-        task = version.job.for_party(self.party)
         if not version.job.ids:
             raise Refusal(422, "no_ids", "the model's job names no id column: send all columns of the records")
         try:
-            return normal_forms(list(given), kind=task.id_kind)
+            return normal_forms(list(given), kind=None if version.job.id_kind is None else IdKind(version.job.id_kind))
         except DataError:
             raise Refusal(
                 422, "bad_ids", "an id is empty or not valid Unicode, or ids are not all text, or all whole numbers"
@@ -538,6 +562,8 @@ class Scoring:
     ) -> Scores:
         """Return the scores of n records. Raises Refusal, and counts the records durably before any party is asked.
 
+        This process writes its log while the other parties are asked; the scores wait for it.
+
         columns : {column: Arrow array} that the caller gives: all or none of each party's. ids : None only if all are given.
         """
         until = time.monotonic() + self._seconds
@@ -552,22 +578,21 @@ class Scoring:
         # This party is asked first: it counts for the caller, and the others are not told ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
-        reply = await self._asked(version, self.party, caller, purpose, own, n, until)
+        mine = await self._replied(self.party, self._asked(version, self.party, caller, purpose, own, n, until), until)
         known: Any = None
         if own is None:
-            self._accepted(version, self.party, reply, filled, n)
+            self._accepted(version, self.party, mine, filled, n)
         else:
-            margins[self.party] = self._accepted(version, self.party, reply, filled, n)
+            margins[self.party] = self._accepted(version, self.party, mine, filled, n)
             known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
         asked = [party for party in missing if party != self.party]
         sent = (
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
         if asked and sent:
-            replies = await asyncio.gather(
-                *(self._asked(version, party, caller, purpose, sent, len(sent), until) for party in asked)
-            )
-            for party, reply in zip(asked, replies, strict=True):
+            asking = {party: self._asked(version, party, caller, purpose, sent, len(sent), until) for party in asked}
+            for party, answer in asking.items():
+                reply = await self._replied(party, answer, until)
                 margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
             found = margins.get(party)
@@ -575,6 +600,8 @@ class Scoring:
                 margins[party] = self._spread(version, found, known, n)
         parties = [party for party in version.job.partition.parties if party in margins]
         total = added({party: margins[party] for party in parties}, version.intercept)
+        if mine.logged is not None:
+            await self._waited(mine.logged, until)
         return Scores(version, total, tuple(filled))
 
     def _spread(self, version: Version, own: Vector | None, known: Any, n: int) -> Vector:
@@ -584,7 +611,7 @@ class Scoring:
             whole[known] = own
         return whole
 
-    async def _asked(
+    def _asked(
         self,
         version: Version,
         party: str,
@@ -593,18 +620,24 @@ class Scoring:
         ids: Sequence[bytes] | None,
         n: int,
         until: float,
-    ) -> Reply:
+    ) -> Future[Reply]:
         question = Question(Asked(version.parts[party].digest, caller.name, purpose, n), ids, version.job.n_margins)
+        return self._lanes[party].ask(question, n, until)
+
+    async def _replied(self, party: str, answer: Future[Reply], until: float) -> Reply:
         try:
-            reply: Reply = await self._waited(self._lanes[party].ask(question, n, until), until)
+            reply: Reply = await self._waited(answer, until)
         except Refusal:
             return Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
         return reply
 
     @staticmethod
     async def _waited(answer: Future[Any], until: float) -> Any:
+        if answer.done():
+            return answer.result()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), max(until - time.monotonic(), 0.001))
+            async with asyncio.timeout(max(until - time.monotonic(), 0.001)):
+                return await asyncio.wrap_future(answer)
         except TimeoutError:
             raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0) from None
 
