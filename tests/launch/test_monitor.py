@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import vfl
+from tests.coordinator.organisations import federation
 from tests.neighbours.harness import compare as compare_runs
 from tests.neighbours.setting import job as neighbours_job
 from tests.neighbours.setting import replaced, table
@@ -19,6 +20,7 @@ from vfl.columns import Boolean, Categorical, Numeric
 from vfl.errors import BudgetExceeded, OutputError, SpecificationError
 from vfl.evaluation.curves import calibration
 from vfl.features import Hashed, Log
+from vfl.federation import events
 from vfl.job.flags import flags_of, voids
 from vfl.launch.monitor import Counted, compare, count, count_own
 from vfl.launch.monitor import drift as drift_of
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.cli.conftest import Said
+    from tests.conftest import Said
     from vfl.launch.run.result import Result
 
 N = 4000
@@ -203,6 +205,32 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     ):
         failed = call("monitor", run, *words)
         assert (failed.code, why in failed.err) == (2, True), failed.err
+
+
+def test_the_command_counts_across_organisations(result: Result, tmp_path: Path, call: Callable[..., Said]) -> None:
+    """Both parties join with three sources each; drift exits with 7, and each counting is in both parties' books."""
+    run, ledger = str(result.save(tmp_path / "run")), str(tmp_path / "ledger.db")
+    frames = {"then": records(1), "same": records(2), "moved": records(3, 1.0)}
+    assert call("ledger", "cap", ledger, "credit", "--epsilon", "7", "--delta", "1e-3").code == 0
+    with federation(tmp_path) as joined:
+        for party, columns in OWNED.items():
+            own = [*columns, *(["y"] if party == "telco" else [])]
+            joined.start(party, {"": frames["then"][own], **{name: frame[own] for name, frame in frames.items()}})
+
+        def monitor(name: str, *more: str) -> Said:
+            given = [word for party in OWNED for word in ("--data", f"{party}={name}")]
+            paid = ("--epsilon", "2", "--ledger", ledger, "--dataset", "credit")
+            return call("monitor", run, "--federation", str(joined.file), *given, *paid, *more)
+
+        training = [word for party in OWNED for word in ("--training", f"{party}=then")]
+        quiet = monitor("same", *training)
+        assert quiet.code == 0, quiet.err
+        loud = monitor("moved", "--json")
+        assert (loud.code, loud.err) == (7, "")
+        assert {"income", "job", "score"} == set(json.loads(loud.out)["exceeding"])
+        spent = [[e.epsilon for e in own if isinstance(e, events.Ended)] for own in joined.events.values()]
+        assert spent == [[pytest.approx(2.0, rel=0.01)] * 3] * 2
+        assert not joined.failed
 
 
 @pytest.mark.parametrize("ordered", [True, False])
