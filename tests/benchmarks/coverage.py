@@ -7,6 +7,9 @@ A cell is a number of records, columns, an ε, a loss and a world. Each run draw
 privacy on a million other records, whose own error weighs at n = 200,000. Widths are divided by those of
 the sandwich without privacy.
 
+Logistic and squared loss run in all worlds, losses with a log link in the correlated one, at n = 20,000 and p = 5: Poisson
+with an exposure of 0.25 to 1, gamma loss with a coefficient of variation of 0.7.
+
     plain        independent normal columns, model correct
     correlated   neighbours correlate by ½, model correct
     wrong        correlated; errors whose spread grows with a column and a curved mean, or a share of random labels
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 RECORDS, COLUMNS, EPSILONS = (20_000, 2_000, 200_000), (5, 20), (0.5, 1.0, 5.0)
 LOSSES, WORLDS = ("squared", "logistic"), ("correlated", "wrong", "plain", "levels")
+LINKS, HIGHEST = ("poisson", "gamma"), {"squared": (-10.0, 10.0), "poisson": (0.0, 20.0), "gamma": (0.0, 20.0)}
 LEVELS, (NOMINAL, WIDE) = ("north", "east", "south", "west"), (0.90, 0.95)
 TRUTH = 1_000_000
 
@@ -46,10 +50,14 @@ def tasks(settings: Settings) -> Iterator[Task]:
             continue
         name = f"{loss} {world} n={n} p={p} ε={epsilon:g}"
         yield Task(name, functools.partial(cell, settings, n, p, world, loss, epsilon))
+    for loss, epsilon in itertools.product(LINKS, EPSILONS):
+        n, p, world = RECORDS[0], COLUMNS[0], WORLDS[0]
+        name = f"{loss} {world} n={n} p={p} ε={epsilon:g}"
+        yield Task(name, functools.partial(cell, settings, n, p, world, loss, epsilon))
 
 
-def drawn(n: int, p: int, world: str, loss: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return numeric columns (n, p), codes of levels (n,), and labels (n,)."""
+def drawn(n: int, p: int, world: str, loss: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Return numeric columns (n, p), codes of levels, labels, and exposures, (n,) each."""
     X = rng.normal(size=(n, p))
     if world != "plain":
         for j in range(1, p):
@@ -58,28 +66,36 @@ def drawn(n: int, p: int, world: str, loss: str, rng: np.random.Generator) -> tu
     levels = rng.choice(4, size=n, p=(0.4, 0.3, 0.2, 0.1))
     slopes = np.array([0.5, -0.4, 0.3, 0.2, 0.0] * (p // 5)) * math.sqrt(5 / p)
     v = X @ slopes + (np.array([0.0, 0.3, -0.2, 0.5])[levels] if world == "levels" else 0.0)
+    exposures = rng.uniform(0.25, 1.0, n) if loss == "poisson" else np.ones(n)
+    if loss == "poisson":
+        return X, levels, np.minimum(rng.poisson(exposures * np.exp(v - 0.5)), 20.0), exposures
+    if loss == "gamma":
+        return X, levels, np.minimum(np.exp(v - 0.5) * rng.gamma(2.0, 0.5, n), 20.0), exposures
     if loss == "squared":
         spread = np.exp(0.35 * X[:, 0]) if world == "wrong" else 1.0
         bent = 0.15 * (X[:, 1] ** 2 - 1.0) if world == "wrong" else 0.0
-        return X, levels, np.clip(v + bent + spread * rng.normal(size=n), -10.0, 10.0)
+        return X, levels, np.clip(v + bent + spread * rng.normal(size=n), -10.0, 10.0), exposures
     y = rng.random(n) < expit(1.5 * v - 0.5)
     if world == "wrong":
         y = np.where(rng.random(n) < 0.15, rng.random(n) < 0.5, y)
-    return X, levels, y.astype(float)
+    return X, levels, y.astype(float), exposures
 
 
-def fitted(X: np.ndarray, y: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
+def fitted(X: np.ndarray, y: np.ndarray, loss: str, exposures: np.ndarray | float = 1.0) -> tuple[np.ndarray, ...]:
     """Return the coefficients without privacy, (k,), and their sandwich covariance, (k, k)."""
     w = np.zeros(X.shape[1])
-    for _ in range(30):
-        mean = X @ w if loss == "squared" else expit(X @ w)
-        h = np.ones(len(y)) if loss == "squared" else mean * (1.0 - mean)
+    for _ in range(50):
+        v = X @ w + np.log(exposures)
+        mean = v if loss == "squared" else expit(v) if loss == "logistic" else np.exp(v)
+        u, h = y - mean, {"squared": np.ones(len(y)), "logistic": mean * (1.0 - mean), "poisson": mean}.get(loss)
+        if h is None:
+            u, h = y / mean - 1.0, y / mean
         H = X.T @ (X * h[:, None])
-        step = np.linalg.solve(H, X.T @ (y - mean))
+        step = np.linalg.solve(H, X.T @ u)
         w = w + step
         if abs(step).max() < 1e-10:
             break
-    J = X.T @ (X * ((y - mean) ** 2)[:, None])
+    J = X.T @ (X * (u**2)[:, None])
     return w, np.linalg.solve(H, np.linalg.solve(H, J).T)
 
 
@@ -95,8 +111,8 @@ def truth(p: int, world: str, loss: str) -> np.ndarray:
     if world != "wrong":
         slopes = np.array([0.5, -0.4, 0.3, 0.2, 0.0] * (p // 5)) * math.sqrt(5 / p)
         known = np.append(slopes, [0.3, -0.2, 0.5] if world == "levels" else [])
-        return np.append(known, 0.0) if loss == "squared" else np.append(1.5 * known, -0.5)
-    X, levels, y = drawn(TRUTH, p, world, loss, np.random.default_rng(10**6))
+        return np.append(1.5 * known, -0.5) if loss == "logistic" else np.append(known, -0.5 * (loss != "squared"))
+    X, levels, y, _ = drawn(TRUTH, p, world, loss, np.random.default_rng(10**6))
     return fitted(design(X, levels, world), y, loss)[0]
 
 
@@ -106,10 +122,14 @@ def job_of(p: int, world: str, loss: str, epsilon: float, seed: int) -> vfl.Job:
     more: dict[str, Any] = {"columns": {"level": vfl.Categorical(LEVELS)}} if world == "levels" else {}
     return vfl.Job(
         partition=vfl.FeaturePartition(
-            {"a": names[: p // 2], "b": [*names[p // 2 :], *(["level"] if world == "levels" else [])]}, label=("b", "y")
+            {"a": names[: p // 2], "b": [*names[p // 2 :], *(["level"] if world == "levels" else [])]},
+            label=("b", "y"),
+            exposure="e" if loss == "poisson" else None,
         ),
         loss=loss,
-        bounds=dict.fromkeys(names, (-4.0, 4.0)) | ({"y": (-10.0, 10.0)} if loss == "squared" else {}),
+        bounds=dict.fromkeys(names, (-4.0, 4.0))
+        | ({"y": HIGHEST[loss]} if loss in HIGHEST else {})
+        | ({"e": (0.25, 1.0)} if loss == "poisson" else {}),
         privacy=vfl.Privacy(epsilon=epsilon, inference=True, noise=vfl.SeededNoise(seed)),
         **more,
     )
@@ -129,8 +149,8 @@ def contrasts_of(names: tuple[str, ...], world: str) -> np.ndarray:
 
 def one(n: int, p: int, world: str, loss: str, epsilon: float, seed: int) -> tuple[np.ndarray, ...]:
     """Return z-scores, widths over those without privacy, and privacy's share of the variance, (k,) each."""
-    X, levels, y = drawn(n, p, world, loss, np.random.default_rng(seed))
-    data: dict[str, Any] = {f"x{j}": X[:, j] for j in range(p)} | {"y": y}
+    X, levels, y, exposures = drawn(n, p, world, loss, np.random.default_rng(seed))
+    data: dict[str, Any] = {f"x{j}": X[:, j] for j in range(p)} | {"y": y, "e": exposures}
     if world == "levels":
         data["level"] = np.array(LEVELS)[levels]
     with warnings.catch_warnings():
@@ -139,7 +159,7 @@ def one(n: int, p: int, world: str, loss: str, epsilon: float, seed: int) -> tup
     assert found is not None
     C = contrasts_of(found.names, world)
     V, noise = (np.diag(C @ M @ C.T) for M in (found.covariance, found.noise_covariance))
-    _, without = fitted(design(X, levels, world), y, loss)
+    _, without = fitted(design(X, levels, world), y, loss, exposures)
     z = (C @ found.estimates - truth(p, world, loss)) / np.sqrt(V)
     return z, np.sqrt(V / np.diag(without)), noise / V
 

@@ -20,6 +20,7 @@ from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Log, Lost, Round
 from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
+from vfl.inference.covariance import inference_of
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -28,6 +29,7 @@ from vfl.launch.run.witness import Witness
 from vfl.launch.sources import sources_of
 from vfl.messages import Descend, Phase
 from vfl.privacy.ledger import SqliteLedger
+from vfl.solvers.rules import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +160,7 @@ def policies(folder: Path) -> Path:
     """Write a policy for every party, which keeps its book next to it."""
     for party in PARTITION.parties:
         (folder / f"{party}.toml").write_text(
-            'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 4.0\ndelta = 1e-6\n'
+            'format = 1\njobs = ["*"]\nallow_non_private = true\nproducts = true\n[total]\nepsilon = 4.0\ndelta = 1e-6\n'
         )
     return folder
 
@@ -300,6 +302,53 @@ def test_a_party_lost_for_good_while_the_run_is_closed_stays_in_the_model(tmp_pa
     assert set(outcome.books) == {"bank", "telco"}
     assert outcome.left == ()
     assert (outcome.w != 0).all()
+
+
+PRODUCTS = 2 * 8 * 2
+"""Queries for intervals: a column and a piece for each of 8 coordinates, for either matrix."""
+DURING = {"the first piece": 1, "a column": 12, "the second matrix": 21, "the last piece": PRODUCTS - 1}
+"""Which of these queries to "shop", which owns the last two coordinates."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("at", DURING.values(), ids=list(DURING))
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize(("faults", "returns"), [(WAIT, True), (SKIP, False)], ids=["wait", "skip"])
+def test_lost_during_the_releases_for_intervals(
+    tmp_path: Path, monkeypatch: Any, moment: str, at: int, noise: str, faults: Faults, returns: bool
+) -> None:
+    """Seeded noise repeats itself, so a party that returns changes nothing. Otherwise nothing pays for the lost piece again:
+    no further piece is released, the run has no intervals, and ledger and books stay within the plan."""
+    for name in ("LEAST", "SETTLED"):  # so few records may have intervals here
+        monkeypatch.setattr(intervals, name, 0.0)
+    spec = job(noise=noise)
+    spec = dataclasses.replace(spec, penalty=vfl.NoPenalty(), privacy=dataclasses.replace(spec.privacy, inference=0.3))
+    undisturbed = Lossy(spec, times=0)
+    whole, _ = drive(undisturbed, WAIT)
+    kept = policies(tmp_path) if moment == "after" else None  # without books the coordinator alone refuses
+    first = len(undisturbed.asked) - PRODUCTS
+    events, outcome = drive(Lossy(spec, at=first + at, moment=moment, returns=returns, policies=kept), faults)
+    before, after = ([event for event in own if isinstance(event, Round)] for own in (whole, events))
+    (number,) = (event.number for event in events if isinstance(event, Lost))
+    found = inference_of(
+        outcome.plan,
+        [None if event.kind == LEFT or event.refused else event.released for event in after],
+        dict.fromkeys(outcome.plan.problem.layout.names, 0.0),
+    )
+    if noise == "seeded" and returns:
+        assert [list(map(bytes, event.released)) for event in after] == [
+            list(map(bytes, event.released)) for event in before
+        ]
+        assert found is not None
+    else:
+        assert not any(event.released for event in after if event.number >= number and event.kind == "Backward")
+        assert found is None
+    keys = {key for event in events if isinstance(event, Round | Lost) for key, _ in event.charges}
+    assert outcome.statement.releases == len(keys)
+    assert outcome.statement.epsilon <= EPSILON
+    for party in outcome.books:
+        (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert balance.spent <= EPSILON
 
 
 def test_lost_between_the_parts_of_one_query() -> None:

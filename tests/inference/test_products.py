@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 import vfl
 from coordinator.rounds import Round
 from parties.charges import Charges
+from parties.party import Party
 from tests.inference.setting import N, job, table
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.kernels import dense as kernels
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.losses import loss_of
-from vfl.messages import Block
+from vfl.messages import Backward, Block
 from vfl.planning import plan
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import SqliteLedger
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
 
@@ -184,3 +188,65 @@ def test_other_sums_are_refused(change):
     }[change]
     with pytest.raises(PrivacyError, match="products"):
         clip.sensitivity_of(replace(piece, **given), 1)
+
+
+def other(query, **changes):
+    """Return a piece with other options of its weighting, or with other fields."""
+    if "weighting" in changes:
+        changes["weighting"] = replace(query.weighting, **changes["weighting"])
+    if "fold" in changes:
+        changes["fold"] = replace(query.fold, **changes["fold"])
+    if "clip" in changes:
+        changes["clip"] = replace(query.clip, **changes["clip"])
+    return replace(query, **changes)
+
+
+ATTACKS = {
+    "the same piece again": lambda q: q,
+    "at another model, so with other weights": lambda q: other(q, weighting={"half": 2.0 * q.weighting.half}),
+    "under another cap": lambda q: other(q, weighting={"cap": 10.0 * q.weighting.cap}),
+    "with a weighting without a bound": lambda q: replace(q, weighting=q.weighting.loss),
+    "of the other matrix": lambda q: other(q, weighting={"of_curvature": not q.weighting.of_curvature}),
+    "with a larger clip": lambda q: other(q, clip={"cap": 2.0}),
+    "with half of the noise": lambda q: replace(q, event=replace(q.event, sigma=q.event.sigma / 2.0)),
+    "with an event of a smaller sensitivity": lambda q: replace(
+        q, event=replace(q.event, sensitivity=q.event.sensitivity / 2.0, sigma=q.event.sigma / 2.0)
+    ),
+    "without noise": lambda q: replace(q, event=None),
+    "a later piece": lambda q: other(q, fold={"number": q.fold.number + 2}),
+    "the first piece": lambda q: other(q, fold={"number": 0}),
+    "of a smaller matrix": lambda q: other(q, fold={"of": q.fold.of - 1}),
+    "in other units": lambda q: replace(q, scales=tuple(2.0 * s for s in q.scales)),
+    "around another centre": lambda q: replace(q, centres=tuple(c + 1.0 for c in q.centres)),
+    "as a release of its own": lambda q: replace(q, fold=None),
+    "as a capped release": lambda q: replace(q, fold=None, clip=Clip(1.0, sum(q.sizes()))),
+}
+
+
+def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, tmp_path):
+    """A coordinator follows every piece of a run by each of ATTACKS, under a new key. The book stays at the job's ε."""
+    answer, refused, spec = Party.answer, Counter(), job("squared", privacy={"delta": 1e-6})
+    policies = {party: tmp_path / f"{party}.toml" for party in spec.partition.parties}
+    for path in policies.values():
+        path.write_text('format = 1\njobs = ["*"]\nproducts = true\n[total]\nepsilon = 4.0\ndelta = 1e-6\n')
+
+    def attacked(self, query, records, key):
+        reply = answer(self, query, records, key)
+        if isinstance(query, Backward) and query.fold is not None:
+            own = self._charges
+            for name, attack in ATTACKS.items():
+                state = own._last, own._rows
+                with pytest.raises((ConsentRefused, PrivacyError)):
+                    answer(self, attack(query), records, replace(key, attempt=key.attempt + 1))
+                refused[name] += 1
+                own._last, own._rows = state  # the run continues as if it had not been attacked
+        return reply
+
+    monkeypatch.setattr(Party, "answer", attacked)
+    result = vfl.train(spec, vfl.Source(table("squared"), policy=policies), at="inprocess")
+    assert result.inference is not None
+    assert set(refused) == set(ATTACKS)
+    assert len(set(refused.values())) == 1
+    for party in policies:
+        (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert balance.spent == pytest.approx(1.0)
