@@ -7,12 +7,18 @@ import pickle
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tests.secure.session import exchanged, model, session
 from vfl.errors import FederationError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey
+from vfl.secure import streams as streams_module
 from vfl.secure.roles import DEALER, Roles
-from vfl.secure.streams import Streams, zero_share
+from vfl.secure.streams import LARGEST, Stream, Streams, zero_share
 from vfl.secure.version import Opening, Version, digest_of
 
 ROLES = Roles(("a", "b", "c"), "a", 1)
@@ -62,6 +68,26 @@ def test_pieces_of_a_stream_are_its_whole():
     pieces = np.concatenate([stream.words(size) for size in (1, 40_000, 33_333, 26_666)])
     assert (whole == pieces).all()
     assert stream.words(0).size == 0
+
+
+def test_words_are_outputs_of_a_block_cipher_on_counters_that_never_repeat():
+    seed, name = bytes(range(32)), ("x", 1)
+    stream = Streams("run", {"b": seed}).once("b", *name)
+    parts = (b"vfl shares, version 1", b"run", b"sx", b"i1")
+    info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    key = HKDFExpand(hashes.SHA256(), 32, info).derive(seed)
+    blocks = Cipher(AES256(key), CTR(bytes(15) + b"\x02")).encryptor().update(bytes(800_000))
+    assert stream.words(100_000).tobytes() == blocks
+
+
+def test_a_stream_ends_before_its_counters_repeat(monkeypatch):
+    monkeypatch.setattr(streams_module, "LARGEST", 800)
+    stream = Stream(bytes(32))
+    stream.words(60)
+    with pytest.raises(PrivacyError, match="ends after"):
+        stream.words(41)
+    assert stream.words(40).size == 40
+    assert LARGEST == 16 * (2**32 - 2)
 
 
 def test_streams_stay_in_their_process():

@@ -35,8 +35,10 @@ class Chosen:
 
     def __init__(self, opened: Integers, n_records: int) -> None:
         self.opened, self.n_records = opened, n_records
-        self.moved = opened[opened < n_records]
-        self.to = np.setdiff1d(np.arange(n_records, n_records + CHECK_ROWS), opened)
+        self.moved, beyond = opened[opened < n_records], opened[opened >= n_records]
+        free = np.ones(CHECK_ROWS, dtype=np.bool_)
+        free[beyond - n_records] = False
+        self.to = n_records + np.flatnonzero(free)
 
     def masking(self, rows: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
         """Return the rows that mask the records, (n,). rows : all rows, (n + S,)."""
@@ -50,7 +52,7 @@ class Kept:
 
     def __init__(self, chosen: Chosen, width: int) -> None:
         n = chosen.n_records
-        self._wanted = np.union1d(chosen.moved, np.arange(n, n + CHECK_ROWS))
+        self._wanted = np.concatenate([chosen.moved, np.arange(n, n + CHECK_ROWS)])
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
     def take(self, start: int, rows: Words) -> None:
@@ -72,5 +74,5 @@ def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
     stream = Streams("coin", {"coin": coin}).again("coin", *version.name)
     found: dict[int, None] = {}
     while len(found) < CHECK_ROWS:
-        found.update(dict.fromkeys(int(word) % total for word in stream.words(CHECK_ROWS)))
+        found.update(dict.fromkeys((stream.words(CHECK_ROWS) % np.uint64(total)).tolist()))
     return Chosen(np.sort(np.array(list(found)[:CHECK_ROWS], dtype=np.int64)), n_records)

@@ -24,7 +24,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
-from vfl.secure.check_rows import CHECK_ROWS, Kept, chosen_rows
+from vfl.secure.check_rows import CHECK_ROWS, Chosen, Kept, chosen_rows
 from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
@@ -55,8 +55,8 @@ EARLY = "columns were asked for before their set-up"
 class _State:
     """One party's intermediate values for one version."""
 
+    chosen: Chosen | None = None
     angles: Angles | None = None
-    own: Angles | None = None
     masks_opened: Angles | None = None
     rows_opened: Words | None = None
     opened: dict[str, tuple[Angles, Words | None]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Member:
         rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + CHECK_ROWS)
         if self._angles is None:
             raise FederationError(EARLY)
-        chosen = chosen_rows(self.coin, version, self._n)
+        chosen = state.chosen = chosen_rows(self.coin, version, self._n)
         state.masks_opened = rows[chosen.opened]
         masked: Angles = self._angles.at(w, series.period, clamp) + chosen.masking(rows)
         if self.holds:
@@ -282,12 +282,13 @@ class Member:
         return kernels.products(self._own().rows[opening.start : opening.stop], state.total[owner])
 
     def _residuals(self, version: Version, state: _State) -> Words:
-        if not self.holds or state.angles is None or state.arrived != set(self._roles.parties):
+        chosen = state.chosen
+        if not self.holds or chosen is None or state.angles is None or state.arrived != set(self._roles.parties):
             missing = ", ".join(sorted(set(self._roles.parties) - state.arrived))
             raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
-        chosen, done, total = chosen_rows(self.coin, version, self._n), 0, self._n + CHECK_ROWS
+        done, total = 0, self._n + CHECK_ROWS
         kept = Kept(chosen, table.shape[1])
         for words in self._fourier_terms(version, state, table.shape[1]):
             self._fits(words, min(len(words), total - done), table.shape[1])

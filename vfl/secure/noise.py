@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfl.errors import PrivacyError
@@ -36,6 +37,7 @@ class Deviations(NamedTuple):
         return parties * self.party + self.dealer
 
 
+@lru_cache(maxsize=256)  # asked for by every participant at every opening
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the contributors' deviations for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
 

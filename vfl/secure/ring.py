@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,6 +122,14 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
 
 def shared_cap(cap: float, unit: float, factor: Fraction | int, squares: Mapping[str, float]) -> dict[str, float]:
     """Return c_q near unit·√(squares_q/Σ squares), with Σ_q (c_q·factor)² ≤ C² in exact arithmetic. cap : C."""
+    return dict(_shared_cap(cap, unit, factor, tuple(squares.items())))
+
+
+@lru_cache(maxsize=64)  # asked for at every opening
+def _shared_cap(
+    cap: float, unit: float, factor: Fraction | int, shares: tuple[tuple[str, float], ...]
+) -> dict[str, float]:
+    squares = dict(shares)
     total = math.fsum(squares.values())
     if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
         raise PrivacyError(

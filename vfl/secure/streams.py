@@ -1,27 +1,31 @@
 """Streams of words that two participants share, each used once; and shares of zero.
 
 Guarantee. For everyone without its seed, a stream is uniform and independent of every other stream, up to the security of
-X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so no stream masks two
+X25519, HKDF-SHA256 and AES-256. A name is used once in a session, and every session has new keys, so no stream masks two
 texts. `Streams` refuses names that were used before, and refuses to be copied or used in a forked process.
 
     seed of a pair       vfl.security.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
-    key of a stream      HKDF-SHA256(seed, info = name), 32 bytes for AES-256 in counter mode from 0
+    key of a stream      HKDF-SHA256(seed, info = name), 32 bytes
+    words of a stream    AES-256-GCM(key, nonce 0) of zeros, without a tag: AES-256 of the counters 2, 3, 4, ...
 
-RFC 5869; NIST SP 800-38A.
+The words are the outputs of AES-256 in counter mode: a key serves one stream, its counters of 32 bits never repeat, and the
+stream ends before they wrap. The tag of GCM is never computed to its end or sent, so only these outputs can reach anyone.
+GCM is used because libraries compute its counters up to twice as fast as those of plain counter mode.
+
+RFC 5869; NIST SP 800-38A and 800-38D, section 6.5.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import struct
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from vfl.errors import FederationError, PrivacyError
 
@@ -36,7 +40,9 @@ SEED_BYTES = 32
 _DOMAIN = b"vfl shares, version 1"
 _PIECE = 1 << 18
 _ZEROS = memoryview(bytes(_PIECE))
-_COUNTER = bytes(16)
+_NONCE = GCM(bytes(12))
+LARGEST = (1 << 36) - 32
+"""Bytes of a stream: 2^32 − 2 blocks, after which the counters of GCM would repeat."""
 _LITTLE_ENDIAN = np.dtype("<u8")
 
 Name = tuple[str | int, ...]
@@ -45,14 +51,18 @@ Name = tuple[str | int, ...]
 class Stream:
     """Words of one stream, in order. Use it in one thread, and only in the process that opened it."""
 
-    __slots__ = ("_encryptor", "_process")
+    __slots__ = ("_encryptor", "_left", "_process")
 
     def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(AES256(key), CTR(_COUNTER)).encryptor()
+        self._encryptor = Cipher(AES256(key), _NONCE).encryptor()
+        self._left = LARGEST
         self._process = os.getpid()
 
     def fill(self, out: Words) -> Words:
-        """Overwrite a contiguous array with the next words of the stream, and return it."""
+        """Overwrite a contiguous array with the next words of the stream, and return it.
+
+        Raises PrivacyError beyond LARGEST bytes.
+        """
         if os.getpid() != self._process:
             raise PrivacyError("a stream of masks was opened before a fork: parent and child would use the same mask")
         if out.dtype != _LITTLE_ENDIAN or not out.flags.c_contiguous:
@@ -60,6 +70,9 @@ class Stream:
         if not out.size:
             return out
         target = out.data.cast("B")
+        if len(target) > self._left:
+            raise PrivacyError("a stream of masks ends after 64 GiB: train on fewer records or columns at once")
+        self._left -= len(target)
         for start in range(0, len(target), _PIECE):
             part = target[start : start + _PIECE]
             self._encryptor.update_into(_ZEROS[: len(part)], part)
@@ -125,8 +138,9 @@ class Streams:
             raise PrivacyError("seeds of masks were exchanged before a fork: parent and child would use the same masks")
         if other not in self._seeds:
             raise FederationError(f"no seed was exchanged with {other!r}")
+        # RFC 5869, section 2.3, for one block of SHA-256.
         info = _joined(_DOMAIN, self._run.encode(), *(_encoded(part) for part in name))
-        return HKDFExpand(hashes.SHA256(), 32, info).derive(self._seeds[other])
+        return hmac.digest(self._seeds[other], info + b"\x01", "sha256")
 
 
 def zero_share(streams: Streams, own: str, parties: Iterable[str], name: Name, count: int) -> Words:

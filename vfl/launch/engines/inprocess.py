@@ -135,7 +135,8 @@ def run(
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
     }
-    dealer = Dealing(job) if job.trust == "secure" else None
+    # The next request that deals follows the one that reads the dealt words.
+    dealer = Dealing(job, recycles=True) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
     margins = whole if shards == 1 else partial(MarginShards, Here([ShardMargins() for _ in range(shards)]))
