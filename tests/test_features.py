@@ -24,13 +24,10 @@ from parties.loading import load_features
 from vfl.columns import UNBOUNDED
 from vfl.errors import DataError, SpecificationError
 from vfl.features import murmur
-from vfl.features.base import OfBounded, OfNumbers
 from vfl.job import file as jobfile
-from vfl.launch.run.scikit_features import feature_steps
 from vfl.schema import Scaling, Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 RNG = np.random.default_rng(3)
@@ -531,35 +528,3 @@ def test_dates_of_a_text_file(tmp_path: Path) -> None:
         made(vfl.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
     path.write_text("d\n2026-01-31\n2025-12-01\n1969-07-15\n")
     assert made(vfl.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS
-
-
-def test_a_new_feature_of_a_number_brings_its_own_export() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Root(OfBounded):
-        kind = "root"
-        bounds: tuple[float, float] | None = (0.0, 4.0)
-        of = fill = missing = None
-
-        def _ends(self, low: float, high: float) -> tuple[float, float]:
-            return low**0.5, high**0.5
-
-        @property
-        def steps(self) -> tuple[tuple[str], ...]:
-            return (("sqrt",),)
-
-    cells = np.array([-1.0, 0.0, 2.0, 9.0])
-    ((_, transformer, _),) = feature_steps("x", Root(), ["x"], pd).steps
-    (made,) = Root().made(cells)
-    exported = transformer.fit_transform(pd.DataFrame({"x": cells}))
-    assert np.asarray(exported).ravel().tolist() == made.tolist() == [0.0, 0.0, 2.0**0.5, 2.0]
-
-
-def test_a_feature_without_an_export_is_refused_by_name() -> None:
-    class Odd(OfNumbers):
-        kind, of, fill, missing, ranges = "odd", None, None, None, ((0.0, 1.0),)
-
-        def _made(self, values: np.ndarray) -> Iterator[np.ndarray]:
-            yield values
-
-    with pytest.raises(SpecificationError, match="kind odd"):
-        feature_steps("x", Odd(), ["x"], pd)

@@ -109,12 +109,21 @@ class OfCells(Feature, ABC):
     def _made(self, values: Any) -> Iterator[Vector]:
         """Yield each coordinate, NaN where a cell is missing."""
 
-    def formulas(self, cell: Cell) -> list[Formula] | None:
-        """Return the formula of each coordinate for a cell that is not missing; None if there is none."""
+    @property
+    def form(self) -> str:
+        """Content of the cell that `formulas` take (vfl.features.formula.Cell)."""
+        return self.content
+
+    @abstractmethod
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return the formula of each coordinate for a cell that is not missing, from which exports are written."""
+
+    def undeclared(self, cell: Cell) -> Formula | None:
+        """Return the formula that is 1 for a cell that is not declared, else 0; None if every cell is declared."""
         del cell
         return None
 
-    def filled_cell(self) -> Vector:
+    def filled_cell(self) -> Any:
         """Return the cell (1,) that replaces a missing one, as `made` takes it."""
         return np.array([np.nan if self.fill is None else self.fill], dtype=np.float64)
 
@@ -177,7 +186,7 @@ class OfBounded(OfNumbers, ABC):
     @property
     @abstractmethod
     def steps(self) -> Steps:
-        """NumPy functions that compute the coordinate from cells within the bounds; the scikit-learn pipeline uses the same."""
+        """NumPy functions that compute the coordinate from cells within the bounds, of those that formulas have (Apply)."""
 
 
 def check_unknown(value: Any) -> None:

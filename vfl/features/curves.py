@@ -52,8 +52,8 @@ class Binned(OfNumbers):
 
     def formulas(self, cell: Cell) -> list[Formula]:
         """Return 1 within each interval and 0 elsewhere."""
-        n = len(self.edges) + 1
-        return [steps_at(cell, self.edges, tuple(float(k == j) for k in range(n))) for j in range(n)]
+        inner = [steps_at(cell, ends, (0.0, 1.0, 0.0)) for ends in pairwise(self.edges)]
+        return [steps_at(cell, self.edges[:1], (1.0, 0.0)), *inner, steps_at(cell, self.edges[-1:], (0.0, 1.0))]
 
     def _made(self, values: Vector) -> Iterator[Vector]:
         codes = np.searchsorted(self.edges, values, side="right")

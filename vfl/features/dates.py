@@ -13,11 +13,13 @@ from vfl.columns import repeated
 from vfl.errors import SpecificationError, nearest
 from vfl.features.base import OfCells, check_unknown
 from vfl.features.curves import circle, on_circle
+from vfl.features.formula import NO_DATE, UNKNOWN, Case, Condition, apply, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from vfl.columns import Bounds
+    from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
 
 PARTS: Mapping[str, tuple[float, float]] = {
@@ -108,6 +110,30 @@ class DateParts(OfCells):
         found = [((-1.0, 1.0),) * 2 if self._turns(part) else (own[part],) for part in self.parts]
         return tuple(limits for pair in found for limits in pair)
 
+    def filled_cell(self) -> Any:
+        """Return the date (1,) that replaces a missing one."""
+        return np.array(["NaT" if self.fill is None else self.fill], dtype="M8[s]")
+
+    def undeclared(self, cell: Cell) -> Formula:
+        """Return the formula that is 1 for a cell that is no date."""
+        return Case(((Condition("less", cell, NO_DATE / 2), 0.0),), 1.0)
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return each part of the date by its days since 1 March of year 0 (Hinnant, days_from_civil), or sin and cos of it."""
+        first, last = (float(end.astype(int)) for end in self._ends)
+        none = (Condition("less", NO_DATE / 2, cell), Condition("less", cell, -NO_DATE / 2))
+        seconds = Case(tuple((one, UNKNOWN) for one in none), clipped(cell, first, last))
+        found: list[Formula] = []
+        for part in self.parts:
+            x = _formula(seconds, part, first)
+            if self._turns(part):
+                low, high = PARTS[part]
+                angle = apply("multiply", apply("subtract", x, low), 2 * math.pi / (high - low + 1))
+                found += [apply("sin", angle), apply("cos", angle)]
+            else:
+                found.append(x)
+        return found
+
     def _made(self, values: Any) -> Iterator[Vector]:
         """Yield the parts of (m,) datetime64[s]."""
         first, last = self._ends
@@ -139,6 +165,45 @@ def _part(dates: Any, part: str, first: np.datetime64) -> Vector:
         "days": lambda: (dates - first) / np.timedelta64(1, "D"),
     }
     return np.asarray(numbers[part](), dtype=np.float64)
+
+
+def _formula(seconds: Formula, part: str, first: float) -> Formula:
+    """Return the formula of one part of a date. seconds : since 1970."""
+    if part == "days":
+        return apply("divide", apply("subtract", seconds, first), 86400.0)
+    days = _floor(seconds, 86400.0)
+    if part in ("hour", "minute"):
+        within = apply("subtract", seconds, apply("multiply", days, 86400.0))
+        return _floor(within, 3600.0) if part == "hour" else _floor(apply("remainder", within, 3600.0), 60.0)
+    since = apply("add", days, 719468.0)
+    if part == "weekday":
+        return apply("remainder", apply("add", since, 2.0), 7.0)
+    of_era = apply("remainder", since, 146097.0)
+    century = _floor(apply("add", apply("multiply", of_era, 4.0), 3.0), 146097.0)
+    of_century = apply("subtract", of_era, _floor(apply("multiply", century, 146097.0), 4.0))
+    year = _floor(apply("add", apply("multiply", of_century, 4.0), 3.0), 1461.0)
+    of_year = apply("subtract", of_century, _floor(apply("multiply", year, 1461.0), 4.0))
+    month = _floor(apply("add", apply("multiply", of_year, 5.0), 2.0), 153.0)  # 0 is March
+    in_march_to_december = Condition("less", of_year, 306.0)
+    if part == "day":
+        before = _floor(apply("add", apply("multiply", month, 153.0), 2.0), 5.0)
+        return apply("add", apply("subtract", of_year, before), 1.0)
+    if part in ("month", "quarter"):
+        number = apply("add", apply("remainder", apply("add", month, 2.0), 12.0), 1.0)
+        return number if part == "month" else _floor(apply("add", number, 2.0), 3.0)
+    if part == "year":
+        centuries = apply("add", apply("multiply", _floor(since, 146097.0), 4.0), century)
+        began = apply("add", apply("multiply", centuries, 100.0), year)
+        return apply("add", began, Case(((in_march_to_december, 0.0),), 1.0))
+    common = Case(((Condition("less", century, 1.0), 0.0),), 1.0)
+    leap = (Condition("less", apply("remainder", year, 4.0), 1.0), 1.0)
+    more = Case(((Condition("less", year, 1.0), apply("subtract", 1.0, common)), leap), 0.0)
+    in_year = apply("add", apply("add", of_year, 60.0), more)
+    return Case(((in_march_to_december, in_year),), apply("subtract", of_year, 305.0))
+
+
+def _floor(x: Formula, by: float) -> Formula:
+    return apply("floor", apply("divide", x, by))
 
 
 def _date_text(date: Any) -> str:

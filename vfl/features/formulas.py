@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.columns import Boolean, Categorical, Numeric, canonical_category
 from vfl.errors import SpecificationError
-from vfl.features.base import Feature, OfCells
+from vfl.features.base import OfCells
 from vfl.features.formula import UNKNOWN, Case, Cell, Condition, Formula, apply, clipped, where_missing
 from vfl.features.products import Crossed
+from vfl.features.text import form_of, is_category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,47 +31,35 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
         left, right = (own[: len(own) - (side.missing is not None)] for own, side in ((left, a), (right, b)))
         products = [apply("multiply", x, y) for x in left for y in right]
         return [clipped(x, *ends) for x, ends in zip(products, declared.ranges, strict=True)], guards + more
-    cell = Cell(sources[0], _content(declared))
-    indicator: list[Formula] = [] if declared.missing is None else [Case(((Condition("missing", cell), 1.0),), 0.0)]
+    if isinstance(declared, OfCells):
+        return _of_feature(declared, Cell(sources[0], declared.form)), []
     if isinstance(declared, Categorical):
-        return _categories(declared, cell, indicator)
-    if isinstance(declared, Feature):
-        own = declared.formulas(cell) if isinstance(declared, OfCells) else None
-        if own is None or not isinstance(declared, OfCells):
-            raise _none(declared, column)
-        if declared.fill is None and declared.missing is None:
-            at_missing = [UNKNOWN] * len(own)
-        else:
-            at_missing = [float(vector[0]) for vector in declared.made(declared.filled_cell())]
-        match own:
-            case [Case(cases=known)] if getattr(declared, "unknown", "") == "missing":  # as each cell of no case is
-                indicator = [Case(tuple((condition, 0.0) for condition, _ in known), 1.0) for _ in indicator]
-                return [Case(known, at_missing[0]), *indicator], []
-        return [where_missing(cell, m, x) for m, x in zip(at_missing, own, strict=True)] + indicator, []
+        return _categories(declared, Cell(sources[0], form_of(declared.categories)))
+    if not isinstance(declared, Numeric | Boolean):
+        raise SpecificationError(f"column {column!r} of kind {declared.kind!r} has no formulas: keep vfl's own model")
+    cell = Cell(sources[0], "number" if isinstance(declared, Numeric) else "boolean")
     instead = UNKNOWN if declared.instead is None else declared.instead
-    if isinstance(declared, Boolean):
-        return [where_missing(cell, instead, cell), *indicator], [Case(((Condition("less", cell, 0.0), UNKNOWN),), 0.0)]
-    return [where_missing(cell, instead, clipped(cell, *declared.limits)), *indicator], []
+    neither = Case(((Condition("less", cell, 0.0), UNKNOWN),), cell)
+    x = clipped(cell, *declared.limits) if isinstance(declared, Numeric) else neither
+    return [where_missing(cell, instead, x), *_indicator(declared, [Condition("missing", cell)])], []
 
 
-def _content(declared: Any) -> str:
-    categories = getattr(declared, "categories", None)
-    if categories is not None:
-        numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in categories)
-        return "number" if numeric else "text"
-    if isinstance(declared, Numeric | Boolean):
-        return declared.kind.replace("numeric", "number")
-    return str(declared.content)
+def _indicator(declared: Any, absent: list[Condition]) -> list[Formula]:
+    """Return the formula of the indicator of missing cells, if one is declared."""
+    return [] if declared.missing is None else [Case(tuple((one, 1.0) for one in absent), 0.0)]
 
 
-def is_category(cell: Cell, category: Any) -> Condition:
-    """Return the condition that a cell is a declared category."""
-    if cell.content == "number":
-        return Condition("equal", cell, float(category))
-    return Condition("is", cell, canonical_category(category))
+def _of_feature(declared: OfCells, cell: Cell) -> list[Formula]:
+    absent, undeclared = [Condition("missing", cell)], declared.undeclared(cell)
+    if undeclared is not None and getattr(declared, "unknown", "") == "missing":
+        absent.append(Condition("equal", undeclared, 1.0))
+    known = declared.fill is not None or declared.missing is not None
+    at_missing = [float(vector[0]) if known else UNKNOWN for vector in declared.made(declared.filled_cell())]
+    own = [Case(tuple((one, m) for one in absent), x) for m, x in zip(at_missing, declared.formulas(cell), strict=True)]
+    return [*own, *_indicator(declared, absent)]
 
 
-def _categories(declared: Categorical, cell: Cell, indicator: list[Formula]) -> tuple[list[Formula], list[Formula]]:
+def _categories(declared: Categorical, cell: Cell) -> tuple[list[Formula], list[Formula]]:
     fill = None if declared.fill is None else canonical_category(declared.fill)
     missing = Condition("missing", cell)
     found: list[Formula] = [
@@ -80,18 +69,4 @@ def _categories(declared: Categorical, cell: Cell, indicator: list[Formula]) -> 
     at_missing: Formula = UNKNOWN if fill is None and declared.missing is None else 0.0
     known = tuple((is_category(cell, category), 0.0) for category in declared.categories)
     at_others: Formula = UNKNOWN if declared.unknown == "refuse" else 0.0
-    return found + indicator, [Case(((missing, at_missing), *known), at_others)]
-
-
-_WHY = {
-    "date": "which read dates and their time zones in their own ways",
-    "hashed": "which have no MurmurHash3",
-}
-
-
-def _none(declared: Any, column: str) -> SpecificationError:
-    why = _WHY.get(declared.kind, "as its owner declares none")
-    return SpecificationError(
-        f"column {column!r} of kind {declared.kind!r} has no formula for SQL or ONNX, {why}: export to scikit-learn, keep "
-        "vfl's own model, or train on columns of numbers or categories that the table itself holds"
-    )
+    return found + _indicator(declared, [missing]), [Case(((missing, at_missing), *known), at_others)]

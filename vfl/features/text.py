@@ -10,12 +10,12 @@ import numpy as np
 from vfl.columns import Bounds, Categorical, Category, canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.base import OfCells, check_unknown
-from vfl.features.formula import UNKNOWN, Case
+from vfl.features.formula import UNKNOWN, Case, Cell, Condition, apply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vfl.features.formula import Cell, Formula
+    from vfl.features.formula import Formula
     from vfl.types import Integers, Vector
 
 FEWEST_BUCKETS, MOST_BUCKETS = 2, 1 << 16
@@ -46,11 +46,18 @@ class Ordinal(OfCells):
         """[0, k − 1]."""
         return ((0.0, len(self.categories) - 1.0),)
 
+    @property
+    def form(self) -> str:
+        """'number' if all categories are numbers, else 'text'."""
+        return form_of(self.categories)
+
     def formulas(self, cell: Cell) -> list[Formula]:
         """Return the position, unknown for a cell that is not declared."""
-        from vfl.features.formulas import is_category
-
         return [Case(tuple((is_category(cell, c), float(k)) for k, c in enumerate(self.categories)), UNKNOWN)]
+
+    def undeclared(self, cell: Cell) -> Formula:
+        """Return the formula that is 1 for a cell that is no category."""
+        return Case(tuple((is_category(cell, c), 0.0) for c in self.categories), 1.0)
 
     def filled_cell(self) -> Vector:
         """Return the code (1,) that replaces a missing one."""
@@ -98,6 +105,24 @@ class Hashed(OfCells):
         """[0, 1], or [−1, 1], for each bucket."""
         return ((-1.0 if self.signed else 0.0, 1.0),) * self.buckets
 
+    @property
+    def form(self) -> str:
+        """'hash'."""
+        return "hash"
+
+    def formulas(self, cell: Cell) -> list[Formula]:
+        """Return 1, or the sign, in the bucket |hash| mod k, and 0 elsewhere."""
+        negative = Condition("less", cell, 0.0)
+        lowest = (Condition("equal", cell, -(2.0**31)), float((2**31 - self.buckets) % self.buckets))
+        size = Case(((negative, apply("subtract", 0.0, cell)),), cell)
+        bucket = Case((lowest,), apply("remainder", size, float(self.buckets)))
+        sign = Case(((negative, -1.0),), 1.0) if self.signed else 1.0
+        return [Case(((Condition("equal", bucket, float(j)), sign),), 0.0) for j in range(self.buckets)]
+
+    def filled_cell(self) -> Integers:
+        """Return the code (1,) of the fill, or −1, which is in no bucket."""
+        return np.array([-1 if self.fill is None else self.code(self.fill)])
+
     def code(self, cell: object) -> int:
         """Return 2·bucket, plus 1 for a negative sign."""
         hashed = murmur(canonical_category(cell).encode(errors="surrogatepass"))
@@ -110,6 +135,19 @@ class Hashed(OfCells):
             vector = (values == 2 * bucket).astype(np.float64)
             vector[values == 2 * bucket + 1] = -1.0
             yield vector
+
+
+def form_of(categories: tuple[Category, ...]) -> str:
+    """Return the content of the cells that formulas of categories take: 'number' if all are numbers, else 'text'."""
+    numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in categories)
+    return "number" if numeric else "text"
+
+
+def is_category(cell: Cell, category: Category) -> Condition:
+    """Return the condition that a cell is a declared category."""
+    if cell.content == "number":
+        return Condition("equal", cell, float(category))
+    return Condition("is", cell, canonical_category(category))
 
 
 def murmur(data: bytes) -> int:

@@ -1,8 +1,9 @@
 """Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
 
-Each column is an input (n, 1): a double, NaN if missing, for numbers, booleans (1 and 0) and categories that are all numbers;
-else text, empty if missing. Outputs (n, 1) are 'margin', 'probability' (1 of the positive class, under log-odds) and, with two
-classes, 'positive'. A margin is NaN where `predict` refuses a cell.
+Each column is an input (n, 1): a double, NaN if missing, for numbers, booleans (1 and 0), categories that are all numbers, and
+dates, in seconds since 1970 as they are written; else text, empty if missing. Outputs (n, 1) are 'margin', 'probability' (of
+the positive class, under log-odds) and, with two classes, 'positive'. A margin is NaN where `predict` refuses a cell. Hashed
+columns need onnxruntime, whose operator MurmurHash3 they use.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ _OPERATORS = {
     "divide": "Div",
     "power": "Pow",
     "log": "Log",
+    "floor": "Floor",
+    "sin": "Sin",
 }
+_INPUTS = {"text": "text", "hash": "text", "date": "date"}
+_OF_ONNXRUNTIME = "com.microsoft"
 
 
 def onnx_of(result: Result, party: str | None = None) -> bytes:
@@ -42,15 +47,16 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
     except ImportError:
         raise SpecificationError("an ONNX export needs onnx: pip install 'vfl[onnx]'") from None
     own, graph = sum_of(result, party), _Graph(onnx.helper)
-    inputs = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
-    named: dict[Cell, str] = {}
-    for cell in inputs:
-        if any(other.column == cell.column and other.content != cell.content for other in named):
+    named: dict[str, str] = {}
+    for cell in own.cells:
+        form = _INPUTS.get(cell.content, "number")
+        if named.setdefault(cell.column, form) != form:
             raise SpecificationError(
-                f"column {cell.column!r} is read as text and as a number, which an ONNX input cannot be: export to SQL"
+                f"column {cell.column!r} is read as {named[cell.column]} and as {form}, which one ONNX input cannot be: "
+                "export to SQL or scikit-learn"
             )
-        named[cell] = cell.column
-    graph.inputs = named
+    for shared, formula in own.made.items():
+        graph.shared[shared] = graph.of(formula)
     total = graph.constant(own.constant)
     for weight, formula in own.terms:
         total = graph.node("Add", total, graph.node("Mul", graph.constant(weight), graph.of(formula)))
@@ -74,11 +80,13 @@ def onnx_of(result: Result, party: str | None = None) -> bytes:
     drawn = onnx.helper.make_graph(
         graph.nodes,
         result.job.name or "vfl",
-        [info(name, kinds.get(cell.content, onnx.TensorProto.DOUBLE), [None, 1]) for cell, name in named.items()],
+        [info(name, kinds.get(form, onnx.TensorProto.DOUBLE), [None, 1]) for name, form in named.items()],
         [info(name, kind, [None, 1]) for name, kind, _ in outputs],
         graph.constants,
     )
-    model = onnx.helper.make_model(drawn, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=9)
+    versions = {"": OPSET} | ({_OF_ONNXRUNTIME: 1} if any(cell.content == "hash" for cell in own.cells) else {})
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    model = onnx.helper.make_model(drawn, opset_imports=opsets, ir_version=9)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
 
@@ -91,12 +99,12 @@ class _Graph:
         self._made: dict[Any, str] = {}
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.inputs: dict[Cell, str] = {}
+        self.shared: dict[Cell, str] = {}
 
     def constant(self, value: float | str) -> str:
         key = ("constant", value if isinstance(value, str) else float(value).hex())
         if key not in self._made:
-            name = self._made[key] = f"c{len(self._made)}"
+            name = self._made[key] = f"vfl.c{len(self._made)}"
             array = np.array([value.encode()], dtype=object) if isinstance(value, str) else np.array([value])
             kind = 8 if isinstance(value, str) else 11  # TensorProto.STRING and DOUBLE
             self.constants.append(self._helper.make_tensor(name, kind, [1], array.tolist()))
@@ -105,7 +113,7 @@ class _Graph:
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         key = (kind, inputs, tuple(attributes.items()))
         if key not in self._made:
-            name = self._made[key] = f"n{len(self._made)}"
+            name = self._made[key] = f"vfl.n{len(self._made)}"
             self.nodes.append(self._helper.make_node(kind, list(inputs), [name], **attributes))
         return self._made[key]
 
@@ -118,14 +126,19 @@ class _Graph:
 
     def of(self, formula: Formula) -> str:
         if isinstance(formula, Cell):
-            return self.inputs[formula]
+            if formula.content == "hash":
+                hashed = self.node("MurmurHash3", formula.column, domain=_OF_ONNXRUNTIME, positive=0)
+                return self.node("Cast", hashed, to=11)
+            return self.shared.get(formula, formula.column)
         if isinstance(formula, Apply):
             args = [self.of(one) for one in formula.args]
             if formula.name == "cos":  # onnxruntime has no cosine of doubles: cos x = 1 − 2 sin²(x/2)
                 half = self.node("Sin", self.node("Mul", *args, self.constant(0.5)))
                 square = self.node("Mul", self.node("Mul", half, half), self.constant(2.0))
                 return self.node("Sub", self.constant(1.0), square)
-            return self.node(_OPERATORS.get(formula.name, "Sin"), *args)
+            if formula.name == "remainder":
+                return self.node("Mod", *args, fmod=1)
+            return self.node(_OPERATORS[formula.name], *args)
         if isinstance(formula, Case):
             found = self.of(formula.otherwise)
             for condition, one in reversed(formula.cases):
@@ -134,10 +147,12 @@ class _Graph:
         return self.constant(formula)
 
     def _holds(self, condition: Condition) -> str:
+        if condition.name == "missing" and isinstance(condition.a, Cell) and _INPUTS.get(condition.a.content) == "text":
+            pattern = r"\s*" if condition.a.content == "text" else ""
+            return self.node("RegexFullMatch", condition.a.column, pattern=pattern)
         a = self.of(condition.a)
         if condition.name == "missing":
-            text = isinstance(condition.a, Cell) and condition.a.content == "text"
-            return self.node("RegexFullMatch", a, pattern=r"\s*") if text else self.node("IsNaN", a)
+            return self.node("IsNaN", a)
         if isinstance(condition.b, str):
             return self.node("RegexFullMatch", a, pattern=rf"\s*{re.escape(condition.b)}\s*")
         return self.node("Less" if condition.name == "less" else "Equal", a, self.of(condition.b))

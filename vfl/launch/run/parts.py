@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import SpecificationError
-from vfl.features.formula import Apply, Case, Cell, Condition
+from vfl.features.formula import Cell, parts_of, shared
 from vfl.features.formulas import formulas_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vfl.features.formula import Formula
+    from vfl.job import Job
     from vfl.launch.run.result import Result
     from vfl.losses import Loss
 
@@ -26,18 +27,20 @@ LARGEST = 1e9
 class Sum:
     """A margin: constant + Σ weight·formula.
 
-    terms : (weight, formula), without weights of 0. guards : formulas that are 0, or unknown for cells that are refused.
+    terms : (weight, formula). guards : formulas that are 0, or unknown for cells that are refused. made : their shared parts.
     """
 
     constant: float
     terms: tuple[tuple[float, Formula], ...]
     guards: tuple[Formula, ...]
+    made: dict[Cell, Formula]
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Return the cells of all formulas, each once, in order."""
-        formulas = (*(formula for _, formula in self.terms), *self.guards)
-        return tuple(dict.fromkeys(cell for formula in formulas for cell in _cells(formula)))
+        """Return the cells of the data that all formulas read, each once, in order."""
+        formulas = (*self.made.values(), *(formula for _, formula in self.terms), *self.guards)
+        found = dict.fromkeys(cell for formula in formulas for cell in _cells(formula))
+        return tuple(cell for cell in found if cell.content != "made")
 
 
 def sum_of(result: Result, party: str | None = None) -> Sum:
@@ -57,21 +60,33 @@ def sum_of(result: Result, party: str | None = None) -> Sum:
     terms: list[tuple[float, Formula]] = []
     guards: list[Formula] = []
     for owner in owners:
-        columns = job.partition.columns(owner)
-        scaling = job.scaling_of(columns)
+        made_of, refused = coordinates_of(job, owner, in_one_table=party is None)
+        guards += refused
+        scaling = job.scaling_of(job.partition.columns(owner))
         position = {name: k for k, name in enumerate(scaling.features)}
-        names = job.table_names[owner]
-        for column in columns:
-            declared, sources = job.schema[column], job.schema.sources(column)
-            sources = tuple(names[source] if party is None else source for source in sources)
-            made, refused = formulas_of(declared, column, sources)
-            guards += refused
-            for name, formula in zip(declared.features(column), made, strict=True):
-                k = position[name]
-                weight = by_name[name] / float(scaling.width[k])
-                constant -= weight * float(scaling.shift[k])
-                terms.append((weight, formula))
-    return Sum(constant, tuple(terms), tuple(guards))
+        for name, formula in made_of.items():
+            weight = by_name[name] / float(scaling.width[position[name]])
+            constant -= weight * float(scaling.shift[position[name]])
+            terms.append((weight, formula))
+    made, formulas = shared([*(formula for _, formula in terms), *guards])
+    weights = [weight for weight, _ in terms]
+    return Sum(constant, tuple(zip(weights, formulas, strict=False)), tuple(formulas[len(terms) :]), made)
+
+
+def coordinates_of(job: Job, owner: str, *, in_one_table: bool) -> tuple[dict[str, Formula], list[Formula]]:
+    """Return {coordinate: formula} of a party's columns, and the formulas that refuse cells (`formulas_of`).
+
+    in_one_table : True to name columns as in one table of all parties, False as in the party's own data.
+    """
+    found: dict[str, Formula] = {}
+    guards: list[Formula] = []
+    names = job.table_names[owner]
+    for column in job.partition.columns(owner):
+        declared, sources = job.schema[column], job.schema.sources(column)
+        own, refused = formulas_of(declared, column, [names[one] if in_one_table else one for one in sources])
+        found |= zip(declared.features(column), own, strict=True)
+        guards += refused
+    return found, guards
 
 
 def reach_of(loss: Loss) -> tuple[float, float]:
@@ -84,17 +99,6 @@ def reach_of(loss: Loss) -> tuple[float, float]:
 def _cells(formula: Formula) -> Iterator[Cell]:
     if isinstance(formula, Cell):
         yield formula
-    elif isinstance(formula, Apply):
-        for one in formula.args:
-            yield from _cells(one)
-    elif isinstance(formula, Case):
-        for condition, one in formula.cases:
-            yield from _of_condition(condition)
-            yield from _cells(one)
-        yield from _cells(formula.otherwise)
-
-
-def _of_condition(condition: Condition) -> Iterator[Cell]:
-    for one in (condition.a, condition.b):
-        if not isinstance(one, str):
-            yield from _cells(one)
+        return
+    for part in parts_of(formula):
+        yield from _cells(part)

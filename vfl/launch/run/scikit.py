@@ -1,35 +1,51 @@
 """Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
-The pipeline takes a pandas frame with the columns of all parties by name. It fills, clamps, one-hot encodes and makes features
-as declared, with scikit-learn's own transformers, then applies `coef_` and `intercept_` in original units. Its margins agree
-with `Result.decision_function` up to rounding.
+The pipeline takes a pandas frame with the columns of all parties by name. It reads their cells, computes the coordinates as one
+expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. Its margins agree with
+`Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
 
 It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with surrounding
-blanks, and booleans as text. Numbers have to be numbers. It does not join parties or ids. It carries no certificate, and
-fitting it again would have no guarantee.
+blanks, booleans and dates as text, but not dates of weeks. Numbers have to be numbers. The mean of a count model is not capped
+at extreme margins. The pipeline does not join parties or ids. It carries no certificate, and fitting it again would have no
+guarantee.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.columns import Categorical
+from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
-from vfl.features import Feature
-from vfl.launch.run.scikit_columns import function_step, plain_steps
-from vfl.launch.run.scikit_features import example_of, feature_steps
+from vfl.features.formula import NO_DATE, Apply, Case, Cell, shared
+from vfl.launch.run.parts import coordinates_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
+    from vfl.features.formula import Condition, Formula
     from vfl.job import Job
     from vfl.launch.run.result import Result
     from vfl.losses import Loss
 
+_NAMES = {
+    name: getattr(np, name) for name in ("broadcast_arrays", "cos", "floor", "log", "nan", "select", "sin", "stack")
+}
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "power": "**"}
+_TRUTHS = dict.fromkeys(("true", "True", "TRUE", "1", 1), 1.0) | dict.fromkeys(("false", "False", "FALSE", "0", 0), 0.0)
+_DATES = {
+    r"^\s+|\s+$": "",
+    r"([T ]\d\d(?::?\d\d){0,2})(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)*)?$": r"\1",  # fractions, zone
+    r"^(?!\d{4}-\d\d-\d\d(?!\d)|\d{8}(?!\d)).*$": "none",  # pandas reads 2020-1-1, and a party does not
+}
+"""Replacements in the text of dates."""
+
 
 def pipeline_of(result: Result) -> Any:
-    """Return the fitted Pipeline: 'columns', a ColumnTransformer, and 'model' with coef_ and intercept_.
+    """Return the fitted Pipeline: 'cells', 'columns', and 'model' with coef_, intercept_ and the names of coordinates.
 
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor, GammaRegressor,
     TweedieRegressor or LinearRegression (squared and Huber loss).
@@ -44,34 +60,135 @@ def pipeline_of(result: Result) -> Any:
         raise SpecificationError(
             "to_sklearn needs pandas, by whose frames the columns are named: pip install 'vfl[frames]'"
         ) from None
-    from sklearn.compose import ColumnTransformer
-    from sklearn.pipeline import make_pipeline
+    from sklearn.pipeline import Pipeline, make_pipeline
 
-    job, coefficients = result.applied, dict(zip(result.feature_names, result.coef_.T, strict=True))
-    steps: list[tuple[str, Any, Any]] = []
-    names: list[str] = []
-    for column in job.partition.features:
-        declared, sources = job.schema[column], _in_one_table(job, column)
-        if isinstance(declared, Feature):
-            made = feature_steps(column, declared, sources, pd)
-            steps += made.steps
-            names += made.names
-            continue
-        transformers, own = plain_steps(column, declared, pd)
-        steps.append((column, make_pipeline(*transformers) if len(transformers) > 1 else transformers[0], [*sources]))
-        names += own
-        if declared.missing is not None and not isinstance(declared, Categorical):
-            steps.append((f"{column}=(missing)", function_step(pd.DataFrame.isna), [*sources]))
-            names.append(f"{column}=(missing)")
-    columns = ColumnTransformer(steps, verbose_feature_names_out=False, sparse_threshold=0)
-    columns.fit(_example(job, pd))
-    model = _at_threshold(result, _fitted(job, np.array([coefficients[name] for name in names]), result.intercept_))
-    from sklearn.pipeline import Pipeline
-
-    return Pipeline([("columns", columns), ("model", model)])
+    job, by_name = result.applied, {}
+    for party in job.partition.parties:
+        own, guards = coordinates_of(job, party, in_one_table=True)
+        for name, formula in own.items():  # a refused cell makes a coordinate NaN, which the model refuses
+            by_name[name] = Apply("add", (formula, guards.pop())) if guards else formula
+    made, formulas = shared(by_name.values())
+    reading = _Reading(pd)
+    source = "(" + "".join(f"{cell.column} := {reading.expression(one)}, " for cell, one in made.items())
+    source += f"stack(broadcast_arrays({', '.join(map(reading.expression, formulas))}), 1),)[-1]"
+    cells, names = reading.transformer()
+    columns = make_pipeline(
+        _step(pd.DataFrame, columns=names),
+        _step(dict),
+        _step(partial(eval, source, {"__builtins__": {}, **_NAMES})),
+        _step(pd.DataFrame, columns=list(by_name)),
+    )
+    coefficients = dict(zip(result.feature_names, result.coef_.T, strict=True))
+    nothing = pd.DataFrame(0.0, index=range(max(2, job.n_margins)), columns=list(by_name))
+    model = _fitted(job, np.array([coefficients[name] for name in by_name]), result.intercept_, nothing)
+    return Pipeline([("cells", cells), ("columns", columns), ("model", _at_threshold(result, model, nothing.head(2)))])
 
 
-def _at_threshold(result: Result, model: Any) -> Any:
+def _step(function: Any, **arguments: Any) -> Any:
+    """Return a transformer that calls a function with these keyword arguments."""
+    from sklearn.preprocessing import FunctionTransformer
+
+    return FunctionTransformer(function, kw_args=arguments or None)
+
+
+class _Reading:
+    """Formulas as expressions in Python, and the transformer that makes their variables from the cells of a frame.
+
+    Variable vK is the number of a cell, its code among the texts that the formulas compare, or NaN; mK is 1 for a missing cell.
+    """
+
+    def __init__(self, pd: Any) -> None:
+        self._pd = pd
+        self._codes: dict[Cell, dict[str, int]] = {}
+
+    def expression(self, formula: Formula) -> str:
+        if isinstance(formula, Cell):
+            if formula.content == "made":
+                return formula.column
+            v, m = self._variables(formula)
+            return f"select([({v} != {v}) & ({m} < 1)], [{NO_DATE}], {v})" if formula.content == "date" else v
+        if isinstance(formula, Apply):
+            args = [self.expression(one) for one in formula.args]
+            operator = _OPERATORS.get(formula.name)
+            return f"{formula.name}({args[0]})" if operator is None else f"({args[0]} {operator} {args[1]})"
+        if isinstance(formula, Case):
+            if not formula.cases:
+                return self.expression(formula.otherwise)
+            conditions = ", ".join(self._holds(condition) for condition, _ in formula.cases)
+            values = ", ".join(self.expression(one) for _, one in formula.cases)
+            return f"select([{conditions}], [{values}], {self.expression(formula.otherwise)})"
+        return repr(float(formula))
+
+    def _variables(self, cell: Cell) -> tuple[str, str]:
+        self._codes.setdefault(cell, {})
+        k = list(self._codes).index(cell)
+        return f"v{k}", f"m{k}"
+
+    def _holds(self, condition: Condition) -> str:
+        if condition.name == "missing" and isinstance(condition.a, Cell):
+            return f"({self._variables(condition.a)[1]} > 0)"
+        a, b, operator = self.expression(condition.a), condition.b, "<" if condition.name == "less" else "=="
+        if isinstance(b, str) and isinstance(condition.a, Cell):
+            codes = self._codes[condition.a]
+            return f"({a} == {codes.setdefault(b, len(codes))})"
+        return f"({a} {operator} {self.expression(b)})"  # type: ignore[arg-type]
+
+    def transformer(self) -> tuple[Any, list[str]]:
+        """Return the ColumnTransformer of all cells in the expressions so far, and the names of the variables it makes."""
+        from sklearn.compose import ColumnTransformer
+        from sklearn.pipeline import make_pipeline
+
+        steps = []
+        for k, (cell, codes) in enumerate(self._codes.items()):
+            steps.append((f"v{k}", make_pipeline(*self._steps(cell, codes)), [cell.column]))
+            steps.append((f"m{k}", _step(self._pd.DataFrame.isna), [cell.column]))
+        cells = ColumnTransformer(steps, sparse_threshold=0)
+        return cells.fit(self._pd.DataFrame({cell.column: [np.nan] for cell in self._codes})), [
+            name for name, *_ in steps
+        ]
+
+    def _steps(self, cell: Cell, codes: dict[str, int]) -> list[Any]:
+        from sklearn.utils import murmurhash3_32
+
+        frame, series = self._pd.DataFrame, self._pd.Series
+        as_number = [_step(frame.fillna, value=np.nan), _step(frame.astype, dtype=float)]
+        if cell.content == "number":
+            return as_number
+        text = [_step(frame.astype, dtype=object), _step(frame.replace, to_replace=r"^\s+|\s+$", value="", regex=True)]
+        one, many = _step(methodcaller("squeeze", "columns")), [_step(series.to_frame), *as_number]
+        if cell.content == "hash":
+            return [text[0], one, _step(methodcaller("map", murmurhash3_32, na_action="ignore")), *many]
+        if cell.content == "date":
+            dates = _step(self._pd.to_datetime, format="ISO8601", errors="coerce")
+            naive = [_step(attrgetter("dt")), _step(methodcaller("tz_localize", None))]
+            floor = [_step(attrgetter("dt")), _step(methodcaller("floor", "s"))]
+            since = [
+                _step(series.sub, other=self._pd.Timestamp("1970-01-01")),
+                _step(series.div, other=self._pd.Timedelta(seconds=1)),
+            ]
+            clean = [_step(frame.replace, to_replace=a, value=b, regex=True) for a, b in _DATES.items()]
+            return [*clean, one, dates, *naive, *floor, *since, *many]
+        forms = _TRUTHS if cell.content == "boolean" else _forms(codes)
+        return [*text, one, _step(methodcaller("map", forms)), *many]
+
+
+def _forms(codes: dict[str, int]) -> dict[Any, int]:
+    """Return {cell: code} for all cells that a party reads as a category (parties.storage.cells.lookup).
+
+    pandas reads whole numbers with gaps as floats, codes as integers, and TRUE as a truth value.
+    """
+    found: dict[Any, int] = {}
+    for text, code in codes.items():
+        found[text] = code
+        if text in ("true", "false"):
+            found[text == "true"] = code
+        with suppress(ValueError):
+            if canonical_category(float(text)) == text:
+                found[float(text)] = code
+    return found
+
+
+def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
     """Return the model with the threshold of the result."""
     if not result.margin_threshold:
         return model
@@ -82,21 +199,7 @@ def _at_threshold(result: Result, model: Any) -> Any:
     fixed = FixedThresholdClassifier(
         FrozenEstimator(model), threshold=least, pos_label=model.classes_[1], response_method="decision_function"
     )
-    return fixed.fit(np.zeros((2, len(model.coef_[0]))), model.classes_)
-
-
-def _in_one_table(job: Job, column: str) -> list[str]:
-    """Return the columns, in one frame of all parties, from which a column of the job is made."""
-    names = job.table_names[job.partition.owner(column)]
-    return [names[source] for source in job.schema.sources(column)]
-
-
-def _example(job: Job, pd: Any) -> Any:
-    """Return a frame of records made from the declarations alone, so that fitting on it reads no data."""
-    record: dict[str, Any] = {}
-    for column in job.partition.features:
-        record |= example_of(job.schema[column], _in_one_table(job, column), pd)
-    return pd.DataFrame([record, record])  # SplineTransformer needs two records
+    return fixed.fit(nothing, model.classes_)
 
 
 def _unfitted(loss: Loss) -> Any:
@@ -112,12 +215,12 @@ def _unfitted(loss: Loss) -> Any:
     return LinearSVC() if loss.classification else linear_model.LinearRegression()
 
 
-def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
+def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
     """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
-    loss, nothing, labels = loss_of(job.loss), np.zeros((2, len(coef))), np.array([0.0, 1.0])
+    loss, labels = loss_of(job.loss), np.array([0.0, 1.0])
     if job.multinomial:
         K = job.n_margins
-        model = _unfitted(loss).fit(np.zeros((K, len(coef))), np.arange(K))
+        model = _unfitted(loss).fit(nothing, np.arange(K))
         if K == 2:  # scikit-learn keeps the difference of two classes
             coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
         model.classes_ = np.array(job.classes)

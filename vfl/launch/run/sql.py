@@ -1,7 +1,7 @@
 """Export of a result as a query in plain SQL: each feature is a CASE, each owner's part one expression.
 
 The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes as declared. A score is NULL where `predict` refuses
-a cell; text where a number is declared is an error of the database.
+a cell, and for dates without hyphens or of weeks; text where a number is declared is an error of the database.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 from typing import TYPE_CHECKING
 
 from vfl.columns import canonical_category
-from vfl.features.formula import Apply, Case, Cell, clipped
+from vfl.errors import SpecificationError
+from vfl.features.formula import NO_DATE, Apply, Case, Cell, clipped
 from vfl.launch.run.parts import reach_of, sum_of
 from vfl.losses import loss_of
 
@@ -23,7 +24,15 @@ RECORD = "vfl_record"
 MARGIN = Cell("margin")
 BLANK = " \t\n\r\v\f"
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
-_FUNCTIONS = {"power": "POWER", "log": "LN", "sin": "SIN", "cos": "COS"}
+_FUNCTIONS = {"power": "POWER", "log": "LN", "sin": "SIN", "cos": "COS", "floor": "FLOOR"}
+_DATE = (  # ISO 8601 with hyphens, of years from 1 to 9999
+    "((([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-"
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])))"
+    "|([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29)"
+)
+_TIME = "[T ]([01][0-9]|2[0-3])(:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?)?"
+_ZONE = "(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9](:?[0-5][0-9])?)?)?"
+_OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]{{4}}).*)"  # read by Python too
 
 
 def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
@@ -34,7 +43,11 @@ def query_of(result: Result, table: str = "records", party: str | None = None) -
     own = sum_of(result, party)
     names = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
     cleaned = ",\n    ".join(f"{_cleaned(cell)} AS {name}" for cell, name in names.items())
-    margin = f"(SELECT {_sum(own, names)}\n  FROM (SELECT\n    {cleaned or 'NULL AS vfl_none'}\n  ) AS cells)"  # noqa: S608 - names are quoted
+    source = f"(SELECT\n    {cleaned or 'NULL AS vfl_none'}\n  ) AS cells"
+    for shared, formula in own.made.items():
+        source = f"(SELECT *, {_sql(formula, names)} AS {shared.column}\n  FROM {source}) AS {shared.column}"  # noqa: S608
+        names[shared] = shared.column
+    margin = f"(SELECT {_sum(own, names)}\n  FROM {source})"  # noqa: S608 - names are quoted
     name = "margin" if party is None else "margin_part"
     scored = f"SELECT {RECORD}.*,\n  {margin} AS {name}\nFROM {quoted(table)} AS {RECORD}\n"
     if party is not None:
@@ -98,6 +111,21 @@ def _cleaned(cell: Cell) -> str:
             f"CASE {none} WHEN LOWER({plain}) IN ('true', '1', '1.0') THEN 1e0 "
             f"WHEN LOWER({plain}) IN ('false', '0', '0.0') THEN 0e0 ELSE -1e0 END"
         )
+    if cell.content == "hash":
+        raise SpecificationError(
+            f"column {cell.column!r} is hashed by MurmurHash3, which SQL has not: export to ONNX or scikit-learn"
+        )
+    if cell.content == "date":
+        parts = " + ".join(
+            f"{size} * CAST(COALESCE(NULLIF(SUBSTRING({plain}, {start}, 2), ''), '0') AS INTEGER)"
+            for start, size in ((12, 3600), (15, 60), (18, 1))
+        )
+        days = f"(CAST(SUBSTRING({plain}, 1, 10) AS DATE) - DATE '1970-01-01')"
+        return (
+            f"CASE {none} WHEN {plain} = '' THEN {number(NO_DATE)} WHEN {plain} ~ '^{_DATE}({_TIME}{_ZONE})?$' "
+            f"THEN CAST(86400 * {days} + {parts} AS DOUBLE PRECISION) WHEN {plain} ~ '^{_OTHER}$' THEN {number(-NO_DATE)} "
+            f"ELSE {number(NO_DATE)} END"
+        )
     return f"CASE {none} ELSE CAST({column} AS DOUBLE PRECISION) END"
 
 
@@ -113,6 +141,8 @@ def _sql(formula: Formula, names: dict[Cell, str]) -> str:
         return names[formula]
     if isinstance(formula, Apply):
         args = [_sql(one, names) for one in formula.args]
+        if formula.name == "remainder":
+            return f"MOD(CAST({args[0]} AS BIGINT), CAST({args[1]} AS BIGINT))"
         if formula.name in _OPERATORS:
             return f"({f' {_OPERATORS[formula.name]} '.join(args)})"
         return f"{_FUNCTIONS[formula.name]}({', '.join(args)})"
