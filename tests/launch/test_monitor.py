@@ -185,7 +185,10 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     loud = call("monitor", run, "--data", files["moved"], *paid, "--output", str(page), "--json")
     assert loud.code == 7
     assert "income" in json.loads(loud.out)["exceeding"]
-    assert "Calibration over time" in page.read_text("utf-8")
+    shown = page.read_text("utf-8")
+    assert "Calibration over time" in shown
+    assert "index at 2 times" in shown
+    assert len([*(tmp_path / "run" / "monitored").iterdir()]) == 2
     assert "which was paid for" in call("monitor", run, "--data", files["same"], "--training", files["then"], *paid).err
     own = call(
         "monitor",
@@ -238,3 +241,22 @@ def test_bins_that_empty_count_as_drift(ordered: bool) -> None:
     counts = np.array([[0.0, 0.0, 1000.0, 1000.0], [500.0, 500.0, 500.0, 500.0]])
     for one in (counts, counts[::-1]):
         assert drift_of("income", list("abcd"), one, (10.0, 10.0), ordered=ordered).exceeds(0.2)
+
+
+RARE = np.array([0.8, *[0.02] * 10])
+
+
+@pytest.mark.parametrize("shares", [np.array([0.95, 0.05]), RARE], ids=["two", "rare"])
+@pytest.mark.parametrize(("now", "before", "sigma"), [(1000, 100_000, 20.0), (4000, 4000, 8.0), (500, 500, 0.0)])
+def test_noise_and_sampling_alone_hardly_exceed_the_limit(
+    shares: np.ndarray, now: int, before: int, sigma: float
+) -> None:
+    """The probability is .001 at most; a small set of today hides counts that the baseline shows."""
+    rng, names, exceeded = np.random.default_rng(7), [str(k) for k in range(len(shares))], 0
+    for _ in range(500):
+        counts = np.array([rng.multinomial(n, shares) for n in (now, before)]) + rng.normal(
+            0.0, sigma, (2, len(shares))
+        )
+        one = drift_of("job", names, counts, (sigma, sigma), ordered=False)
+        exceeded += one.index > one.limit
+    assert exceeded <= 3

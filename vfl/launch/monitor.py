@@ -81,20 +81,22 @@ class Counted:
 class Drift:
     """Population stability index of a column or of the score, Σ (p − q)·ln(p/q) over bins with shares p today and q before.
 
-    floor : mean index that noise and sampling alone give without drift. bins : {bin: (share before, share today)}.
+    floor : mean index that noise and sampling alone give without drift. limit : index that they exceed in one of 1,000 stable
+        columns at most (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
     """
 
     name: str
     index: float
     floor: float
+    limit: float
     bins: Mapping[str, tuple[float, float]]
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the index minus its floor exceeds the threshold, and noise cannot explain the index."""
-        return self.index - self.floor > threshold and self.index > 2.0 * self.floor
+        """Return True if the index exceeds its limit, and by more than the threshold its floor."""
+        return self.index > max(self.floor + threshold, self.limit)
 
     def __str__(self) -> str:
-        noisy = "" if self.index > 2.0 * self.floor else ", which noise and sampling may explain"
+        noisy = "" if self.index > self.limit else ", which noise and sampling may explain"
         return f"{self.name}: stability index {self.index:.3g} (floor {self.floor:.2g}{noisy})"
 
 
@@ -215,7 +217,7 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     found = evidence("", names, merged, noise, SEEN)
     sizes = np.maximum(merged.sum(axis=1), 1.0)
     shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
-    return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), shares)
+    return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), found.limit, shares)
 
 
 def _with_rest(bins: dict[str, float], n_records: int) -> dict[str, float]:

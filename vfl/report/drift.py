@@ -9,20 +9,23 @@ from vfl.report.curves import calibration_chart
 from vfl.report.markup import Child, element, join, page, section, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vfl.launch.monitor import Counted, Drift, Monitored
     from vfl.report.markup import Markup
 
 ABOUT = (
     "The population stability index is Σ (p − q)·ln(p/q) over the bins of a column, with shares p today and q before. Its "
-    "floor is the mean index that noise and sampling alone give without drift."
+    "floor is the mean index that noise and sampling alone give without drift, and its limit exceeded in one of 1,000 stable "
+    "columns at most."
 )
 
 
-def drift_page(monitored: Monitored, threshold: float, title: str) -> str:
-    """Return the page. A column exceeds the threshold as `Drift.exceeds` says."""
+def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping[str, Monitored]) -> str:
+    """Return the page. A column exceeds the threshold as `Drift.exceeds` says. days : all comparisons so far, by time."""
     exceeding = monitored.exceeding(threshold)
     rows: list[tuple[Child, ...]] = [
-        (one.name, f"{one.index:.3g}", f"{one.floor:.2g}", "drift" if one.name in exceeding else "")
+        (one.name, f"{one.index:.3g}", f"{one.floor:.2g}", f"{one.limit:.2g}", "drift" if one.name in exceeding else "")
         for one in monitored.drifts
     ]
     said = (
@@ -38,10 +41,13 @@ def drift_page(monitored: Monitored, threshold: float, title: str) -> str:
             "Drift",
             element("p", f"{ABOUT}{unwatched}"),
             charts.both(lambda width: charts.bars(width, bars, "population stability index; grey: floor")),
-            table(("column", "index", "floor", ""), rows, numbers=(1, 2)),
+            table(("column", "index", "floor", "limit", ""), rows, numbers=(1, 2, 3)),
         ),
         *(_bins(one) for one in monitored.drifts if one.name in exceeding),
-        _calibration(monitored),
+        _history(monitored, threshold, days) if len(days) > 1 else None,
+        _calibration(
+            {"before": monitored.before} | ({k: one.now for k, one in days.items()} or {"today": monitored.now})
+        ),
         section("Cost", *(_cost(name, own) for name, own in (("Before", monitored.before), ("Today", monitored.now)))),
     )
 
@@ -53,9 +59,28 @@ def _bins(one: Drift) -> Markup:
     return section(one.name, table(("bin", "share before", "share today"), rows, numbers=(1, 2)))
 
 
-def _calibration(monitored: Monitored) -> Markup | None:
+def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitored]) -> Markup:
+    """Return the index of each column over all comparisons, darkest from twice the threshold on."""
+    over = [{one.name: one.index for one in day.drifts} for day in days.values()]
+    strips = [
+        charts.Strip(one.name, [day[one.name] / (2.0 * threshold) for day in over], f"{one.index:.3g}")
+        for one in monitored.drifts
+    ]
+    rows: list[tuple[Child, ...]] = [
+        (name, *(f"{one.index:.3g}" for one in sorted(day.drifts, key=lambda one: one.name)))
+        for name, day in days.items()
+    ]
+    columns = sorted(one.name for one in monitored.drifts)
+    return section(
+        "History",
+        charts.both(lambda width: charts.heat(width, strips, f"index at {len(days)} times; dark: {2 * threshold:g}")),
+        table(("time", *columns), rows, numbers=tuple(range(1, 1 + len(columns)))),
+    )
+
+
+def _calibration(counted: Mapping[str, Counted]) -> Markup | None:
     drawn = []
-    for name, own in (("before", monitored.before), ("today", monitored.now)):
+    for name, own in counted.items():
         chart = None if own.scores is None else calibration_chart(own.scores, own.n_records)
         if chart is not None:
             drawn += [element("h3", name), chart]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DRIFTED = 7
 """Exit code if a column or the score drifted beyond the threshold."""
-BASELINE = "baseline.json"
+BASELINE, HISTORY = "baseline.json", "monitored"
+"""File of a run with the counts of its training, and folder with those of later days."""
 
 
 @click.command("monitor")
@@ -69,11 +70,14 @@ def command(
     """Print the population stability index of each column and of the score of the model in RUN; exit with 7 for drift.
 
     Each counting is (ε, δ)-DP for every record, and charged to the ledger before. The baseline is paid for once. With
-    --party, one owner compares its own columns without noise, from PARTY=FILE in --data and --training.
+    --party, one owner compares its own columns without noise, from PARTY=FILE in --data and --training. Counts with noise stay
+    in RUN/monitored, and the page shows all of them over time.
     """
+    import time
+
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.environment import Source
-    from vfl.launch.monitor import compare, count, count_own
+    from vfl.launch.monitor import Counted, compare, count, count_own
     from vfl.launch.run.result import Result
     from vfl.report.drift import drift_page
     from vfl.writing import write_whole
@@ -116,8 +120,13 @@ def command(
         now = counted(sources, account)
     found = compare(result, then, now)
     exceeding = found.exceeding(threshold)
+    if party is None:
+        (run / HISTORY).mkdir(exist_ok=True)
+        now.save(run / HISTORY / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() // 10**6 % 1000:03}.json")
     if output is not None:
-        write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift"))
+        past = [] if party is not None else sorted((run / HISTORY).glob("*.json"))
+        days = {path.stem: compare(result, then, Counted.load(path)) for path in past}
+        write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift", days))
     if as_json:
         rows = {one.name: {"index": one.index, "floor": one.floor} for one in found.drifts}
         click.echo(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.types import Vector
 
+RARE = math.log(1000.0)
 SEEN = 2.0
 """Standard deviations of its noise from which on a count is visible; one of a bin's two counts must be, for a weight."""
 
@@ -30,8 +31,9 @@ class Bin:
     """One bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). A count that noise hides beside a visible one enters as the least visible count, so that the weight is
-        nearer to 0. error : standard error of the weight, from noise and sampling. Both are None if noise hides both counts.
+        in the bin)). A count that noise hides beside a visible one enters as the count without information, at most the least
+        visible one, so that the weight is nearer to 0. error : standard error of the weight, from noise and sampling. Both are
+        None if noise hides both counts.
     """
 
     name: str
@@ -46,7 +48,8 @@ class Evidence:
     """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
 
     value : information value over the bins with a weight. error : its standard error from noise and sampling, to first
-        order. floor : mean value that noise and sampling alone give to a column without information.
+        order. floor : mean value that noise and sampling alone give to a column without information. limit : value that they
+        exceed in one of 1,000 such columns at most.
     """
 
     party: str
@@ -54,11 +57,12 @@ class Evidence:
     value: float
     error: float
     floor: float
+    limit: float
 
     @property
     def too_noisy(self) -> bool:
         """True if noise and sampling may explain the information value."""
-        return self.value <= 2.0 * self.floor
+        return self.value <= self.limit
 
     def __str__(self) -> str:
         shown = f"information value {self.value:.3g} ± {self.error:.2g} (floor {self.floor:.2g})"
@@ -162,16 +166,24 @@ def evidence(
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
-    Counts are raised to the least visible one, visible·σ or half a record, in bins with one visible count: a bin that holds one
-    class alone informs most. The others are left out.
+    Bins without a visible count, of visible·σ or half a record, are left out. A hidden count P_b beside a visible N_b enters as
+    N_b·P/N, at most as the least visible count: this is the value without information if noise may explain it, and otherwise
+    lies between that value and P_b, which makes the information value smaller.
+
+    Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b, f_b
+    of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
+    λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). It exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability e^{−x} at
+    most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q).
 
     sigma : standard deviation of the noise of each count; one number, or (2, b).
     """
     noise = np.broadcast_to(sigma, counts.shape)
     least = np.maximum(visible * noise, 0.5)
-    seen = np.any((counts > visible * noise) & (counts >= 0.5), axis=0).tolist()
-    raised = np.maximum(counts, least)
-    value = error = floor = 0.0
+    shown = (counts > visible * noise) & (counts >= 0.5)
+    seen = np.any(shown, axis=0).tolist()
+    sums = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    raised = np.where(shown, counts, np.minimum(least, counts[::-1] * sums / sums[::-1]))
+    value = error = floor = limit = 0.0
     weights = np.full(len(names), math.nan)
     if any(seen):
         kept = raised[:, seen]
@@ -184,7 +196,9 @@ def evidence(
         slopes -= (np.array([p, q]) * slopes).sum(axis=1, keepdims=True)
         variance = noise[:, seen] ** 2 + kept
         error = math.sqrt(float((variance * (slopes / total) ** 2).sum()))
-        floor = float((variance / (total * kept)).sum()) - float((1.0 / total).sum())
+        parts = (variance / (total * kept)).sum(axis=0)
+        floor = float(parts.sum()) - float((1.0 / total).sum())
+        limit = float(parts.sum() + 2.0 * math.sqrt(RARE * float(parts @ parts)) + 2.0 * RARE * parts.max())
     bins = []
     for k, name in enumerate(names):
         positives, negatives = map(float, counts[:, k])
@@ -195,4 +209,4 @@ def evidence(
         p_b, n_b = map(float, raised[:, k])
         spread = math.hypot(a / p_b, b / n_b, p_b**-0.5, n_b**-0.5)
         bins.append(Bin(name, positives, negatives, float(weights[k]), spread))
-    return Evidence(party, tuple(bins), value, error, floor)
+    return Evidence(party, tuple(bins), value, error, floor, limit)
