@@ -123,7 +123,7 @@ def _cleaned(cell: Cell) -> str:
         days = f"(CAST(SUBSTRING({plain}, 1, 10) AS DATE) - DATE '1970-01-01')"
         return (
             f"CASE {none} WHEN {plain} = '' THEN {number(NO_DATE)} WHEN {plain} ~ '^{_DATE}({_TIME}{_ZONE})?$' "
-            f"THEN CAST(86400 * {days} + {parts} AS DOUBLE PRECISION) WHEN {plain} ~ '^{_OTHER}$' THEN {number(-NO_DATE)} "
+            f"THEN CAST(86400e0 * {days} + {parts} AS DOUBLE PRECISION) WHEN {plain} ~ '^{_OTHER}$' THEN {number(-NO_DATE)} "
             f"ELSE {number(NO_DATE)} END"
         )
     return f"CASE {none} ELSE CAST({column} AS DOUBLE PRECISION) END"
