@@ -152,15 +152,23 @@ def test_features_are_those_of_scikit_learn(case: str) -> None:
     assert len(ALL[case].features("f")) == expected(case).shape[1]
 
 
-def test_interactions_are_products() -> None:
-    numbers = {"x": vfl.Numeric(bounds=(0, 10)), "level": vfl.Categorical(("low", "middle", "high"))}
+def test_pairs_are_products_of_distances_from_the_middle_and_indicators() -> None:
+    numbers = {
+        "x": vfl.Numeric(bounds=(0, 10)),
+        "level": vfl.Categorical(("low", "middle", "high")),
+        "half": vfl.Scaled(5, 5, of="x"),
+        "bent": vfl.Curve(knots=(2, 4, 8), of="x", bounds=(0, 10)),
+    }
+    levels, x = np.array(WORDS)[:, None] == ["low", "middle", "high"], clamped(0, 10)
+    hat = np.interp(x, [0, 4, 10], [0, 1, 0])  # two pieces keep the knot in the middle
     for a, b, product in (
-        ("x", "x", clamped(0, 10) ** 2),
-        ("x", "g", clamped(0, 10) * bins([-100, 3, 5.5, 9, 100])),
-        ("level", "x", (np.array(WORDS)[:, None] == ["low", "middle", "high"]) * clamped(0, 10)),
+        ("x", "half", (x - 5) * np.clip((np.array(TABLE["x"])[:, None] - 5) / 5, -3, 3)),
+        ("x", "g", (x - 5) * bins([-100, 3, 5.5, 9, 100])),
+        ("level", "x", levels * (x - 5)),
+        ("bent", "level", np.hstack([(x - 5) * levels, hat * levels])),
     ):
         sides = numbers | {"g": ALL["binned"]}
-        declared = {"f": vfl.Interaction(a, b), a: sides[a], b: sides[b]}
+        declared = {"f": vfl.Pair(a, b), a: sides[a], b: sides[b]}
         partition = vfl.FeaturePartition({"bank": ("f",)}, label=("bank", "y"))
         spec = vfl.Job(partition=partition, privacy=None, columns=declared, scaling="none")
         stored = load_features(spec.for_party("bank"), TABLE)
@@ -219,7 +227,8 @@ def test_no_power_or_product_leaves_its_range(ends: list[float], exponent: float
     assert (exact <= high + 1e-9 * abs(high)).all()
     if max(abs(low), abs(high)) > 1e150:
         return
-    crossed = Schema({"p": power, "f": vfl.Interaction("p", "p")}).placed({"p": "a", "f": "a"}, {})["f"]
+    named = {"p": power, "q": power, "f": vfl.Pair("p", "q")}
+    crossed = Schema(named).placed(dict.fromkeys(named, "a"), {})["f"]
     ((low, high),) = crossed.ranges
     (product,) = crossed.product([vector], [vector])
     assert ((low <= product) & (product <= high)).all()
@@ -287,8 +296,8 @@ WHOLE: dict[str, Any] = {
     "who": vfl.Hashed(4, of="user", fill="nobody"),
     "when": vfl.DateParts(("year", "month", "days"), bounds=("2019-01-01", "2021-06-30"), missing="indicator"),
     "round": vfl.DateParts(("weekday",), cyclic=True, of="when", fill="2020-02-29"),
-    "both": vfl.Interaction("far", "level2"),
-    "pair": vfl.Interaction("group2", "z"),
+    "both": vfl.Pair("far", "level2"),
+    "pair": vfl.Pair("group2", "z"),
 }
 BASES = {
     "level2": vfl.Categorical(("low", "middle", "high"), of=None)
@@ -410,14 +419,24 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda: job({"f": vfl.Log(of="x")}),
         "'f', of kind log: declare",
     ),
-    "no side": (lambda: job({"f": vfl.Interaction("x", "f2")}), "no column 'x'"),
+    "no side": (lambda: job({"f": vfl.Pair("x", "f2")}), "no column 'x'"),
     "a side without bounds": (
-        lambda: job({"f": vfl.Interaction("x", "x"), "x": vfl.Numeric()}),
+        lambda: job({"f": vfl.Pair("x", "z"), "x": vfl.Numeric(), "z": vfl.Boolean()}),
         "no bounds for column 'x'",
     ),
-    "itself": (
-        lambda: job({"f": vfl.Interaction("f", "g"), "g": vfl.Binned((1,))}),
-        "'f' is made of itself",
+    "one column twice": (lambda: vfl.Pair("x", "x"), "two different columns"),
+    "a pair of a pair": (
+        lambda: job({"f": vfl.Pair("f", "g"), "g": vfl.Binned((1,))}),
+        "'f' is a pair itself",
+    ),
+    "pieces": (lambda: vfl.Pair("x", "z", pieces=0), "pieces are a whole number from 1 to 32"),
+    "knots outside of the partition": (
+        lambda: job({"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(bounds=(0, 1))}),
+        "put 'x' into the partition",
+    ),
+    "a shape": (
+        lambda: job({"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(shape="increasing", bounds=(0, 1))}),
+        "has the shape 'increasing'",
     ),
     "two forms": (
         lambda: job({"f": vfl.Binned((1,), of="x"), "x": vfl.Categorical(("a", "b"))}),
@@ -445,10 +464,12 @@ def test_mistakes_are_refused(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_interaction_stays_within_a_party() -> None:
+def test_a_pair_stays_within_a_party() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("bank", "y"))
     with pytest.raises(SpecificationError, match="'bank' names column 'b' of party 'telco'"):
-        vfl.Job(partition=partition, privacy=None, bounds={"b": (0, 1)}, columns={"f": vfl.Interaction("b", "b")})
+        vfl.Job(
+            partition=partition, privacy=None, bounds={"b": (0, 1), "x": (0, 1)}, columns={"f": vfl.Pair("x", "b")}
+        )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ coordinates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,8 @@ from vfl.columns import (
     repeated,
 )
 from vfl.errors import SpecificationError, entry, nearest
-from vfl.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Interaction, contents_of, ranges_of
+from vfl.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Pair, Side, contents_of, ranges_of
+from vfl.features.products import PIECES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -115,25 +116,23 @@ class Schema:
         return whole
 
     def placed(self, party_of: Mapping[str, str], local: Mapping[str, str]) -> Schema:
-        """Return a schema with the partition's facts: the sources of each column, and both sides of each interaction.
+        """Return a schema with the partition's facts: the sources of each column, and both columns of each pair.
 
         party_of : {column: its party}. local : {column: its name in its party's data} where the two names differ.
 
-        Raises SpecificationError for an interaction whose columns are unknown, belong to different parties, or lack a range.
+        Raises SpecificationError for a pair whose columns are unknown, belong to different parties, or lack a range.
         """
         whole = Schema()
         object.__setattr__(whole, "_declared", self._declared)
         object.__setattr__(whole, "_local", dict(local))
         sides = _Sides(self, party_of, local)
-        crossed = {c: sides.crossed(c, found) for c, found in self._declared if isinstance(found, Interaction)}
+        crossed = {c: sides.crossed(c, found) for c, found in self._declared if isinstance(found, Pair)}
         object.__setattr__(whole, "_of", {**self._of, **crossed})
         whole._check_contents(party_of)
         for column in party_of:
             if isinstance(found := whole[column], Feature) and not np.isfinite(found.limits).all():
                 if isinstance(found, Crossed):
-                    raise SpecificationError(
-                        f"interaction {column!r}: its products have no finite range: narrow the bounds"
-                    )
+                    raise SpecificationError(f"pair {column!r}: its products have no finite range: narrow the bounds")
                 raise SpecificationError(
                     f"no bounds for column {column!r}, of kind {found.kind}: declare "
                     + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
@@ -162,8 +161,8 @@ class Schema:
         return dict(zip(self.sources(column), contents_of(self[column]), strict=True))
 
     def bases(self) -> tuple[str, ...]:
-        """Return the columns that interactions name."""
-        named = [side for _, found in self._declared if isinstance(found, Interaction) for side in (found.a, found.b)]
+        """Return the columns that pairs name."""
+        named = [side for _, found in self._declared if isinstance(found, Pair) for side in (found.a, found.b)]
         return tuple(dict.fromkeys(named))
 
     @property
@@ -252,49 +251,61 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
 
 
 class _Sides:
-    """Lookup of the columns that interactions name."""
+    """Lookup of the columns that pairs name."""
 
     def __init__(self, schema: Schema, party_of: Mapping[str, str], local: Mapping[str, str]) -> None:
         self._schema, self._party_of, self._local = schema, party_of, local
 
-    def crossed(self, column: str, found: Interaction) -> Crossed:
-        """Return the interaction with the declarations of its columns. Raises SpecificationError."""
-        return Crossed(self._side(column, found.a, ()), self._side(column, found.b, ()))
+    def crossed(self, pair: str, found: Pair) -> Crossed:
+        """Return the pair with the declarations of its columns. Raises SpecificationError."""
+        pieces = PIECES if found.pieces is None else found.pieces
+        a, b = (self._side(pair, name, pieces) for name in (found.a, found.b))
+        if a.column == b.column:
+            raise SpecificationError(f"pair {pair!r} is of column {a.column!r} and itself: name two different columns")
+        return Crossed(a, b)
 
-    def _side(self, column: str, name: str, above: tuple[str, ...]) -> tuple[str, Any, tuple[str, ...]]:
-        party = self._party_of.get(column)
+    def _side(self, pair: str, name: str, pieces: int) -> Side:
+        party = self._party_of.get(pair)
         known = {**{c: c for c in self._schema.columns}, **{c: c for c in self._party_of}}
         # If several parties use a name, it means this party's column.
         known |= {self._local[c]: c for c in self._local if self._party_of.get(c) == party}
         if name not in known:
             raise SpecificationError(
-                f"interaction {column!r}: there is no column {name!r}{nearest(name, known)}; declare it, with bounds or "
-                "categories"
+                f"pair {pair!r}: there is no column {name!r}{nearest(name, known)}; declare it, with bounds or categories; "
+                "a dropped column makes no pair"
             )
-        key = known[name]
-        if self._party_of.get(key, party) != party:
+        column = known[name]
+        if self._party_of.get(column, party) != party:
             raise SpecificationError(
-                f"interaction {column!r} of party {party!r} names column {key!r} of party {self._party_of[key]!r}: a product "
-                "is made where both columns are"
+                f"pair {pair!r} of party {party!r} names column {column!r} of party {self._party_of[column]!r}: a record's "
+                "product is made where both columns are, and no party may see another's: pair columns of one party"
             )
-        declared = self._schema[key]
-        if key in (*above, column):
-            raise SpecificationError(f"interaction {column!r} is made of itself")
-        if isinstance(declared, Interaction):
-            both = (self._side(key, side, (*above, column)) for side in (declared.a, declared.b))
-            declared = Crossed(*both)
-        if isinstance(declared, Curve) and declared.knots is None and declared.n_pieces > 1:
-            raise SpecificationError(
-                f"interaction {column!r}: the run finds the knots of curve {key!r} after products are made: declare its "
-                "knots"
-            )
+        declared = self._schema[column]
+        if isinstance(declared, Pair):
+            raise SpecificationError(f"pair {pair!r}: column {column!r} is a pair itself: name two columns of the data")
+        if isinstance(declared, Curve):
+            if declared.shape is not None:
+                raise SpecificationError(
+                    f"pair {pair!r}: column {column!r} has the shape {declared.shape!r}, which a pair would not keep: leave "
+                    "the shape or the pair out"
+                )
+            if declared.knots is None and column not in self._party_of:
+                raise SpecificationError(
+                    f"pair {pair!r}: the run finds knots for the columns that it trains on: put {column!r} into the "
+                    "partition, or declare its knots"
+                )
+            declared = declared.coarser(pieces)
         if not all(np.isfinite(ends).all() for ends in ranges_of(declared)):
             raise SpecificationError(
-                f"interaction {column!r}: no bounds for column {key!r}: declare "
-                + entry("bounds", key, "(low, high)", "[LOW, HIGH]")
+                f"pair {pair!r}: no bounds for column {column!r}: declare "
+                + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
             )
-        own = self._local.get(key, key)
-        return name, declared, declared.sources(own) if isinstance(declared, Feature) else (own,)
+        own = self._local.get(column, column)
+        (source,) = declared.sources(own) if isinstance(declared, Feature) else (own,)
+        side = Side(name, column, source, declared)
+        if isinstance(declared, Numeric) and declared.missing is not None and declared.fill is None:
+            return replace(side, declared=replace(declared, fill=side.middles[0]))  # where its distance is 0
+        return side
 
 
 @dataclass(frozen=True, slots=True, eq=False)

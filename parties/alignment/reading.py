@@ -234,6 +234,6 @@ class AlignedSource:
         for j in range(array.shape[1]):
             array[:, j] = array[order, j]
         array.flags.writeable = False
-        for own in columns.curves.pending:
-            own.values[:] = own.values[order]
+        for values in columns.curves.cells.values():
+            values[:] = values[order]
         return columns, None if labels is None else labels[..., order]

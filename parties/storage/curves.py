@@ -1,55 +1,84 @@
-"""Curves whose knots a run finds: cells that a party keeps until then, and the coordinates that it makes of them."""
+"""Columns of curves whose knots a run finds: cells that a party keeps until then, and the coordinates that it makes of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from parties.storage.made import made
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.features import Crossed, Curve, DateParts, curves_in, placed
 from vfl.features.grid import edges_of, histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
-    from vfl.features import Curve
-    from vfl.types import Integers, Matrix, Vector
+    from vfl.types import Integers, Matrix
+
+    Key = tuple[str, Any]
+    """A column of the data, and the declaration by which its cells are read."""
+
+ROWS = 65_536
+"""Number of records whose coordinates are made at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """Cells of one curve. values : (n,) float64 within its bounds, NaN where missing. scales : one for each coordinate."""
+    """A curve without declared knots, or a pair with one. cells : of each source. scales : one for each coordinate."""
 
-    declared: Curve
-    values: Vector
+    column: str
+    declared: Curve | Crossed
+    cells: tuple[Key, ...]
     scales: Sequence[Any]
 
 
 @dataclass(slots=True, eq=False)
 class Curves:
-    """Curves of one party without declared knots, in the order of its columns.
+    """Columns of one party that wait for knots, in the order of its columns.
 
-    placed : knots by which their coordinates in the storage are made at present; None for straight lines.
+    cells : {key: (n,) values as read}, shared by the columns that read a source alike.
+    placed : knots by which the coordinates in the storage are made at present; None for straight lines.
     fixed : True once a query read these coordinates.
     """
 
-    pending: tuple[Pending, ...] = ()
+    pending: list[Pending] = field(default_factory=list)
+    cells: dict[Key, npt.NDArray[Any]] = field(default_factory=dict)
     placed: tuple[tuple[float, ...], ...] | None = field(default=None, init=False)
     fixed: bool = field(default=False, init=False)
 
+    def keep(
+        self, column: str, declared: Any, sources: Sequence[str], scales: Sequence[Any], n: int
+    ) -> list[npt.NDArray[Any]]:
+        """Return room, (n,) each, for the cells of a column's sources; [] for a column that waits for no knots."""
+        if all(curve.knots is not None for curve in curves_in(declared)):
+            return []
+        sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
+        keys = tuple((source, _alike(side)) for source, side in zip(sources, sides, strict=True))
+        for key, side in zip(keys, sides, strict=True):
+            self.cells.setdefault(key, np.empty(n, "M8[s]" if isinstance(side, DateParts) else np.float64))
+        self.pending.append(Pending(column, declared, keys, scales))
+        return [self.cells[key] for key in keys]
+
+    @property
+    def own(self) -> list[tuple[Pending, Curve]]:
+        """The curves, for each of which a run finds knots; pairs take some of these."""
+        return [(own, own.declared) for own in self.pending if isinstance(own.declared, Curve)]
+
     def histogram(self, number: int, cells: int) -> Integers:
         """Return the counts of a curve over its public grid, (cells,)."""
-        if not 0 <= number < len(self.pending):
+        if not 0 <= number < len(self.own):
             raise PrivacyError(
                 "a histogram was asked of a curve that the party does not have, or whose knots are declared"
             )
-        own = self.pending[number]
-        return histogram(own.values, edges_of(own.declared.limits, cells))
+        own, curve = self.own[number]
+        return histogram(np.clip(self.cells[own.cells[0]], *curve.limits), edges_of(curve.limits, cells))
 
     def place(self, knots: tuple[tuple[float, ...], ...] | None, array: Matrix, *, fixes: bool) -> None:
-        """Make all coordinates of the curves by these knots, in place; None leaves them as they are.
+        """Make all coordinates of the curves and of their pairs by these knots, in place; None leaves them as they are.
 
         fixes : True refuses every later change, also from straight lines (None) to curves.
 
@@ -61,19 +90,33 @@ class Curves:
             return
         if fixed:
             raise PrivacyError("the knots of curves changed after columns were read; start another run")
-        if len(knots) != len(self.pending):
+        if len(knots) != len(self.own):
             raise PrivacyError("knots came for another number of curves than the party has")
+        found = {own.column: points for (own, _), points in zip(self.own, knots, strict=True)}
         try:
-            declared = [own.declared.at(found) for own, found in zip(self.pending, knots, strict=True)]
+            declared = [placed(own.column, own.declared, found) for own in self.pending]
         except SpecificationError as error:
             raise PrivacyError(f"knots came that no declaration allows: {error}") from error
         array.flags.writeable = True
-        for curve, own in zip(declared, self.pending, strict=True):
-            for scale, vector in zip(own.scales, curve.made(own.values), strict=True):
-                array[:, scale.j] = scale.scale(vector)
+        for each, own in zip(declared, self.pending, strict=True):
+            for rows in _pieces(len(array)):
+                vectors = made(each, [self.cells[key][rows] for key in own.cells])
+                for scale, vector in zip(own.scales, vectors, strict=True):
+                    array[rows, scale.j] = scale.scale(vector)
         array.flags.writeable = False
         self.placed = knots
 
-    def of(self, rows: npt.NDArray[np.bool_]) -> Curves:
-        """Return the curves of the chosen records."""
-        return Curves(tuple(replace(own, values=own.values[rows]) for own in self.pending))
+    def of(self, rows: npt.NDArray[np.bool_] | slice) -> Curves:
+        """Return the columns of the chosen records."""
+        return Curves(self.pending, {key: values[rows].copy() for key, values in self.cells.items()})
+
+
+def _alike(declared: Any) -> Any:
+    """Return the declaration without what changes no cell as it is read."""
+    if not isinstance(declared, Curve):
+        return declared
+    return replace(declared, pieces=None, knots=None, smooth=None, shape=None)
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    return (slice(start, start + ROWS) for start in range(0, n, ROWS))

@@ -6,16 +6,16 @@ Values outside the declared bounds are never an error: other parties would see t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from parties.storage.cells import infinite, toward_zero
-from parties.storage.curves import Curves, Pending
+from parties.storage.curves import Curves
 from parties.storage.labels import TargetReader
-from parties.storage.made import reader_of
-from vfl.features import Curve, Feature
+from parties.storage.made import made, reader_of
+from vfl.features import Crossed, Feature
 from vfl.features.products import ranges_of
 from vfl.kernels import dense as kernels
 from vfl.problem import INTERCEPT
@@ -38,7 +38,7 @@ class Columns:
 
     array : float64 or float32; finite, within the reach of its scaling; not writeable.
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
-    curves : curves without declared knots, whose coordinates are made once knots are found.
+    curves : columns of curves without declared knots, whose coordinates are made once knots are found.
     """
 
     array: Matrix
@@ -108,8 +108,8 @@ def read_columns(
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
     labels = TargetReader(label, factors, source.origin, n) if label else None
-    cells: list[Pending] = []
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype), cells, n)
+    curves = Curves()
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype), curves, n)
     # If the party needs no column, read any one to count the records.
     wanted = _wanted(columns, schema, labels, groups) or source.names[:1]
     count = 0
@@ -135,8 +135,7 @@ def read_columns(
         array = store.reshape((count, p), order="F")
     array.flags.writeable = False
     names = (*scaling.features, *((INTERCEPT,) if intercept else ()))
-    curves = Curves(tuple(replace(own, values=own.values[:count].copy()) for own in cells))
-    return Columns(array, names, curves), None if labels is None else labels.values(count)
+    return Columns(array, names, curves.of(slice(count))), None if labels is None else labels.values(count)
 
 
 def check_types(
@@ -155,7 +154,7 @@ def check_types(
     first piece is read and converted.
     """
     labels = TargetReader(label, factors, source.origin, 0) if label else None
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64), [], 0)
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64), Curves(), 0)
     wanted = _wanted(columns, schema, labels, groups)
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
@@ -183,48 +182,43 @@ def _writers(
     scaling: Scaling,
     origin: Origin,
     dtype: np.dtype[Any],
-    pending: list[Pending],
+    curves: Curves,
     n: int,
 ) -> list[Callable[[pa.RecordBatch, Matrix, slice], None]]:
     """Return a function per column, which writes a chunk of it to its coordinates in rows of the array.
 
-    pending : list to which curves without declared knots are added, with room for the cells of n records.
+    curves : columns are added whose coordinates wait for knots, with room for the cells of n records.
     """
     writers = []
     first = 0
     for column in columns:
-        count = len(schema[column].features(column))
+        declared = schema[column]
+        count = len(declared.features(column))
         coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(count)]
-        declared, kept = schema[column], None
-        if isinstance(declared, Curve) and declared.knots is None:
-            kept = np.empty(n)
-            pending.append(Pending(declared, kept, coordinates[: declared.n_pieces]))
-        writers.append(_writer(column, schema, coordinates, origin, kept))
+        writers.append(_writer(column, schema, coordinates, origin, curves, n))
         first += count
     return writers
 
 
 def _writer(
-    column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin, kept: Vector | None
+    column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin, curves: Curves, n: int
 ) -> Callable[[pa.RecordBatch, Matrix, slice], None]:
     declared, sources = schema[column], schema.sources(column)
-    read = reader_of(declared, sources, origin, None if isinstance(declared, Feature) else column)
-    # The first coordinate of a curve with a shape is a ramp, and not the number that is kept.
-    line = None
-    if kept is not None and isinstance(declared, Curve) and declared.shape is not None:
-        line = reader_of(replace(declared, pieces=1, shape=None), sources, origin)
+    sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
+    named = None if isinstance(declared, Feature) else column
+    readers = [reader_of(side, source, origin, named) for side, source in zip(sides, sources, strict=True)]
     n_own = len(ranges_of(declared))
     own, indicators = coordinates[:n_own], coordinates[n_own:]
+    kept = curves.keep(column, declared, sources, own, n)
 
     def write(batch: pa.RecordBatch, rows: Matrix, place: slice) -> None:
-        absent, vectors = read([batch.column(source) for source in sources])
-        for indicator in indicators:
-            rows[:, indicator.j] = indicator.scale(absent.astype(np.float64))
-        for coordinate, vector in zip(own, vectors, strict=True):
-            if kept is not None and coordinate is own[0]:
-                kept[place] = vector if line is None else next(iter(line([batch.column(sources[0])])[1]))
-                if declared.fill is None:
-                    kept[place][absent] = np.nan
+        read = [reader(batch.column(source)) for reader, source in zip(readers, sources, strict=True)]
+        values = [found for found, _ in read]
+        for room, found in zip(kept, values, strict=False):
+            room[place] = found
+        for indicator in indicators:  # a pair has none
+            rows[:, indicator.j] = indicator.scale(read[0][1].astype(np.float64))
+        for coordinate, vector in zip(own, made(declared, values), strict=True):
             stored = coordinate.scale(vector)
             if not coordinate.bounded and not np.isfinite(stored).all():
                 raise origin.error(infinite(column))

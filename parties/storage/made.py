@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, codes, dates, lookup, missing, numbers, text_of, truths
-from vfl.columns import Boolean, Categorical, Numeric
+from vfl.columns import Boolean, Categorical
 from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
 
 if TYPE_CHECKING:
@@ -20,63 +20,57 @@ if TYPE_CHECKING:
     from parties.sources.base import Origin
     from vfl.types import Vector
 
-    Reader = Callable[[Sequence[pa.Array]], tuple[npt.NDArray[np.bool_], Iterable[Vector]]]
-    """Function from the cells of a column's sources to (missing cells (m,), coordinates (m,) each, within their ranges)."""
+    Reader = Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]
+    """Function from the cells of a source to (values (m,), missing cells (m,)), as `reader_of` reads them."""
 
 
-def reader_of(declared: Any, sources: Sequence[str], origin: Origin, name: str | None = None) -> Reader:
-    """Return the reader of a column, or of one side of an interaction.
+def reader_of(declared: Any, source: str, origin: Origin, name: str | None = None) -> Reader:
+    """Return the reader of a column that is not a pair, or of one side of a pair.
 
-    The reader raises DataError for cells that the declaration does not allow, at the owner of the data.
+    It returns (filled values (m,), True where a cell was missing (m,)). Values are numbers, codes of categories, or dates.
+    It raises DataError for cells that the declaration does not allow, at the owner of the data.
 
     name : name of the column in errors; None takes the name of its source.
     """
-    if isinstance(declared, Crossed):
-        return _crossed(declared, origin)
-    named = name or sources[0]
+    named = name or source
     read = values_of(declared, named, origin)
 
-    def made(cells: Sequence[pa.Array]) -> tuple[npt.NDArray[np.bool_], Iterable[Vector]]:
-        values, absent = read(cells[0])
+    def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        found, absent = read(cells)
         if declared.missing is None and declared.fill is None and absent.any():
             raise origin.error(missing(named))
-        if isinstance(declared, OfCells):
-            return absent, declared.made(values)
-        return absent, _plain(declared, values)
+        return found, absent
 
-    return made
+    return values
 
 
-def _plain(declared: Numeric | Boolean | Categorical, values: Any) -> Iterable[Vector]:
-    """Yield the clamped coordinates of a column without a feature (vfl.features)."""
+def made(declared: Any, values: Sequence[Any]) -> Iterable[Vector]:
+    """Yield the coordinates of a column, (m,) each within its range, without the indicator of missing cells.
+
+    values : as read, one array for each source; they are not changed.
+    """
+    if isinstance(declared, Crossed):
+        sides = zip(declared.sides, values, strict=True)
+        return declared.product(*(list(_made(side.declared, own, side.middles)) for side, own in sides))
+    return _made(declared, values[0], None)
+
+
+def _made(declared: Any, values: Any, gaps: Sequence[float] | None) -> Iterable[Vector]:
+    if isinstance(declared, OfCells):
+        return declared.made(values, gaps)
     if isinstance(declared, Categorical):
         return ((values == code).astype(np.float64) for code in range(len(declared.texts)))
-    return (np.clip(values, *declared.limits, out=values),)
+    return (np.clip(values, *declared.limits),)
 
 
-def _crossed(declared: Crossed, origin: Origin) -> Reader:
-    (_, one, first), (_, other, second) = declared.a, declared.b
-    left, right = reader_of(one, first, origin), reader_of(other, second, origin)
-
-    def made(cells: Sequence[pa.Array]) -> tuple[npt.NDArray[np.bool_], Iterable[Vector]]:
-        absent, ours = left(cells[: len(first)])
-        lacking, theirs = right(cells[len(first) :])
-        return absent | lacking, declared.product(list(ours), list(theirs))
-
-    return made
-
-
-def values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
-    """Return the function from cells to (filled values (m,), True where a cell was missing (m,)).
-
-    Values are numbers, codes of categories, or dates. Unknown categories that the declaration allows are UNKNOWN.
-    """
+def values_of(declared: Any, source: str, origin: Origin) -> Reader:
+    """Return the reader without the check of missing cells. Unknown categories that the declaration allows are UNKNOWN."""
     if isinstance(declared, Categorical | Ordinal | Hashed):
         return _categories(declared, source, origin)
     if isinstance(declared, DateParts):
         return _dates(declared, source, origin)
     read = truths if isinstance(declared, Boolean) else numbers
-    fill = declared.instead if isinstance(declared, Numeric | Boolean) else declared.fill
+    fill = declared.fill if isinstance(declared, OfCells) else declared.instead
 
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = read(cells, source, origin)
@@ -90,9 +84,7 @@ def values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array]
     return values
 
 
-def _categories(
-    declared: Categorical | Ordinal | Hashed, source: str, origin: Origin
-) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+def _categories(declared: Categorical | Ordinal | Hashed, source: str, origin: Origin) -> Reader:
     code_of: Callable[[object], int] = (
         partial(_hash, declared) if isinstance(declared, Hashed) else lookup(declared.categories)
     )
@@ -117,7 +109,7 @@ def _hash(declared: Hashed, cell: object) -> int:
     return MISSING if cell is None or cell != cell else declared.code(text_of(cell))  # != itself: NaN
 
 
-def _dates(declared: DateParts, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+def _dates(declared: DateParts, source: str, origin: Origin) -> Reader:
     def values(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
         found = dates(cells, source, origin, refuse=declared.unknown == "refuse")
         absent = np.isnat(found)

@@ -34,7 +34,7 @@ PARTITION = vfl.FeaturePartition(
     groups={"shop": ["sex"]},
 )
 CATEGORIES = vfl.Categorical(("a", "b"))
-PLAIN = {"bank.city": CATEGORIES, "shop.city": CATEGORIES, "group": vfl.Interaction("age", "city")}
+PLAIN = {"bank.city": CATEGORIES, "shop.city": CATEGORIES, "group": vfl.Pair("age", "city")}
 COLUMNS = PLAIN | {"sex": vfl.Categorical(("f", "m"))}
 BOUNDS = {"bank.age": (18, 90), "shop.age": (0, 10), "shop.y": (0, 1), "bank.income": (0, 1)}
 

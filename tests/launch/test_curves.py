@@ -302,7 +302,7 @@ def test_mistakes() -> None:
 def test_an_interaction_has_the_same_columns_in_training_and_prediction(knots: tuple[float, ...] | None) -> None:
     """Products are made before a run finds knots, so a curve in a product must declare its own."""
     partition = vfl.FeaturePartition({"bank": ["age", "amount", "both"], "telco": ["calls"]}, label=("telco", "y"))
-    columns = {"age": vfl.Curve(knots=knots), "both": vfl.Interaction("age", "amount")}
+    columns = {"age": vfl.Curve(knots=knots), "both": vfl.Pair("age", "amount")}
     if knots is None:
         with pytest.raises(SpecificationError, match="knots"):
             job(partition=partition, columns=columns)

@@ -24,9 +24,9 @@ from vfl.features import (
     Cyclic,
     DateParts,
     Hashed,
-    Interaction,
     Log,
     Ordinal,
+    Pair,
     Power,
     Scaled,
     Spline,
@@ -186,7 +186,7 @@ def test_a_column_agrees_on_odd_cells(kind: str) -> None:
 
 def test_products_and_other_losses_agree() -> None:
     kinds = {name: KINDS[name] for name in ("numeric", "binned", "categorical")}
-    crossed = kinds | {"x": Interaction("binned", "categorical"), "z": Interaction("numeric", "binned")}
+    crossed = kinds | {"x": Pair("binned", "categorical"), "z": Pair("numeric", "binned")}
     result, frame = trained(kinds, "poisson")
     agree(result, frame)
     np.testing.assert_allclose(in_sql(result, frame)["prediction"], result.predict(frame), rtol=1e-9)
@@ -223,7 +223,7 @@ def test_a_cell_that_predict_refuses_has_no_score(kind: Any, cell: Any) -> None:
 
 
 def test_every_kind_is_checked() -> None:
-    tested = {type(kind) for kind in KINDS.values()} | {Interaction}
+    tested = {type(kind) for kind in KINDS.values()} | {Pair}
     assert set(FEATURES) == tested - {Numeric, Boolean, Categorical}
 
 

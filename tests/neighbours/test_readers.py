@@ -37,7 +37,7 @@ DECLARED: dict[str, Any] = {
     "numbers, squared": vfl.Power(2, bounds=(-1.0, 1.0), missing="indicator"),
     "numbers, scaled": vfl.Scaled(0.0, 0.5),
     "numbers, turned": vfl.Cyclic(2.0),
-    "numbers, crossed": vfl.Interaction("a0", "a0"),
+    "numbers, crossed": vfl.Pair("a0", "a1"),
     "codes, ordered": vfl.Ordinal(("01", "02", "2A"), unknown="missing", missing="indicator"),
     "codes, hashed": vfl.Hashed(4, signed=True, missing="indicator"),
     "dates": vfl.DateParts(("month", "days"), cyclic=True, missing="indicator"),
@@ -57,8 +57,9 @@ ORDINARY: dict[str, tuple[Any, ...]] = {
 def of_job(declared: str, **options: Any) -> vfl.Job:
     bounds = {"b": (-1.0, 1.0), "c": (-1.0, 1.0)}
     made = DECLARED[declared]
-    if isinstance(made, vfl.Interaction):  # of the varied column with itself
-        made = {"a": vfl.Interaction("a0", "a0"), "a0": vfl.Binned((0.0,), of="a", fill=0.0)}
+    if isinstance(made, vfl.Pair):  # of two columns that are made of the varied one
+        bent = vfl.Curve(knots=(0.3,), of="a", bounds=(-1.0, 1.0), missing="indicator")
+        made = {"a": made, "a0": vfl.Binned((0.0,), of="a", fill=0.0), "a1": bent}
     columns = made if isinstance(made, dict) else {"a": made}
     return job(vfl.SkGD(passes=3), columns=columns, bounds=bounds, **options)
 

@@ -16,13 +16,11 @@ from vfl.features.base import Feature, OfCells
 from vfl.features.curve import Curve
 from vfl.features.curves import Binned, Cyclic, Spline
 from vfl.features.dates import PARTS, PERIODIC, DateParts
-from vfl.features.products import Crossed, Interaction, content_of, contents_of, own_of, ranges_of
+from vfl.features.products import Crossed, Pair, Side, content_of, contents_of, curves_in, own_of, placed, ranges_of
 from vfl.features.scalings import Log, Power, Scaled
 from vfl.features.text import FEWEST_BUCKETS, MOST_BUCKETS, Hashed, Ordinal, murmur
 
-FeatureKind: TypeAlias = (
-    Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction
-)
+FeatureKind: TypeAlias = Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Pair
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
 
 __all__ = [
@@ -39,16 +37,19 @@ __all__ = [
     "Feature",
     "FeatureKind",
     "Hashed",
-    "Interaction",
     "Log",
     "OfCells",
     "Ordinal",
+    "Pair",
     "Power",
     "Scaled",
+    "Side",
     "Spline",
     "content_of",
     "contents_of",
+    "curves_in",
     "murmur",
     "own_of",
+    "placed",
     "ranges_of",
 ]

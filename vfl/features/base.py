@@ -15,7 +15,7 @@ from vfl.errors import SpecificationError
 from vfl.features.formula import apply, clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from vfl.features.formula import Cell, Formula
     from vfl.types import Vector
@@ -99,10 +99,13 @@ class OfCells(Feature, ABC):
         if self.of is not None and (not isinstance(self.of, str) or not self.of):
             raise SpecificationError(f"of is the name of a column, not {self.of!r}")
 
-    def made(self, values: Any) -> Iterator[Vector]:
-        """Yield each coordinate, (m,) float64 within its range. values : (m,) cells as read, missing ones marked."""
-        for vector, (low, high) in zip(self._made(values), self.ranges, strict=True):
-            vector[np.isnan(vector)] = min(max(0.0, low), high)
+    def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
+        """Yield each coordinate, (m,) float64 within its range.
+
+        values : (m,) cells as read, missing ones marked. gaps : what missing cells become; None is the number nearest to 0.
+        """
+        for k, (vector, (low, high)) in enumerate(zip(self._made(values), self.ranges, strict=True)):
+            vector[np.isnan(vector)] = min(max(0.0, low), high) if gaps is None else gaps[k]
             yield np.clip(vector, low, high, out=vector)
 
     @abstractmethod

@@ -59,9 +59,7 @@ class Curve(OfNumbers):
                 raise SpecificationError(f"smooth is a strength of at least 0, not {self.smooth:g}")
         if self.shape not in (None, *SHAPES):
             raise SpecificationError(f"shape is {' or '.join(map(repr, SHAPES))}, not {self.shape!r}")
-        whole = isinstance(self.pieces, int) and not isinstance(self.pieces, bool)
-        if self.pieces is not None and not (whole and 1 <= self.pieces <= MOST_PIECES):
-            raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {self.pieces!r}")
+        checked_pieces(self.pieces)
         if self.bounds is not None:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
         low, high = self.bounds or UNBOUNDED
@@ -87,6 +85,12 @@ class Curve(OfNumbers):
     def at(self, knots: Sequence[float]) -> Curve:
         """Return the same curve with declared knots and the same number of coordinates."""
         return replace(self, pieces=self.n_pieces, knots=tuple(knots))
+
+    def coarser(self, pieces: int) -> Curve:
+        """Return a curve of at most this many pieces between some of the knots, without `smooth`."""
+        fewer = min(pieces, self.n_pieces)
+        knots = None if self.knots is None else thinned(self.knots, fewer - 1)
+        return replace(self, pieces=fewer, knots=knots, smooth=None)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return 'column~0', 'column~1', ...: the line and the hats, or the ramps."""
@@ -151,3 +155,17 @@ class Curve(OfNumbers):
         yield x.copy()
         for j in range(1, self.n_pieces):
             yield np.interp(x, points[j - 1 : j + 2], (0.0, 1.0, 0.0)) if j < len(points) - 1 else np.zeros_like(x)
+
+
+def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
+    """Return at most this many of the knots, evenly chosen in their order."""
+    if len(knots) <= most:
+        return tuple(knots)
+    return tuple(knots[(k + 1) * (len(knots) + 1) // (most + 1) - 1] for k in range(most))
+
+
+def checked_pieces(pieces: int | None) -> None:
+    """Raise SpecificationError unless this is a number of pieces, or None."""
+    whole = isinstance(pieces, int) and not isinstance(pieces, bool)
+    if pieces is not None and not (whole and 1 <= pieces <= MOST_PIECES):
+        raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {pieces!r}")

@@ -8,7 +8,7 @@ from vfl.columns import Boolean, Categorical, Numeric, canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.base import OfCells
 from vfl.features.formula import UNKNOWN, Case, Cell, Condition, Formula, apply, clipped, where_missing
-from vfl.features.products import Crossed
+from vfl.features.products import Crossed, Side
 from vfl.features.text import form_of, is_category
 
 if TYPE_CHECKING:
@@ -23,21 +23,29 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
     Raises SpecificationError for a kind of column without formulas.
     """
     if isinstance(declared, Crossed):
-        (one, a, first), (other, b, _) = declared.a, declared.b
-        (left, guards), (right, more) = (
-            formulas_of(side, name, own)
-            for name, side, own in ((one, a, sources[: len(first)]), (other, b, sources[len(first) :]))
-        )
-        left, right = (own[: len(own) - (side.missing is not None)] for own, side in ((left, a), (right, b)))
-        products = [apply("multiply", x, y) for x in left for y in right]
-        return [clipped(x, *ends) for x, ends in zip(products, declared.ranges, strict=True)], guards + more
+        left, right = (_of_side(side, source) for side, source in zip(declared.sides, sources, strict=True))
+        products = [apply("multiply", x, y) for x in left[0] for y in right[0]]
+        return [clipped(x, *ends) for x, ends in zip(products, declared.ranges, strict=True)], left[1] + right[1]
+    return _of_cells(declared, column, sources[0], None)
+
+
+def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
+    """Return the formulas of one column of a pair, less the middles, and those that refuse cells."""
+    own, guards = _of_cells(side.declared, side.name, source, side.middles)
+    return [apply("subtract", x, m) if m else x for x, m in zip(own, side.middles, strict=False)], guards
+
+
+def _of_cells(
+    declared: Any, column: str, source: str, gaps: Sequence[float] | None
+) -> tuple[list[Formula], list[Formula]]:
+    """Return the formulas of a column that is not a pair. gaps : as for `OfCells.made`."""
     if isinstance(declared, OfCells):
-        return _of_feature(declared, Cell(sources[0], declared.form)), []
+        return _of_feature(declared, Cell(source, declared.form), gaps), []
     if isinstance(declared, Categorical):
-        return _categories(declared, Cell(sources[0], form_of(declared.categories)))
+        return _categories(declared, Cell(source, form_of(declared.categories)))
     if not isinstance(declared, Numeric | Boolean):
         raise SpecificationError(f"column {column!r} of kind {declared.kind!r} has no formulas: keep vfl's own model")
-    cell = Cell(sources[0], "number" if isinstance(declared, Numeric) else "boolean")
+    cell = Cell(source, "number" if isinstance(declared, Numeric) else "boolean")
     instead = UNKNOWN if declared.instead is None else declared.instead
     neither = Case(((Condition("less", cell, 0.0), UNKNOWN),), cell)
     x = clipped(cell, *declared.limits) if isinstance(declared, Numeric) else neither
@@ -49,12 +57,12 @@ def _indicator(declared: Any, absent: list[Condition]) -> list[Formula]:
     return [] if declared.missing is None else [Case(tuple((one, 1.0) for one in absent), 0.0)]
 
 
-def _of_feature(declared: OfCells, cell: Cell) -> list[Formula]:
+def _of_feature(declared: OfCells, cell: Cell, gaps: Sequence[float] | None) -> list[Formula]:
     absent, undeclared = [Condition("missing", cell)], declared.undeclared(cell)
     if undeclared is not None and getattr(declared, "unknown", "") == "missing":
         absent.append(Condition("equal", undeclared, 1.0))
     known = declared.fill is not None or declared.missing is not None
-    at_missing = [float(vector[0]) if known else UNKNOWN for vector in declared.made(declared.filled_cell())]
+    at_missing = [float(vector[0]) if known else UNKNOWN for vector in declared.made(declared.filled_cell(), gaps)]
     own = [Case(tuple((one, m) for one in absent), x) for m, x in zip(at_missing, declared.formulas(cell), strict=True)]
     return [*own, *_indicator(declared, absent)]
 

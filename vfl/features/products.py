@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from vfl.columns import UNBOUNDED, Boolean, Bounds, Categorical, Numeric, indicators
 from vfl.errors import SpecificationError
 from vfl.features.base import Feature
+from vfl.features.curve import Curve, checked_pieces, thinned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from vfl.types import Vector
 
+PIECES = 2
+"""Default number of pieces of each curve of a pair."""
+Knots: TypeAlias = Mapping[str, Sequence[float]]
+"""{column: knots of its curve}."""
+
 
 @dataclass(frozen=True, slots=True)
-class Interaction(Feature):
-    """Products of the coordinates of two columns of one party. Range: the products of their ranges.
+class Pair(Feature):
+    """Products of the coordinates of two columns of one party, for what they say together beside what each says alone.
 
-    Two numbers give one coordinate. A column of several coordinates, such as a categorical one, gives a product for each.
+    A number enters with its distance from the middle of its range, a curve also with its hats, a category with its
+    indicators. Each product is a coordinate. Its range follows from the two ranges. A missing cell without a fill makes all
+    products of its record 0.
 
-    a, b : columns of one party with declared bounds or categories, or its features; they need not be in the partition.
+    a, b : columns of one party with declared bounds or categories, or its features. A curve whose knots the run finds must be
+        in the partition, and other columns need not be.
+    pieces : largest number of pieces of each curve within the products, from 1 to 32; its knots are some of those of the
+        column. None is 2. Two curves of k pieces make k² coordinates.
     """
 
-    kind: ClassVar[str] = "interaction"
+    kind: ClassVar[str] = "pair"
     a: str
     b: str
+    pieces: int | None = None
 
     def __post_init__(self) -> None:
         for side in (self.a, self.b):
             if not isinstance(side, str) or not side:
-                raise SpecificationError(f"an interaction is of two columns by name, not {side!r}")
+                raise SpecificationError(f"a pair is of two columns by name, not {side!r}")
+        if self.a == self.b:
+            raise SpecificationError(
+                f"a pair is of two different columns, not of {self.a!r} and itself: declare vfl.Curve or vfl.Power for it"
+            )
+        checked_pieces(self.pieces)
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
@@ -42,23 +60,65 @@ class Interaction(Feature):
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed(Feature):
-    """An interaction with the declarations of its two columns, resolved by a schema.
+class Side:
+    """One column of a pair.
 
-    a, b : (name, declaration, source columns in the data) of each side.
+    name : the column in the pair's declaration. column : the column in the schema. source : the column in the party's data.
     """
 
-    kind: ClassVar[str] = "interaction"
-    a: tuple[str, Any, tuple[str, ...]]
-    b: tuple[str, Any, tuple[str, ...]]
+    name: str
+    column: str
+    source: str
+    declared: Any
+
+    def placed(self, knots: Knots) -> Side:
+        """Return the side with declared knots, if it is a curve without them: evenly chosen ones of the found knots."""
+        curve = self.declared
+        if not isinstance(curve, Curve) or curve.knots is not None:
+            return self
+        return replace(self, declared=curve.at(thinned(knots[self.column], curve.n_pieces - 1)))
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """Range of each coordinate, less its middle."""
+        return tuple(
+            (low - middle, high - middle)
+            for (low, high), middle in zip(ranges_of(self.declared), self.middles, strict=True)
+        )
+
+    @property
+    def middles(self) -> tuple[float, ...]:
+        """Middle of the range of each coordinate; 0 for an indicator, a hat, and whatever else lies in [0, 1].
+
+        A product of distances from middles is hardly correlated with its two columns, which are in the model beside it.
+        """
+        return tuple(0.0 if ends == (0.0, 1.0) else ends[0] / 2 + ends[1] / 2 for ends in ranges_of(self.declared))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed(Feature):
+    """A pair with the declarations of its two columns, resolved by a schema."""
+
+    kind: ClassVar[str] = "pair"
+    a: Side
+    b: Side
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both columns."""
+        return self.a, self.b
+
+    def placed(self, knots: Knots) -> Crossed:
+        """Return the pair whose curves have declared knots. knots : of all curves without them."""
+        return Crossed(self.a.placed(knots), self.b.placed(knots))
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """Return the columns of the party's data from which the feature is made: those of `a`, then those of `b`."""
-        return (*self.a[2], *self.b[2])
+        """Return the columns of the party's data from which the feature is made: that of `a`, then that of `b`."""
+        return (self.a.source, self.b.source)
 
     def own(self, column: str) -> tuple[str, ...]:
         """Return the column's name for two numbers, else 'column=one:other' for each pair of coordinates."""
-        left, right = (own_of(declared, name) for name, declared, _ in (self.a, self.b))
+        left, right = (own_of(side.declared, side.name) for side in self.sides)
         if len(left) == len(right) == 1:
             return (column,)
         return tuple(f"{column}={one}:{other}" for one in left for other in right)
@@ -68,16 +128,33 @@ class Crossed(Feature):
         """Products of the ranges of the two columns."""
         return tuple(
             (min(ends), max(ends))
-            for one in ranges_of(self.a[1])
-            for other in ranges_of(self.b[1])
+            for one in self.a.ranges
+            for other in self.b.ranges
             for ends in [[x * y for x in one for y in other]]
         )
 
     def product(self, left: Sequence[Vector], right: Sequence[Vector]) -> Iterator[Vector]:
         """Yield the products of the two columns' coordinates, (m,) each, within their ranges."""
-        pairs = ((one, other) for one in left for other in right)
-        for (one, other), (low, high) in zip(pairs, self.ranges, strict=True):
-            yield np.clip(one * other, low, high)
+        one, other = (
+            [vector - middle for vector, middle in zip(vectors, side.middles, strict=True)]
+            for vectors, side in ((left, self.a), (right, self.b))
+        )
+        pairs = ((x, y) for x in one for y in other)
+        for (x, y), (low, high) in zip(pairs, self.ranges, strict=True):
+            yield np.clip(x * y, low, high)
+
+
+def curves_in(declared: Any) -> tuple[Curve, ...]:
+    """Return the curves of which a column is made: itself, or those of a pair."""
+    sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
+    return tuple(side for side in sides if isinstance(side, Curve))
+
+
+def placed(column: str, declared: Any, knots: Knots) -> Any:
+    """Return a declaration whose curves have declared knots."""
+    if isinstance(declared, Crossed):
+        return declared.placed(knots)
+    return declared.at(knots[column]) if isinstance(declared, Curve) and declared.knots is None else declared
 
 
 def own_of(declared: Any, column: str) -> tuple[str, ...]:
@@ -105,6 +182,5 @@ def content_of(declared: Any) -> str:
 
 def contents_of(declared: Any) -> tuple[str, ...]:
     """Return the form of the cells of each source of a column."""
-    if isinstance(declared, Crossed):
-        return (*contents_of(declared.a[1]), *contents_of(declared.b[1]))
-    return (content_of(declared),)
+    sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
+    return tuple(map(content_of, sides))

@@ -16,7 +16,7 @@ from vfl.columns import Dropped, canonical_category, categories_of
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation, Fairness, scores_of
 from vfl.evaluation.thresholds import margin_of
-from vfl.features import Curve
+from vfl.features import Curve, curves_in
 from vfl.holdout import Split
 from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
@@ -479,10 +479,10 @@ class Job:
             if party not in parties:
                 raise SpecificationError(f"sparse names {party!r}, which is not a party{nearest(str(party), parties)}")
             for column in self.partition.columns(party):
-                if isinstance(self.schema[column], Curve):
+                if curves_in(self.schema[column]):
                     raise SpecificationError(
-                        f"column {column!r} of sparse party {party!r} is a curve, which fills cells that are 0: leave the "
-                        "party out of sparse and give a dense table, or declare a number"
+                        f"column {column!r} of sparse party {party!r} is a curve or a pair with one, which fills cells that "
+                        "are 0: leave the party out of sparse and give a dense table, or declare a number"
                     )
                 low, high = self.schema[column].limits
                 if not low <= 0.0 <= high:

@@ -12,7 +12,7 @@ from vfl.arguments import require_count
 from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
-from vfl.features import Curve, Feature, own_of
+from vfl.features import Crossed, Curve, Feature, own_of
 from vfl.job.job import require_job
 from vfl.losses import loss_of
 from vfl.penalties import ColumnTerms
@@ -235,7 +235,8 @@ def _knots(job: Job, problem: Problem) -> Knots | None:
         return None
     columns = len(partition.features)
     mu = math.inf if privacy is None or problem.delta is None else mu_of(privacy.epsilon, problem.delta)
-    return Knots(curves, problem.n_records, mu * problem.n_records / columns, None)
+    pairs = tuple(own for own in map(job.schema.__getitem__, partition.features) if isinstance(own, Crossed))
+    return Knots(curves, problem.n_records, mu * problem.n_records / columns, None, pairs)
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from vfl.columns import Boolean, Categorical, categories_of
 from vfl.errors import SpecificationError, nearest
-from vfl.features import Feature, Interaction, own_of
+from vfl.features import Feature, Pair, own_of
 from vfl.planning import plan as make_plan
 from vfl.problem import coordinates_of
 from vfl.solvers.releases.smoothness import places, spreads
@@ -173,7 +173,7 @@ def _basis(column: str, declared: Any) -> tuple[Any, Vector, list[str]]:
 
 def _ends(declared: Any) -> tuple[float, float] | None:
     """Return the range over which to draw a column of numbers; None for other columns."""
-    if isinstance(declared, Boolean | Categorical | Interaction) or getattr(declared, "content", "number") != "number":
+    if isinstance(declared, Boolean | Categorical | Pair) or getattr(declared, "content", "number") != "number":
         return None
     if (bounds := getattr(declared, "bounds", None)) is not None:
         return bounds  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.columns import Bounds
-    from vfl.features import Curve
+    from vfl.features import Crossed, Curve
     from vfl.messages import Query
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
@@ -72,12 +72,14 @@ class Knots:
     curves : {party: ((column, declaration), ...)} in the order of storage.
     signal : μn per column of the job. Below LINE, curves without declared pieces are straight lines.
     event : event of the joint release; None without privacy, and if nothing is released.
+    pairs : the pairs of the job, whose curves take some of the knots (`Crossed.placed`).
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]
     n_records: int
     signal: float
     event: Gaussian | None
+    pairs: tuple[Crossed, ...] = ()
 
     @property
     def bent(self) -> dict[str, tuple[int, ...]]:
@@ -95,8 +97,13 @@ class Knots:
     @property
     def unused(self) -> int:
         """Number of coordinates that are 0 for any release, since their curves are straight lines."""
-        curves = [declared for own in self.curves.values() for _, declared in own]
-        return sum(declared.n_pieces - 1 - self.knots_of(declared) for declared in curves)
+        curves = {column: declared for own in self.curves.values() for column, declared in own}
+        used = {column: 1 + self.knots_of(declared) for column, declared in curves.items()}
+        found = sum(declared.n_pieces - used[column] for column, declared in curves.items())
+        for pair in self.pairs:
+            sizes = [(len(side.ranges), used.get(side.column)) for side in pair.sides]
+            found += math.prod(size for size, _ in sizes) - math.prod(min(size, most or size) for size, most in sizes)
+        return found
 
     @property
     def cells(self) -> int:
