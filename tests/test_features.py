@@ -429,13 +429,11 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda: job({"f": vfl.Pair("f", "g"), "g": vfl.Binned((1,))}),
         "'f' is a pair itself",
     ),
-    "pieces": (lambda: vfl.Pair("x", "z", pieces=0), "pieces are a whole number from 1 to 32"),
-    "knots outside of the partition": (
-        lambda: job({"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(bounds=(0, 1))}),
-        "put 'x' into the partition",
-    ),
+    "pieces of a pair": (lambda: vfl.Pair("x", "z", pieces=0), "pieces are a whole number from 1 to 32"),
     "a shape": (
-        lambda: job({"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(shape="increasing", bounds=(0, 1))}),
+        lambda: job(
+            {"f": vfl.Pair("x", "g"), "g": vfl.Binned((1,)), "x": vfl.Curve(shape="increasing", bounds=(0, 1))}
+        ),
         "has the shape 'increasing'",
     ),
     "two forms": (
@@ -464,12 +462,17 @@ def test_mistakes_are_refused(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_the_run_finds_no_knots_of_a_column_that_it_does_not_train_on() -> None:
+    partition = vfl.FeaturePartition({"bank": ("f",)}, label=("bank", "y"))
+    columns = {"f": vfl.Pair("x", "z"), "x": vfl.Curve(bounds=(0, 1)), "z": vfl.Boolean()}
+    with pytest.raises(SpecificationError, match="put 'x' into the partition"):
+        vfl.Job(partition=partition, privacy=None, columns=columns)
+
+
 def test_a_pair_stays_within_a_party() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("bank", "y"))
     with pytest.raises(SpecificationError, match="'bank' names column 'b' of party 'telco'"):
-        vfl.Job(
-            partition=partition, privacy=None, bounds={"b": (0, 1), "x": (0, 1)}, columns={"f": vfl.Pair("x", "b")}
-        )
+        vfl.Job(partition=partition, privacy=None, bounds={"b": (0, 1), "x": (0, 1)}, columns={"f": vfl.Pair("x", "b")})
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_run_without_privacy_has_no_band(tmp_path):
 def test_frame_and_plot(runs):
     found = vfl.Result.load(runs[0]).curves(runs[0])
     table = found.frame()
-    assert list(table.columns) == ["column", "party", "x", "value", "band"]
+    assert list(table.columns) == ["column", "party", "x", "y", "value", "band"]
     assert list(table[table["column"] == "city"]["x"]) == ["Bern", "Basel", "Chur"]
     assert table["band"].notna().all()
     pytest.importorskip("matplotlib")
@@ -162,3 +162,107 @@ def test_exports_and_scorecards_of_curves_predict_the_same(curve):
         age = points["age", "(missing)"] if np.isnan(cell) else np.interp(cell, list(at), list(at.values()))
         score = age + points["city", new["city"].iloc[k]] + points["member", str(new["member"].iloc[k]).lower()]
         assert score == pytest.approx(margins[k], abs=1e-4)
+
+
+PAIRED = {
+    "age": vfl.Curve(missing="indicator"),
+    "income": vfl.Curve(pieces=5),
+    "city": vfl.Categorical(("Bern", "Basel", "Chur"), unknown="zero", missing="indicator"),
+    "member": vfl.Boolean(),
+    "both": vfl.Pair("age", "income"),
+    "by_city": vfl.Pair("city", "age", pieces=3),
+    "by_member": vfl.Pair("member", "city"),
+}
+
+
+def paired(n=3000):
+    """Return records whose label depends on age by income, with odd cells."""
+    table = frame(n)
+    joint = 3.0 * ((table["age"] > 50) == (table["income"] > 5)) - 1.5
+    table["y"] = (np.random.default_rng(2).random(n) < 1 / (1 + np.exp(-joint))).astype(int)
+    table.loc[::11, "age"], table.loc[3::13, "age"], table.loc[5::17, "income"] = np.nan, 1e6, -np.inf
+    table.loc[2::19, "city"], table.loc[4::23, "city"] = None, "Genf"
+    return table
+
+
+@pytest.fixture(scope="module", params=[8.0, None], ids=["private", "exact"])
+def with_pairs(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs") / "run"
+    one = replace(
+        job(request.param),
+        columns=PAIRED,
+        bounds={"age": (20, 80), "income": (0, 10)},
+        partition=vfl.FeaturePartition({"bank": [*PAIRED]}, label=("bank", "y")),
+    )
+    return vfl.train(one, paired(), at="inprocess", output=folder), folder
+
+
+def test_curves_and_pairs_add_up_to_the_margin(with_pairs):
+    """Each part is centred, and what a pair says about one column alone is in the curve of this column."""
+    result, folder = with_pairs
+    found = result.curves(folder)
+    assert {pair.column for pair in found.pairs} == {"both", "by_city", "by_member"}
+    table = paired(200).dropna().query("city != 'Genf'").head(40)
+    nodes = {column: found["both"].x if column == "age" else found["both"].y for column in ("age", "income")}
+    for column, points in nodes.items():  # pairs are evaluated at few points
+        table[column] = np.random.default_rng(1).choice([p for p in points if p in found[column].x], len(table))
+
+    def at(points, cell):
+        name = {True: "true", False: "false"}.get(cell, cell)
+        return points.index(name) if isinstance(points, tuple) else int(np.flatnonzero(points == cell)[0])
+
+    parts = np.zeros(len(table))
+    for k, (_, record) in enumerate(table.iterrows()):
+        parts[k] += sum(own.value[at(own.x, record[own.column])] for own in found)
+        for pair in found.pairs:
+            ends = [(pair.a, pair.x), (pair.b, pair.y)]
+            inside = [
+                np.interp(record[c], p, np.arange(len(p))) if not isinstance(p, tuple) else at(p, record[c])
+                for c, p in ends
+            ]
+            low = [min(int(i), len(p) - 2) for i, (_, p) in zip(inside, ends, strict=True)]
+            u, v = (i - j for i, j in zip(inside, low, strict=True))
+            square = pair.value[low[0] : low[0] + 2, low[1] : low[1] + 2]
+            parts[k] += np.array([1 - u, u]) @ square @ np.array([1 - v, v])
+    margins = result.decision_function(table)
+    assert np.ptp(margins - parts) < 1e-9
+    both = found["both"]
+    assert np.ptp(both.value) > 2.0
+    assert abs(both.value.mean(axis=0)).max() < 0.15 * np.ptp(both.value)
+    assert (both.band is not None) == (result.job.privacy is not None)
+    rows = found.frame()
+    assert len(rows[rows["column"] == "both"]) == both.value.size
+    pytest.importorskip("matplotlib")
+    assert {"both (bank)", "by_city (bank)"} <= {axes.get_title() for axes in found.plot().axes}
+
+
+def test_pairs_are_drawn_in_report_and_card(with_pairs, tmp_path):
+    _, folder = with_pairs
+    page = write_run(folder, tmp_path / "run.html")[0].read_text()
+    assert "<h3>by_city (bank)" in page
+    assert "on top of their curves" in page
+    card = write_card(folder, tmp_path / "card.md")[0].read_text()
+    assert "| both | bank | " in card
+
+
+def test_exports_and_scorecards_of_pairs_predict_the_same(with_pairs):
+    result, _ = with_pairs
+    new = paired(400)
+    margins = result.decision_function(new)
+    np.testing.assert_allclose(result.to_sklearn().decision_function(new), margins, rtol=1e-12, atol=1e-12)
+    card = result.scorecard(points_to_double=np.log(2), base=0.0, odds=1.0, positive_is_high=True)
+    of = {column: {row.category: row.points for row in card.rows if row.column == column} for column in PAIRED}
+    age, income = ({float(c[3:]): p for c, p in of[c].items() if c.startswith("at ")} for c in ("age", "income"))
+    whole = new.dropna().query("city != 'Genf'").head(30)
+    for k, record in zip(whole.index, whole.to_dict("records"), strict=True):
+        member, a, b = str(record["member"]).lower(), np.clip(record["age"], 20, 80), np.clip(record["income"], 0, 10)
+        score = np.interp(a, [*age], [*age.values()]) + np.interp(b, [*income], [*income.values()])
+        score += of["city"][record["city"]] + of["member"][member] + of["by_member"][f"{member}, {record['city']}"]
+        own = {c.split("at ")[1]: p for c, p in of["by_city"].items() if c.startswith(record["city"])}
+        score += np.interp(a, [*map(float, own)], [*own.values()])
+        ends = [
+            sorted({float(c.replace("at ", "").split(", ")[j]) for c in of["both"] if c != "(missing)"}) for j in (0, 1)
+        ]
+        inside = [np.interp(b, ends[1], [of["both"][f"at {x:.6g}, at {y:.6g}"] for y in ends[1]]) for x in ends[0]]
+        score += np.interp(a, ends[0], inside)
+        assert score == pytest.approx(margins[k], abs=1e-3)

@@ -185,8 +185,19 @@ def test_a_column_agrees_on_odd_cells(kind: str) -> None:
 
 
 def test_products_and_other_losses_agree() -> None:
-    kinds = {name: KINDS[name] for name in ("numeric", "binned", "categorical")}
-    crossed = kinds | {"x": Pair("binned", "categorical"), "z": Pair("numeric", "binned")}
+    names = ("numeric", "binned", "categorical", "curve", "log", "lenient codes", "codes", "cyclic", "boolean, filled")
+    kinds = {name: KINDS[name] for name in names}
+    crossed = kinds | {
+        f"{a} by {b}": Pair(a, b, pieces=3)
+        for a, b in (
+            ("binned", "categorical"),
+            ("numeric", "binned"),
+            ("curve", "lenient codes"),
+            ("log", "curve"),
+            ("cyclic", "boolean, filled"),
+            ("codes", "numeric"),
+        )
+    }
     result, frame = trained(kinds, "poisson")
     agree(result, frame)
     np.testing.assert_allclose(in_sql(result, frame)["prediction"], result.predict(frame), rtol=1e-9)

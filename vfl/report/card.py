@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration
 from vfl.inference.summary import cells_of
@@ -29,7 +31,7 @@ from vfl.writing import write_whole
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
-    from vfl.launch.run.effects import Effect
+    from vfl.launch.run.effects import Effect, Joint
     from vfl.report.facts import Facts
 
 NAME = "card.md"
@@ -153,20 +155,22 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
 
 
 def _curves(facts: Facts) -> tuple[Block, ...]:
-    """Return the largest curves in numbers: where each is lowest and highest, and the widest band of the noise."""
+    """Return the largest curves and pairs in numbers: their lowest and highest value, and the widest band of the noise."""
 
-    def at(effect: Effect, k: int) -> str:
-        x = effect.x[k]
-        return f"{effect.value[k]:.3g} at {x if isinstance(x, str) else f'{x:.4g}'}"
+    def at(effect: Effect | Joint, k: int) -> str:
+        where = np.unravel_index(k, effect.value.shape)
+        points = [own[j] for own, j in zip((effect.x, getattr(effect, "y", ())), where, strict=False)]
+        return f"{effect.value[where]:.3g} at {', '.join(x if isinstance(x, str) else f'{x:.4g}' for x in points)}"
 
+    found = effects(facts)
+    shown: tuple[Effect | Joint, ...] = (*found.effects[:TOP], *found.pairs[:TOP])
     rows = tuple(
-        (e.column, e.party, at(e, int(e.value.argmin())), at(e, int(e.value.argmax())), _widest(e))
-        for e in tuple(effects(facts))[:TOP]
+        (e.column, e.party, at(e, int(e.value.argmin())), at(e, int(e.value.argmax())), _widest(e)) for e in shown
     )
     return (Table(("largest curves", "party", "lowest", "highest", "noise, at most"), rows), SAID, BAND_NOTE)
 
 
-def _widest(effect: Effect) -> str:
+def _widest(effect: Effect | Joint) -> str:
     return "not known" if effect.band is None else f"± {effect.band.max():.2g}"
 
 

@@ -219,8 +219,8 @@ class Strip:
     colour: int = 0
 
 
-def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
-    """Return a heat map with one strip per row; darker cells are higher."""
+def heat(width: int, rows: Sequence[Strip], x: str, ends: tuple[str, str] = ("first", "last")) -> Markup:
+    """Return a heat map with one strip per row; darker cells are higher. ends : names of the first and the last cell."""
     names = min(0.32 * width, 16 + DIGIT * max(_columns(row.name) for row in rows))
     left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
     drawn: list[Child] = []
@@ -240,7 +240,7 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
                 drawn.append(element("rect", **place, class_="cell", fill_opacity=min(shade, 1.0)))
         drawn.append(label(width, top + 13, row.said, anchor="end"))
     height = len(rows) * line + 24
-    drawn += [label(left, height - 8, "first"), label(right, height - 8, "last", anchor="end")]
+    drawn += [label(left, height - 8, ends[0]), label(right, height - 8, ends[1], anchor="end")]
     drawn.append(label((left + right) / 2, height - 8, x, anchor="middle"))
     return svg(width, height, x, *drawn)
 

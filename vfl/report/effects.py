@@ -11,14 +11,20 @@ from vfl.report.markup import Markup, element, join, section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfl.launch.run.effects import Effect, Effects
+    from vfl.launch.run.effects import Effect, Effects, Joint
     from vfl.report.facts import Facts
 
 DRAWN = 24
-"""Largest number of curves to draw."""
+"""Largest number of curves to draw, and of pairs."""
+ROWS = 9
+"""Largest number of rows of a pair's picture, which are evenly chosen."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
     "record is their sum and a constant. Each curve is 0 on average."
+)
+PAIRS = (
+    "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Darker cells "
+    "are higher, and each row ends with its lowest and highest value."
 )
 
 
@@ -30,7 +36,8 @@ def effects(facts: Facts) -> Effects:
 
 def curves(facts: Facts) -> Markup | None:
     """Return the section; None for a model without columns."""
-    found = tuple(effects(facts))
+    both = effects(facts)
+    found, pairs = tuple(both), both.pairs[:DRAWN]
     if not found:
         return None
     more = f" The {DRAWN} largest of {len(found):,} are drawn." if len(found) > DRAWN else ""
@@ -40,7 +47,30 @@ def curves(facts: Facts) -> Markup | None:
         element("p", SAID + more),
         *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
         element("p", BAND_NOTE, class_="note") if banded else None,
+        element("p", PAIRS) if pairs else None,
+        *(_heat(pair, facts.parties.index(pair.party)) for pair in pairs),
     )
+
+
+def _heat(pair: Joint, colour: int) -> Markup:
+    low, high = float(pair.value.min()), float(pair.value.max())
+    shades = (pair.value - low) / max(high - low, 1e-300)
+    rows = [
+        charts.Strip(
+            f"{pair.b} {_named(pair.y[k])}",
+            [float(shade) for shade in shades[:, k]],
+            f"{pair.value[:, k].min():.2g} to {pair.value[:, k].max():.2g}".replace("-", "−"),
+            colour,
+        )
+        for k in range(len(pair.y) - 1, -1, -max(1, -(-len(pair.y) // ROWS)))
+    ]
+    ends = (_named(pair.x[0]), _named(pair.x[-1]))
+    head = element("h3", f"{pair.column} ({pair.party})")
+    return join(head, charts.both(lambda width: charts.heat(width, rows, pair.a, ends)))
+
+
+def _named(point: object) -> str:
+    return point if isinstance(point, str) else f"{point:.4g}"
 
 
 def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str] = ()) -> Markup:

@@ -1,29 +1,35 @@
-"""Curves of a model: the part of the margin that each column adds, over the column's range. Post-processing of the model."""
+"""Curves of a model: the part of the margin that each column adds, and each pair of columns. Post-processing of the model."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.columns import Boolean, Categorical, categories_of
 from vfl.errors import SpecificationError, nearest
-from vfl.features import Feature, Pair, own_of
+from vfl.features import Crossed, OfCells, own_of
 from vfl.planning import plan as make_plan
 from vfl.problem import coordinates_of
 from vfl.solvers.releases.smoothness import places, spreads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from vfl.features import Side
+    from vfl.job import Job
     from vfl.launch.run.history import History
     from vfl.launch.run.result import Result
+    from vfl.schema import Schema
     from vfl.types import Vector
 
 POINTS = 65
 """Number of equal steps at which a curve is evaluated, besides its knots."""
+POINTS_OF_PAIRS = 17
+"""The same for each side of a pair."""
 BATCHES = 8
 """Largest number of batches of iterates."""
 FEWEST = 4
@@ -37,6 +43,8 @@ BAND_NOTE = (
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
     """Part of the margin that one column adds, minus its mean: over the records if the run released means, else over x.
+
+    It includes what pairs add on average over their other column.
 
     column, party : the column, as 'column[class]' with several classes, and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories.
@@ -59,10 +67,33 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """Part of the margin that a pair of columns adds on top of the curves of both.
+
+    Its mean along x and along y is 0, with the means of `Effect`, as the curves hold what depends on one column. A column
+    that is not in the partition has no curve, and its part stays here.
+
+    a, b : names of the columns. x, y : (m,) and (k,) numbers or categories of each.
+    value, band : (m, k), as for a curve. size : root mean square of the value.
+    """
+
+    column: str
+    party: str
+    a: str
+    b: str
+    x: Vector | tuple[str, ...]
+    y: Vector | tuple[str, ...]
+    value: Vector
+    band: Vector | None
+    size: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Effects:
-    """Curves of all columns, the largest first."""
+    """Curves of all columns, and the pairs, each with the largest first."""
 
     effects: tuple[Effect, ...]
+    pairs: tuple[Joint, ...] = ()
 
     def __iter__(self) -> Iterator[Effect]:
         return iter(self.effects)
@@ -70,46 +101,58 @@ class Effects:
     def __len__(self) -> int:
         return len(self.effects)
 
-    def __getitem__(self, column: str) -> Effect:
-        found = {effect.column: effect for effect in self.effects}
+    def __getitem__(self, column: str) -> Any:
+        found: dict[str, Any] = {own.column: own for own in self.effects} | {own.column: own for own in self.pairs}
         if column not in found:
             raise SpecificationError(f"there is no curve of {column!r}{nearest(column, found)}")
         return found[column]
 
     def __repr__(self) -> str:
-        lines = [f"  {e.column} ({e.party}): {e.value.min():.3g} to {e.value.max():.3g}" for e in self.effects]
+        both: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
+        lines = [f"  {e.column} ({e.party}): {e.value.min():.3g} to {e.value.max():.3g}" for e in both]
         return "\n".join(("Curves, the largest first, in units of the margin:", *lines))
 
     def frame(self) -> Any:
-        """Return a pandas DataFrame with the columns column, party, x, value and band, one row per point."""
+        """Return a pandas DataFrame with column, party, x, y, value and band, one row per point; y is for pairs."""
         import pandas as pd
 
-        rows = [
-            {"column": e.column, "party": e.party, "x": x, "value": float(value), "band": band}
-            for e in self.effects
-            for x, value, band in zip(
-                e.x, e.value, np.full(e.value.size, np.nan) if e.band is None else e.band, strict=True
-            )
-        ]
-        return pd.DataFrame(rows, columns=["column", "party", "x", "value", "band"])
+        drawn: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
+        found = []
+        for e in drawn:
+            points = product(e.x, e.y) if isinstance(e, Joint) else ((x, None) for x in e.x)
+            bands = np.full(e.value.size, np.nan) if e.band is None else e.band.ravel()
+            for (x, y), value, band in zip(points, e.value.ravel(), bands, strict=True):
+                found.append((e.column, e.party, x, y, float(value), band))
+        return pd.DataFrame(found, columns=["column", "party", "x", "y", "value", "band"])
 
     def plot(self, columns: int = 3) -> Any:
-        """Return a matplotlib Figure with one panel per curve, `columns` in a row, on a common vertical axis."""
+        """Return a matplotlib Figure with one panel per curve, then a heat map per pair, `columns` in a row."""
         from matplotlib.figure import Figure
 
-        rows = max(1, math.ceil(len(self.effects) / columns))
+        drawn: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
+        rows = max(1, math.ceil(len(drawn) / columns))
         figure = Figure(figsize=(3.4 * columns, 2.3 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, effect in zip(panels, self.effects, strict=False):
+        for axes, effect in zip(panels, drawn, strict=False):
             _draw(axes, effect)
-        for axes in panels[len(self.effects) :]:
+        for axes in panels[len(drawn) :]:
             axes.set_axis_off()
         return figure
 
 
-def _draw(axes: Any, effect: Effect) -> None:
+def _draw(axes: Any, effect: Effect | Joint) -> None:
     axes.set_title(f"{effect.column} ({effect.party})", fontsize=9)
     axes.tick_params(labelsize=7)
+    if isinstance(effect, Joint):
+        far = float(abs(effect.value).max()) or 1.0
+        x, y = (np.arange(len(own)) if isinstance(own, tuple) else own for own in (effect.x, effect.y))
+        drawn = axes.pcolormesh(x, y, effect.value.T, cmap="RdBu_r", vmin=-far, vmax=far, shading="nearest")
+        axes.figure.colorbar(drawn, ax=axes)
+        for axis, name, own in ((axes.xaxis, effect.a, effect.x), (axes.yaxis, effect.b, effect.y)):
+            axis.set_label_text(name, fontsize=7)
+            if isinstance(own, tuple):
+                axis.set_ticks(range(len(own)), own, fontsize=6)
+        return
     if effect.numeric:
         axes.axhline(0.0, color="0.8", linewidth=0.8)
         if effect.band is not None:
@@ -135,45 +178,134 @@ def effects_of(result: Result, told: History | None = None, iterate: str | None 
     units_of = {name: at for name, *at in zip(scaling.features, scaling.shift, scaling.width, strict=True)}
     by_name, owners = dict(zip(result.coordinates, result.w, strict=True)), result.owners
     moves, (means, variances) = _iterates(result, told), _moments(result)
-    found = []
-    for column in job.partition.features:
-        x, basis, names = _basis(column, schema[column])
+    crossed = {
+        column: _Surface(column, declared, job, schema, means, units_of)
+        for column in job.partition.features
+        if isinstance(declared := schema[column], Crossed)
+    }
+
+    def summed(names: Sequence[str], scaled: Vector, k: int) -> tuple[Vector, Vector | None]:
+        """Return the part of the margin of class k and its band. scaled : (..., len(names))."""
+        own = [coordinates_of(name, job.class_names)[k] for name in names]
+        if not all(name in moves for name in own):
+            return scaled @ np.array([by_name[name] for name in own]), None
+        walked = scaled @ np.array([moves[name] for name in own])
+        return scaled @ np.array([by_name[name] for name in own]), 2.0 * _noise(walked, last=iterate == "last")
+
+    found, joint = [], []
+    for column in (c for c in job.partition.features if c not in crossed):
+        x = _points(column, schema[column], POINTS)
+        basis, names = coordinates_at(schema[column], x), own_of(schema[column], column)
         shift, width = np.array([units_of[name] for name in names]).T
         scaled = (basis - shift) / width
+        added = [surface.added(column, x) for surface in crossed.values() if column in surface.columns]
         for k, shown in enumerate(coordinates_of(column, job.class_names)):
             own = [coordinates_of(name, job.class_names)[k] for name in names]
             released = all(name in means for name in own)
             centred = scaled - ([means[name] for name in own] if released else scaled.mean(axis=0))
             w = np.array([by_name[name] for name in own])
-            value = centred @ w
-            band = None
-            if all(name in moves for name in own):
-                walked = centred @ np.array([moves[name] for name in own])
-                band = 2.0 * _noise(walked, last=iterate == "last")
-            square = w**2 @ [variances[name] for name in own] if released else (value @ value) / value.size
+            square = w**2 @ [variances[name] for name in own] if released else np.square(centred @ w).mean()
+            value, band = summed(
+                [*names, *(name for more, _ in added for name in more)],
+                np.hstack([centred, *(parts for _, parts in added)]),
+                k,
+            )
             found.append(Effect(shown, owners[own[0]], x, value, band, math.sqrt(float(square))))
-    return Effects(tuple(sorted(found, key=lambda effect: -effect.size)))
+    for column, surface in crossed.items():
+        for k, shown in enumerate(coordinates_of(column, job.class_names)):
+            value, band = summed(surface.names, surface.parts, k)
+            size = math.sqrt(float(np.square(value).mean()))
+            (a, b), (x, y) = surface.columns, surface.points
+            joint.append(Joint(shown, job.partition.owner(column), a, b, x, y, value, band, size))
+    found.sort(key=lambda effect: -effect.size)
+    return Effects(tuple(found), tuple(sorted(joint, key=lambda pair: -pair.size)))
 
 
-def _basis(column: str, declared: Any) -> tuple[Any, Vector, list[str]]:
-    """Return the points x, the coordinates there (m, k), and the coordinates' names; without the indicator of missing cells."""
+class _Surface:
+    """A pair over the points of both of its columns.
+
+    A product c a(x) b(y) is c (a − ā)(b − b̄), which is drawn here, plus c (a − ā) b̄, which the curve of the first column
+    includes, plus c ā (b − b̄), which that of the second includes, and a constant. ā and b̄ are means over the records, if
+    released, else over the points. This makes the pair 0 on average along each column.
+
+    columns, points : of both sides. names : of the coordinates. parts : (m, k, len(names)), for scaled coefficients.
+    """
+
+    def __init__(
+        self,
+        column: str,
+        pair: Crossed,
+        job: Job,
+        schema: Schema,
+        means: Mapping[str, float],
+        units_of: Mapping[str, Sequence[float]],
+    ) -> None:
+        self._pair = pair
+        self.columns, self.names = tuple(side.column for side in pair.sides), pair.own(column)
+        self.points = [_points(side.column, side.declared, POINTS_OF_PAIRS) for side in pair.sides]
+        self._means = [_mean(side, schema[side.column], means, units_of) for side in pair.sides]
+        self._width = np.array([units_of[name][1] for name in self.names])
+        left, right = (
+            _of_side(side, x) - (mean if side.column in job.partition.features else 0.0)
+            for side, x, mean in zip(pair.sides, self.points, self._means, strict=True)
+        )
+        self.parts = np.einsum("mi,kj->mkij", left, right).reshape(len(left), len(right), -1) / self._width
+
+    def added(self, column: str, x: Any) -> tuple[tuple[str, ...], Vector]:
+        """Return the coordinates' names and what they add to the curve of a column at x, (m, len(names))."""
+        k = self.columns.index(column)
+        own = _of_side(self._pair.sides[k], x) - self._means[k]
+        other = self._means[1 - k]
+        parts = own[:, :, None] * other if k == 0 else other[:, None] * own[:, None, :]
+        return self.names, parts.reshape(len(own), -1) / self._width
+
+
+def _mean(side: Side, main: Any, means: Mapping[str, float], units_of: Mapping[str, Sequence[float]]) -> Vector:
+    """Return the mean of each coordinate of a side: over the records if those of the column's curve were released.
+
+    The coordinates of a number are linear in those of its curve, whose knots include its own.
+    """
+    x, names = _points(side.column, main, POINTS), own_of(main, side.column)
+    own = _of_side(side, x)
+    if not all(name in means for name in names):
+        return np.asarray(own.mean(axis=0))
+    shift, width = np.array([units_of[name] for name in names]).T
+    mean = np.array([means[name] for name in names]) * width + shift
+    if isinstance(x, tuple):
+        return np.asarray(mean - side.middles)
+    whole = np.column_stack([np.ones(len(x)), coordinates_at(main, x)])
+    linear = np.linalg.lstsq(whole, own)[0]
+    return np.asarray(np.array([1.0, *mean]) @ linear)
+
+
+def _of_side(side: Side, x: Any) -> Vector:
+    return np.asarray(coordinates_at(side.declared, x) - side.middles)
+
+
+def _points(column: str, declared: Any, number: int) -> Any:
+    """Return the points at which to evaluate a column: numbers, or categories."""
     if ends := _ends(declared):
         inner = [*(getattr(declared, "knots", None) or ()), *getattr(declared, "edges", ())]
-        x = np.union1d(np.linspace(*ends, POINTS), [knot for knot in inner if ends[0] <= knot <= ends[1]])
-        if isinstance(declared, Feature):
-            return x, np.column_stack(list(declared.made(x.copy()))), list(own_of(declared, column))  # type: ignore[attr-defined]
-        return x, x[:, None], [column]
+        return np.union1d(np.linspace(*ends, number), [knot for knot in inner if ends[0] <= knot <= ends[1]])
     if isinstance(declared, Boolean):
-        return categories_of(declared), np.array([[0.0], [1.0]]), [column]
-    names = list(own_of(declared, column))
-    if isinstance(declared, Categorical):
-        return declared.texts, np.eye(len(names)), names
-    return tuple(names), np.eye(len(names)), names
+        return categories_of(declared)
+    return declared.texts if isinstance(declared, Categorical) else own_of(declared, column)
+
+
+def coordinates_at(declared: Any, x: Any) -> Any:
+    """Return the coordinates of a column at points, (m, k), without the indicator of missing cells."""
+    if isinstance(declared, Boolean):
+        return np.array([[0.0], [1.0]])
+    if isinstance(x, tuple):
+        return np.eye(len(x))
+    if isinstance(declared, OfCells):
+        return np.column_stack(list(declared.made(x.copy())))
+    return np.clip(x, *declared.limits)[:, None]
 
 
 def _ends(declared: Any) -> tuple[float, float] | None:
     """Return the range over which to draw a column of numbers; None for other columns."""
-    if isinstance(declared, Boolean | Categorical | Pair) or getattr(declared, "content", "number") != "number":
+    if isinstance(declared, Boolean | Categorical) or getattr(declared, "content", "number") != "number":
         return None
     if (bounds := getattr(declared, "bounds", None)) is not None:
         return bounds  # type: ignore[no-any-return]
@@ -214,14 +346,14 @@ def _iterates(result: Result, told: History | None) -> Mapping[str, Vector]:
 
 
 def _noise(walked: Vector, *, last: bool) -> Vector:
-    """Return the standard error, (m,), of the mean of the iterates' values (m, t), by batch means; of one iterate if `last`.
+    """Return the standard error, (...,), of the mean of the iterates' values (..., t), by batch means; of one if `last`.
 
     Iterates of neighbouring passes are correlated, and means of long batches hardly are (Flegal & Jones 2010).
     """
-    t = walked.shape[1]
+    t = walked.shape[-1]
     if last:
-        return np.asarray(walked.std(axis=1, ddof=1))
+        return np.asarray(walked.std(axis=-1, ddof=1))
     batches = min(BATCHES, t // 2)
     size = t // batches
-    means = walked[:, t - batches * size :].reshape(walked.shape[0], batches, size).mean(axis=2)
-    return np.asarray(means.std(axis=1, ddof=1) / math.sqrt(batches))
+    means = walked[..., t - batches * size :].reshape(*walked.shape[:-1], batches, size).mean(axis=-1)
+    return np.asarray(means.std(axis=-1, ddof=1) / math.sqrt(batches))

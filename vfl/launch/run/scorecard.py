@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.arguments import require, require_whole
-from vfl.columns import Boolean, Categorical, canonical_category, indicators
+from vfl.columns import Boolean, Categorical, Numeric, canonical_category, indicators
 from vfl.errors import SpecificationError
-from vfl.features import Binned, Curve, own_of
+from vfl.features import Binned, Crossed, Curve, Side, own_of
+from vfl.launch.run.effects import coordinates_at
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.launch.paid_releases.woe import WeightOfEvidence
     from vfl.launch.run.result import Result
+    from vfl.types import Vector
 
 MISSING = "(missing)"
 OTHER = "(other)"
@@ -44,7 +46,8 @@ class Points:
 class Scorecard:
     """Points of all categories, and of curves at their knots ('at 30'), linear in between.
 
-    A record's score is the sum of its points, one per column.
+    A pair has points for each two points of its columns ('at 30, female'). A record's score is the sum of its points, one per
+    column and pair.
 
     score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
     """
@@ -113,6 +116,8 @@ def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple
 def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
     """Return {category: its part of the margin}."""
     declared = result.applied.schema[column]
+    if isinstance(declared, Crossed):
+        return _of_pair(declared, column, coefficient)
     missing = [coefficient[name] for name in indicators(column, declared.missing)]
     if isinstance(declared, Boolean):
         effects = {"false": 0.0, "true": coefficient[column]}
@@ -142,6 +147,34 @@ def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missi
     *effects, of_missing = made @ [coefficient[name] for name in own_of(declared, column)]
     found = {f"at {point:.6g}": float(effect) for point, effect in zip(points, effects, strict=True)}
     return found if not missing else found | {MISSING: missing[0] + float(of_missing)}
+
+
+def _of_pair(pair: Crossed, column: str, coefficient: dict[str, float]) -> dict[str, float]:
+    """Return {'ONE, OTHER': part of the margin} for the points of both sides; between points it is linear along each."""
+    w = np.array([coefficient[name] for name in pair.own(column)])
+    (one, left), (other, right) = map(_of_side, pair.sides)
+    effects = np.einsum("mi,kj,ij->mk", left, right, w.reshape(left.shape[1], right.shape[1]))
+    found = {f"{x}, {y}": float(effects[i, j]) for i, x in enumerate(one) for j, y in enumerate(other)}
+    gaps = any(side.declared.missing is not None and side.declared.fill is None for side in pair.sides)
+    return found if not gaps else found | {MISSING: 0.0}
+
+
+def _of_side(side: Side) -> tuple[list[str], Vector]:
+    """Return the points of one side of a pair, by name, and its coordinates there, (m, k)."""
+    declared = side.declared
+    if isinstance(declared, Numeric | Curve):
+        low, high = declared.limits
+        points = np.array([low, *(getattr(declared, "knots", None) or ()), high])
+        return [f"at {point:.6g}" for point in points], coordinates_at(declared, points) - side.middles
+    if isinstance(declared, Boolean):
+        return ["false", "true"], coordinates_at(declared, ("false", "true"))
+    if isinstance(declared, Categorical | Binned):
+        names = tuple(name.removeprefix(f"{side.name}=") for name in own_of(declared, side.name))
+        return list(names), coordinates_at(declared, names)
+    raise SpecificationError(
+        f"a scorecard has no points for pairs with column {side.column!r} of kind {declared.kind}: declare vfl.Curve, "
+        "vfl.Binned or vfl.Categorical for it"
+    )
 
 
 def _of_fill(
