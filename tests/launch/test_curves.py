@@ -357,6 +357,15 @@ def test_mistakes() -> None:
         vfl.plan(job(solver=vfl.GCD(rounds=5)), N)
 
 
+def test_records_in_another_order_are_aligned_with_the_cells_that_wait_for_knots() -> None:
+    data = table(600).assign(id=np.arange(600))
+    bank, telco = data[["id", "age", "amount"]], data[["id", "calls", "tariff", "y"]]
+    mixed = bank.sample(frac=1.0, random_state=1)
+    first, second = (vfl.train(job(id="id"), {"bank": own, "telco": telco}, at="inprocess") for own in (bank, mixed))
+    assert second.knots == first.knots
+    assert second.coef_.tobytes() == first.coef_.tobytes()
+
+
 def test_ray_and_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
     spec, data = job(holdout=0.2), table(600)
     here = vfl.train(spec, data, at="inprocess")

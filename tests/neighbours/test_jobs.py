@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 POLICY = 'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 8.0\ndelta = 1e-5\n'
 SKGD = vfl.SkGD(passes=2, block_size=1)
+PAIRED = vfl.FeaturePartition({"bank": ("a", "ab", "b"), "telco": ("c",)}, label=("telco", "y"))
 ASKED: dict[str, dict[str, Any]] = {
     "a hold-out": {"holdout": 0.4},
     "a hold-out, public": {"holdout": 0.4, "evaluation": vfl.Evaluation(public=True)},
@@ -38,6 +39,17 @@ ASKED: dict[str, dict[str, Any]] = {
     "moments by the bounds": {"privacy": {"smoothness": "bounds"}},
     "missing cells": {"columns": {"a": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator")}, "bounds": {"*": (-1, 1)}},
     "curves": {"columns": {"*": vfl.Curve(4)}, "holdout": 0.4},
+    "a pair of curves": {
+        "partition": PAIRED,
+        "columns": {"*": vfl.Curve(pieces=4), "ab": vfl.Pair("a", "b", pieces=3)},
+        "bounds": {"*": (-1, 1)},
+        "holdout": 0.4,
+    },
+    "a pair with missing cells": {
+        "partition": PAIRED,
+        "columns": {"a": vfl.Curve(pieces=4, missing="indicator"), "b": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        "bounds": {"*": (-1, 1)},
+    },
     "a dropped column": {"columns": {"a": vfl.Dropped()}, "bounds": {"b": (-1, 1), "c": (-1, 1)}},
 }
 
