@@ -1,4 +1,4 @@
-"""Modules that a worker process of Ray must not import: each worker of a simulation pays for them before the first round.
+"""Modules that a start must not import: a worker process of Ray, of which each pays for them, and the first example.
 
 The code runs in a fresh interpreter, because this one has imported nearly everything.
 """
@@ -87,3 +87,10 @@ def test_the_coordinator_imports_no_heavy_modules() -> None:
     imported = _imported("import coordinator.cluster.actor")
     assert "coordinator.executor" in imported
     assert imported.isdisjoint(COORDINATOR)
+
+
+def test_the_first_example_imports_no_heavy_modules() -> None:
+    """The first command of the README reads adult; scikit-learn and pandas would take half of the time to its plan."""
+    imported = _imported("from vfl import examples; examples.table('adult')")
+    assert "pyarrow.parquet" in imported
+    assert imported.isdisjoint({"sklearn", "pandas"})

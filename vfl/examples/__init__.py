@@ -34,12 +34,12 @@ def table(name: str) -> pa.Table:
     breast_cancer : 569 × 30, target 1 = benign. diabetes : 442 × 10, target a measure of disease progression.
     """
     import pyarrow as pa
-    from sklearn import datasets
 
     if name == "adult":
         from pyarrow import parquet
 
-        return parquet.read_table(FOLDER / "adult.parquet")
+        return parquet.ParquetFile(FOLDER / "adult.parquet").read()  # read_table imports pandas
+    from sklearn import datasets  # its import takes longer than a run on adult
 
     loaders = {"breast_cancer": datasets.load_breast_cancer, "diabetes": datasets.load_diabetes}
     if name not in loaders:
