@@ -93,11 +93,12 @@ def _secure(plan: Plan) -> Transfer:
     """Return the bounds of a run on shares, where each parcel passes the coordinator's link twice.
 
     A model needs terms and angles, rows, their check, and residuals; an opening needs columns in two steps, contributions
-    and words.
+    and words. Products of columns need one opening, from which the coordinator answers the solver's queries.
     """
-    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 1)
-    requests = (models + plan.round_trips) * (2 + 2 * parties + parties * parties)
-    rounds = JOINING + 4 * models + 4 * plan.round_trips
+    parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
+    openings = plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
+    requests = (models + openings) * (2 + 2 * parties + parties * parties)
+    rounds = JOINING + 4 * models + 4 * openings
     return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
 
 
