@@ -96,7 +96,9 @@ def _secure(plan: Plan) -> Transfer:
     and words. Products of columns need one opening, from which the coordinator answers the solver's queries.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
-    openings = plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
+    openings = (
+        plan.round_trips if models else 1 + plan.round_trips - plan.n_fits * plan.solver.round_trips(plan.problem)
+    )
     requests = (models + openings) * (2 + 2 * parties + parties * parties)
     rounds = JOINING + 4 * models + 4 * openings
     return Transfer(rounds, 2 * plan.n_bytes + _message(plan, requests + JOINING * parties))
