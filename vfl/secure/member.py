@@ -91,7 +91,8 @@ class Member:
             raise FederationError("only the label party may hold labels")
         self._roles, self.name, self._streams, self._noise = roles, name, streams, noise
         self._n = n_records
-        self._labels = labels
+        half = np.int64(1 << (RESIDUAL_BITS - 1))
+        self._halves = None if labels is None else np.where(labels, -half, half).view(np.uint64)
         self.coin: bytes | None = None
         self._setup = -1
         self._columns: OwnColumns | None = None
@@ -303,9 +304,8 @@ class Member:
         kernels.residual_shares(table, state.angles[chosen.moved], kept.at(chosen.to), moved)
         out[chosen.moved] = moved
         state.rows_opened = kept.at(chosen.opened)
-        if self._labels is not None:
-            half = np.int64(1 << (RESIDUAL_BITS - 1))
-            out += np.where(self._labels, -half, half).view(np.uint64)
+        if self._halves is not None:
+            out += self._halves
         return out
 
     def _fourier_terms(self, version: Version, state: _State, width: int) -> Iterator[Words]:

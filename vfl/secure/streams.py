@@ -103,7 +103,7 @@ class Streams:
     def __init__(self, run: str, seeds: Mapping[str, bytes]) -> None:
         if any(len(seed) != SEED_BYTES for seed in seeds.values()):
             raise PrivacyError(f"a seed of masks must have {SEED_BYTES} bytes")
-        self._run, self._seeds = run, dict(seeds)
+        self._names, self._seeds = _joined(_DOMAIN, run.encode()), dict(seeds)
         self._used: set[bytes] = set()
         self._process = os.getpid()
 
@@ -139,7 +139,7 @@ class Streams:
         if other not in self._seeds:
             raise FederationError(f"no seed was exchanged with {other!r}")
         # RFC 5869, section 2.3, for one block of SHA-256.
-        info = _joined(_DOMAIN, self._run.encode(), *(_encoded(part) for part in name))
+        info = self._names + _joined(*map(_encoded, name))
         return hmac.digest(self._seeds[other], info + b"\x01", "sha256")
 
 
