@@ -111,6 +111,12 @@ class CountedAhead:
         self._count, self._day = count, ""
         self._left: dict[tuple[str, int], int] = {}
 
+    def covers(self, wanted: Mapping[str, tuple[int, int]]) -> bool:
+        """Return True if `take_all` would count these records without waiting for the disk."""
+        return self._day == _today() and all(
+            records <= self._left.get((name, most), 0) for name, (records, most) in wanted.items()
+        )
+
     def take_all(self, party: str, wanted: Mapping[str, tuple[int, int]]) -> str:
         """Count the records of several names, all or none; arguments and errors as for `DailyCount.take_all`."""
         if self._day != _today():

@@ -46,6 +46,7 @@ class Answer:
         self._link, self.call, self.limits = link, call, limits
         self._progress, self._steps, self._done = progress, steps, 0
         self._there = threading.Event()
+        self._then: Callable[[], None] | None = None
         self._error: VflError | None = None
         self._incoming: Incoming | None = None
         self._bytes = sent
@@ -65,20 +66,31 @@ class Answer:
             self._done, self._touched = done, time.monotonic()
             self._progress(done)
 
-    def _until(self, seconds: float) -> float:
-        """Return the time after which the party counts as lost."""
+    def then(self, call: Callable[[], None]) -> None:
+        """Call a function once `wait` returns at once: in the thread that receives, or now. It must not block."""
+        self._then = call
+        if self._there.is_set():
+            call()
+
+    def until(self, seconds: float) -> float:
+        """Return the time (monotonic) after which the party counts as lost; arguments as for `wait`."""
         seconds += self._bytes / SLOWEST
         return min(self._touched + seconds, self._began + seconds + self._steps * STEP_SECONDS)
 
     def arrived(self, incoming: Incoming) -> None:
         """Note that the answer is complete."""
         self._incoming = incoming
-        self._there.set()
+        self._set()
 
     def fail(self, error: VflError) -> None:
         """Note that no answer will come."""
         self._error = self._error or error
+        self._set()
+
+    def _set(self) -> None:
         self._there.set()
+        if self._then is not None:
+            self._then()
 
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
         """Return the answer's message and its vectors, as bytes.
@@ -89,8 +101,8 @@ class Answer:
         Raises the party's error, or PartyLost. At the limit, the party's stream is closed and its answer is lost.
         """
         name = self._link.party
-        while not self._there.wait(max(self._until(seconds) - time.monotonic(), 0.0)):
-            if time.monotonic() >= self._until(seconds):
+        while not self._there.wait(max(self.until(seconds) - time.monotonic(), 0.0)):
+            if time.monotonic() >= self.until(seconds):
                 self._link.end(f"it did not answer within {seconds:g} s")
                 self._link.cancel()
                 raise PartyLost(f"{name!r} did not answer within {seconds:g} s", name)

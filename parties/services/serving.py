@@ -276,18 +276,29 @@ class ServingService(Service):
             elif over:
                 outcomes[k] = Outcome(QUOTA, "this caller has used up its records of this day (UTC)")
 
-    def _taken(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> str:
-        """Count requests together, all or none; return the name whose limit is too low, '' if they were counted."""
-        policy = self._policy
-        if policy is None or policy.prediction is None:
-            raise self._unread()
-        most, wanted = policy.prediction.records, dict[str, tuple[int, int]]()
+    def counts_at_once(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> bool:
+        """Return True if `count` need not wait for the disk; arguments as for `count`."""
+        wanted = self._wanted(asked, quotas, own=own)
+        return not wanted or (self._counts is not None and self._counts[1].covers(wanted))
+
+    def _wanted(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> dict[str, tuple[int, int]]:
+        """Return {name to count for: records, most per day}."""
+        allowed = None if self._policy is None else self._policy.prediction
+        most, wanted = None if allowed is None else allowed.records, dict[str, tuple[int, int]]()
         for one in asked:
             if one.caller in quotas:
                 name = f"caller {one.caller}"  # no party has a name with a space in it
                 wanted[name] = (wanted.get(name, (0, 0))[0] + one.records, quotas[one.caller])
         if own and most is not None:
             wanted[self._party] = (sum(one.records for one in asked), most)
+        return wanted
+
+    def _taken(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> str:
+        """Count requests together, all or none; return the name whose limit is too low, '' if they were counted."""
+        policy = self._policy
+        if policy is None or policy.prediction is None:
+            raise self._unread()
+        wanted = self._wanted(asked, quotas, own=own)
         if not wanted:
             return ""
         path = count_of(policy)

@@ -78,6 +78,7 @@ class Application:
             yield
         finally:
             tending.cancel()
+            self._scoring.end()
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do something in the thread that answers requests; for other threads."""

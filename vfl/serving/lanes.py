@@ -1,120 +1,91 @@
-"""Batching: requests that arrive while a batch is answered form the next one; a request alone waits for nobody."""
+"""Batching: questions that arrive while a batch is answered form the next one; a question alone waits for nobody."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
+import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-TEND_SECONDS = 0.5
-"""Seconds between two calls of `Lane.tend`."""
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[Q, A]):
-    question: Q
-    size: int
-    until: float
-    answer: Future[A] = field(default_factory=Future)
 
 
 class Lane(ABC, Generic[Q, A]):
-    """A thread that answers questions in batches, one batch at a time.
+    """Questions that are answered in batches, one batch at a time, in the thread of the running event loop.
 
     most : largest total size of a batch.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._questions: queue.SimpleQueue[_Waiting[Q, A] | None] = queue.SimpleQueue()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._waiting: deque[tuple[Q, int, asyncio.Future[A]]] = deque()
+        self._due = False
+        self._working: asyncio.Task[None] | None = None
 
     @property
-    def running(self) -> bool:
-        """True once the lane was started."""
-        return self._thread.ident is not None
+    def busy(self) -> bool:
+        """True while a batch is answered, or `tend` runs."""
+        return self._working is not None
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def ask(self, question: Q, size: int) -> asyncio.Future[A]:
+        """Return the future answer. A question whose answer is cancelled before its batch begins is not asked."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, size, answer))
+        self._begin()
+        return answer
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """Answer the questions that wait, then end the thread."""
-        self._stopped = True
-        self._questions.put(None)
-        self._thread.join(seconds)
-
-    def ask(self, question: Q, size: int, until: float) -> Future[A]:
-        """Return the future answer. until : time (monotonic) from which on nobody waits, so that it is not asked any more."""
-        waiting: _Waiting[Q, A] = _Waiting(question, size, until)
-        self._questions.put(waiting)
-        return waiting.answer
+    def tend_soon(self) -> None:
+        """Call `tend` before the next batch."""
+        self._due = True
+        self._begin()
 
     @abstractmethod
-    def answer(self, questions: Sequence[Q]) -> Sequence[A]:
+    async def answer(self, questions: Sequence[Q]) -> Sequence[A]:
         """Return an answer for each question."""
 
-    def finish(self) -> None:
-        """Complete the work for a batch after its answers were given, while further questions wait. Raises nothing."""
+    async def tend(self) -> None:
+        """Do the lane's regular work; its errors are ignored, since it is repeated."""
 
-    def tend(self) -> None:
-        """Do what is to be done about twice a second, in the lane's thread."""
+    def _begin(self) -> None:
+        if self._working is None:
+            self._working = asyncio.get_running_loop().create_task(self._work())
 
-    def _work(self) -> None:
-        tended, carried = 0.0, None
-        while True:
-            if time.monotonic() - tended > TEND_SECONDS:
-                self._safely(self.tend)
-                tended = time.monotonic()
-            batch, carried = self._next(carried)
-            if batch is None:
-                return
-            due = [one for one in batch if one.until > time.monotonic() and one.answer.set_running_or_notify_cancel()]
-            if not due:
-                continue
-            try:
-                answers = self.answer([one.question for one in due])
-                for one, answer in zip(due, answers, strict=True):
-                    one.answer.set_result(answer)
-            except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
-                for one in due:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
-            self.finish()
-
-    def _next(self, carried: Any) -> tuple[list[_Waiting[Q, A]] | None, Any]:
-        """Return the next batch, and a question that did not fit; None at the end."""
+    async def _work(self) -> None:
         try:
-            first = carried or self._questions.get(timeout=TEND_SECONDS)
-        except queue.Empty:
-            return [], None
-        if first is None:
-            return None, None
-        batch, size = [first], first.size
-        while not self._questions.empty():
-            following = self._questions.get()
-            if following is None:
-                self._questions.put(None)
-                break
-            if size + following.size > self._most:
-                return batch, following
-            batch.append(following)
-            size += following.size
-        return batch, None
+            while self._due or self._waiting:
+                if self._due:
+                    self._due = False
+                    with contextlib.suppress(Exception):
+                        await self.tend()
+                elif batch := self._next():
+                    await self._answered(batch)
+        finally:
+            self._working = None
 
-    @staticmethod
-    def _safely(work: Any) -> None:
+    def _next(self) -> list[tuple[Q, asyncio.Future[A]]]:
+        batch, room = [], self._most
+        while self._waiting and (not batch or self._waiting[0][1] <= room):
+            question, size, answer = self._waiting.popleft()
+            if not answer.done():
+                batch.append((question, answer))
+                room -= size
+        return batch
+
+    async def _answered(self, batch: list[tuple[Q, asyncio.Future[A]]]) -> None:
         try:
-            work()
-        except Exception:  # noqa: BLE001 - tried again
-            return
+            answers = await self.answer([question for question, _ in batch])
+            for (_, answer), given in zip(batch, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(given)
+        except BaseException as error:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+                    answer.exception()  # a request that has been refused already does not read it
+            if not isinstance(error, Exception):
+                raise

@@ -86,7 +86,6 @@ class Service:
         metrics = self._metered()
         sys.setswitchinterval(SWITCH_SECONDS)
         pa.array([""])  # the first conversion of a list imports pandas, which may take seconds
-        self.scoring.start()
         before = self._handled(watch)
         watch({"event": "serving", "listen": self.file.listen, "party": self.file.party, **self._models()})
         try:
@@ -98,7 +97,6 @@ class Service:
         finally:
             if before is not None:
                 signal.signal(signal.SIGHUP, before)
-            self.scoring.stop()
             self._stack.close()
             if metrics is not None:
                 metrics.shutdown()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
-from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +38,10 @@ from vfl.serving.lanes import Lane
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from coordinator.federation.gathering import Gathering
-    from coordinator.federation.link import Link
+    from coordinator.federation.link import Answer, Link
     from vfl.job import Job
     from vfl.serving.callers import Callers
     from vfl.serving.file import Caller, ServedModel, ServiceFile
@@ -56,6 +56,7 @@ PER_OUTCOME = 1 << 11
 AWAY = "away"
 """Code of the outcome at a party that is not connected, or did not answer in time."""
 LOST = "is away"
+A = TypeVar("A")
 
 
 class Refusal(Exception):
@@ -148,23 +149,39 @@ class Reply:
 
     outcome: Outcome
     margins: Vector | None = None
-    logged: Future[None] | None = None
+    logged: asyncio.Future[None] | None = None
 
 
 class PartyLane(Lane[Question, Reply]):
     """One party of the service. states : {digest of a part: '' if it can be asked, else the reason why not}."""
 
     def __init__(self, party: str) -> None:
-        super().__init__(f"vfl serving {party}", MOST_IN_BATCH)
+        super().__init__(MOST_IN_BATCH)
         self.party = party
         self.states: Mapping[str, str] = {}
         self.wanted: Mapping[str, tuple[ModelPart, str]] = {}
-        """{digest: part, name of its source at the party}, replaced as a whole by other threads."""
+        """{digest: part, name of its source at the party}, replaced as a whole by the service."""
 
     @property
     def connected(self) -> bool:
         """True if the party can be reached."""
         return True
+
+
+Answered = tuple["list[Asked]", "list[Sequence[bytes]]", "list[Outcome]"]
+
+
+class _Log(Lane[Answered, None]):
+    """The log of a local party: lines that wait for the disk are written and synced together."""
+
+    def __init__(self, service: ServingService) -> None:
+        super().__init__(MOST_IN_BATCH)
+        self._service = service
+
+    async def answer(self, questions: Sequence[Answered]) -> list[None]:
+        asked, ids, outcomes = (list(chain.from_iterable(own)) for own in zip(*questions, strict=True))
+        await asyncio.to_thread(self._service.log, asked, ids, outcomes)
+        return [None] * len(questions)
 
 
 class LocalParty(PartyLane):
@@ -173,14 +190,17 @@ class LocalParty(PartyLane):
     def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
         self._service, self._source, self._callers = service, source, callers
-        self._unlogged: tuple[Future[None], Callable[[], None]] | None = None
+        self._log = _Log(service)
 
     @property
     def _quotas(self) -> Mapping[str, int]:
         return {} if self._callers is None else self._callers.quotas
 
-    def tend(self) -> None:
+    async def tend(self) -> None:
         """Load parts that are wanted, and drop the others."""
+        await asyncio.to_thread(self._tend)
+
+    def _tend(self) -> None:
         refused = {}
         for digest, (part, _) in self.wanted.items():
             if digest not in self._service.parts:
@@ -194,19 +214,31 @@ class LocalParty(PartyLane):
         """Read the data again."""
         self._service.refresh()
 
-    def answer(self, questions: Sequence[Question]) -> list[Reply]:
+    def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
+        """Return the future answer. It is there at once unless its records have to be counted on the disk."""
+        own = question.ids is not None
+        if self.busy or not self._service.counts_at_once([question.asked], self._quotas, own=own):
+            return super().ask(question, size)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        try:
+            answer.set_result(self._logged([question], self._scored([question]))[0])
+        except VflError as error:
+            answer.set_exception(error)
+        return answer
+
+    async def answer(self, questions: Sequence[Question]) -> list[Reply]:
         """Look the records up. A question without ids is only counted for its caller."""
+        return self._logged(questions, await asyncio.to_thread(self._scored, questions))
+
+    def _scored(self, questions: Sequence[Question]) -> list[Reply]:
         looked = [k for k, one in enumerate(questions) if one.ids is not None]
         counted = [k for k, one in enumerate(questions) if one.ids is None]
         replies = [Reply(Outcome()) for _ in questions]
         if looked:
             asked, ids = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
             outcomes, margins = self._service.score(asked, ids, self._quotas)
-            logged: Future[None] = Future()
-            logged.set_running_or_notify_cancel()  # a request that is cancelled must not cancel those of its batch
-            self._unlogged = logged, partial(self._service.log, asked, ids, outcomes)
             for k, outcome, own in zip(looked, outcomes, margins, strict=True):
-                replies[k] = Reply(outcome, own, logged)
+                replies[k] = Reply(outcome, own)
         if counted:
             outcomes = [Outcome() for _ in counted]
             self._service.count([questions[k].asked for k in counted], outcomes, self._quotas, own=False)
@@ -214,17 +246,15 @@ class LocalParty(PartyLane):
                 replies[k] = Reply(outcome)
         return replies
 
-    def finish(self) -> None:
-        """Log the answers of the batch, while the other parties are asked."""
-        if self._unlogged is None:
-            return
-        (logged, write), self._unlogged = self._unlogged, None
-        try:
-            write()
-        except BaseException as error:  # noqa: BLE001 - raised where the log is awaited
-            logged.set_exception(error)
-        else:
-            logged.set_result(None)
+    def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
+        """Begin to log the answers, while the other parties are asked."""
+        looked = [k for k, reply in enumerate(replies) if reply.margins is not None]
+        if looked:
+            lines = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
+            logged = self._log.ask((*lines, [replies[k].outcome for k in looked]), len(looked))
+            for k in looked:
+                replies[k] = Reply(replies[k].outcome, replies[k].margins, logged)
+        return replies
 
 
 class RemoteParty(PartyLane):
@@ -244,9 +274,19 @@ class RemoteParty(PartyLane):
         """True if the party can be reached."""
         return self.party in self._gathering.connected()
 
-    def tend(self) -> None:
+    def end(self) -> None:
+        """End the stream, so that no call waits for the party."""
+        if self._link is not None:
+            self._link.end("the service has ended")
+
+    async def tend(self) -> None:
         """Offer the wanted parts to a party that has connected, and ask which of them are loaded."""
         link = self._gathering.connected().get(self.party)
+        settled = link is self._link and self.wanted.keys() == self._offered.keys() == self.states.keys()
+        if link is None or not settled or any(self.states.values()):
+            await asyncio.to_thread(self._tend, link)
+
+    def _tend(self, link: Link | None) -> None:
         if link is not self._link:
             self._link, self._offered = link, {}
         if link is None:
@@ -257,18 +297,17 @@ class RemoteParty(PartyLane):
             for digest, (part, source) in wanted.items():
                 if digest not in self._offered:
                     self._offered[digest] = self._offer(link, part, source)
-            if set(self._offered) - set(wanted) or any(self.states.get(d) != "" for d in wanted) or not self.states:
-                accepted = tuple(digest for digest in wanted if not self._offered[digest])
-                states: Mapping[str, str] = {}
-                if accepted:
-                    limits = Limits(PER_OUTCOME * (len(accepted) + 1))
-                    kept, _ = link.call(Keep(accepted), limits=limits).wait(OFFER_SECONDS)
-                    states = kept.states if isinstance(kept, Kept) else {}
-                self._offered = {digest: why for digest, why in self._offered.items() if digest in wanted}
-                dropped = {d for d in accepted if d not in states}  # the owner's policy has changed
-                for digest in dropped:
-                    del self._offered[digest]
-                self.states = {d: self._offered.get(d) or states.get(d, "it is not served") for d in wanted}
+            accepted = tuple(digest for digest in wanted if not self._offered[digest])
+            states: Mapping[str, str] = {}
+            if accepted:
+                limits = Limits(PER_OUTCOME * (len(accepted) + 1))
+                kept, _ = link.call(Keep(accepted), limits=limits).wait(OFFER_SECONDS)
+                states = kept.states if isinstance(kept, Kept) else {}
+            self._offered = {digest: why for digest, why in self._offered.items() if digest in wanted}
+            dropped = {d for d in accepted if d not in states}  # the owner's policy has changed
+            for digest in dropped:
+                del self._offered[digest]
+            self.states = {d: self._offered.get(d) or states.get(d, "it is not served") for d in wanted}
         except (PartyLost, FederationError) as error:
             self.states = dict.fromkeys(wanted, str(error))
 
@@ -283,18 +322,19 @@ class RemoteParty(PartyLane):
             return str(error)
         return "" if isinstance(reply, Done) else f"party {self.party!r} answered with a {type(reply).__name__}"
 
-    def answer(self, questions: Sequence[Question]) -> list[Reply]:
+    async def answer(self, questions: Sequence[Question]) -> list[Reply]:
         """Send the requests in one call."""
         link = self._link
         if link is None or link.ended:
-            self.tend()
+            await self.tend()
             link = self._link
         replies = [Reply(Outcome(AWAY, f"party {self.party!r} {LOST}")) for _ in questions]
         if link is None:
             return replies
         ready = [k for k, one in enumerate(questions) if self.states.get(one.asked.part) == ""]
-        for k in set(range(len(questions))) - set(ready):
-            replies[k] = Reply(Outcome(ABSENT, self.states.get(questions[k].asked.part, "it is not offered yet")))
+        if len(ready) < len(questions):
+            for k in set(range(len(questions))) - set(ready):
+                replies[k] = Reply(Outcome(ABSENT, self.states.get(questions[k].asked.part, "it is not offered yet")))
         if not ready:
             return replies
         asked = [questions[k] for k in ready]
@@ -302,9 +342,9 @@ class RemoteParty(PartyLane):
         limits = Limits(PER_OUTCOME * (len(asked) + 8), {"margins": most})
         score = Score(tuple(one.asked for one in asked))
         try:
-            reply, vectors = link.call(score, vectors=packed([one.ids or () for one in asked]), limits=limits).wait(
-                self._seconds
-            )
+            call = link.call(score, vectors=packed([one.ids or () for one in asked]), limits=limits)
+            await self._there(call)
+            reply, vectors = call.wait(self._seconds)
         except PartyLost as lost:
             self.states = dict.fromkeys(self.wanted, f"party {self.party!r} {LOST}")
             for k in ready:
@@ -319,6 +359,23 @@ class RemoteParty(PartyLane):
             if own.outcome.code == ABSENT:
                 self.states = {**self.states, questions[k].asked.part: own.outcome.why}
         return replies
+
+    async def _there(self, call: Answer) -> None:
+        """Wait until a call has its answer, has failed, or is late."""
+        loop = asyncio.get_running_loop()
+        there: asyncio.Future[None] = loop.create_future()
+
+        def arrived() -> None:
+            if not there.done():
+                there.set_result(None)
+
+        def arriving() -> None:
+            with contextlib.suppress(RuntimeError):  # the service has ended
+                loop.call_soon_threadsafe(arrived)
+
+        call.then(arriving)
+        while not there.done() and (left := call.until(self._seconds) - time.monotonic()) > 0.0:
+            await asyncio.wait((there,), timeout=left)
 
     def _replies(self, reply: Any, vectors: Mapping[str, Any], asked: Sequence[Question]) -> list[Reply]:
         """Return the replies in an answer. Raises FederationError for an answer of another form."""
@@ -435,9 +492,7 @@ class Scoring:
                 raise SpecificationError(
                     f"model {version.model!r} needs party {party!r}: give its data in [data], or a federation that it joins"
                 )
-            lane = self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
-            if self._lanes[self.party].running:
-                lane.start()
+            self._lanes[party] = RemoteParty(party, self._gathering, self._run, self._seconds)
 
     def _want(self) -> None:
         """Tell the lanes which parts to serve."""
@@ -449,15 +504,11 @@ class Scoring:
                 if party in version.parts
             }
 
-    def start(self) -> None:
-        """Start the threads."""
+    def end(self) -> None:
+        """End the other parties' streams, after the last request."""
         for lane in self._lanes.values():
-            lane.start()
-
-    def stop(self) -> None:
-        """End the threads, after the requests that wait."""
-        for lane in self._lanes.values():
-            lane.stop()
+            if isinstance(lane, RemoteParty):
+                lane.end()
 
     def refresh(self) -> None:
         """Read the data of this process again."""
@@ -466,7 +517,9 @@ class Scoring:
                 lane.refresh()
 
     def tend(self) -> None:
-        """Switch models whose wanted version is loaded everywhere, and drop versions that no request can need any more."""
+        """Tend the parties, switch models whose wanted version is loaded everywhere, and drop versions without requests."""
+        for lane in self._lanes.values():
+            lane.tend_soon()
         changed = False
         for model in self._models.values():
             old, wanted = model.active, model.wanted
@@ -578,7 +631,7 @@ class Scoring:
         # This party is asked first: it counts for the caller, and the others are not told ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
-        mine = await self._replied(self.party, self._asked(version, self.party, caller, purpose, own, n, until), until)
+        mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
         known: Any = None
         if own is None:
             self._accepted(version, self.party, mine, filled, n)
@@ -590,9 +643,11 @@ class Scoring:
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
         if asked and sent:
-            asking = {party: self._asked(version, party, caller, purpose, sent, len(sent), until) for party in asked}
+            asking = {party: self._asked(version, party, caller, purpose, sent, len(sent)) for party in asked}
+            await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
             for party, answer in asking.items():
-                reply = await self._replied(party, answer, until)
+                reply = answer.result() if answer.done() else Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
+                answer.cancel()
                 margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
             found = margins.get(party)
@@ -619,27 +674,17 @@ class Scoring:
         purpose: str,
         ids: Sequence[bytes] | None,
         n: int,
-        until: float,
-    ) -> Future[Reply]:
+    ) -> asyncio.Future[Reply]:
         question = Question(Asked(version.parts[party].digest, caller.name, purpose, n), ids, version.job.n_margins)
-        return self._lanes[party].ask(question, n, until)
-
-    async def _replied(self, party: str, answer: Future[Reply], until: float) -> Reply:
-        try:
-            reply: Reply = await self._waited(answer, until)
-        except Refusal:
-            return Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
-        return reply
+        return self._lanes[party].ask(question, n)
 
     @staticmethod
-    async def _waited(answer: Future[Any], until: float) -> Any:
-        if answer.done():
-            return answer.result()
-        try:
-            async with asyncio.timeout(max(until - time.monotonic(), 0.001)):
-                return await asyncio.wrap_future(answer)
-        except TimeoutError:
-            raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0) from None
+    async def _waited(answer: asyncio.Future[A], until: float) -> A:
+        if not answer.done():
+            await asyncio.wait((answer,), timeout=max(until - time.monotonic(), 0.001))
+        if not answer.done():
+            raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0)
+        return answer.result()
 
     def _accepted(self, version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
         """Return the margins of a reply, or those of the fallback. Raises Refusal."""
