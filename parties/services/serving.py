@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from vfl.messages.joining import ABSENT, ANSWERED, EXHAUSTED, QUOTA, REFUSED, As
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from parties.consent import Policy
     from parties.services.service import Sent
@@ -323,7 +323,7 @@ class ServingService(Service):
         """Read the policy again if its file has changed, and drop parts that it no longer allows. No policy allows nothing."""
         with self._lock:
             try:
-                found = Path(self._policy_path).stat()
+                found = os.stat(self._policy_path)  # noqa: PTH116 - each request comes here, and a path object costs more
                 stamp = found.st_mtime_ns, found.st_size, found.st_ino
             except OSError:
                 stamp = None

@@ -68,7 +68,8 @@ class Lane(ABC, Generic[Q, A]):
             self._working = None
 
     def _next(self) -> list[tuple[Q, asyncio.Future[A]]]:
-        batch, room = [], self._most
+        batch: list[tuple[Q, asyncio.Future[A]]] = []
+        room = self._most
         while self._waiting and (not batch or self._waiting[0][1] <= room):
             question, size, answer = self._waiting.popleft()
             if not answer.done():

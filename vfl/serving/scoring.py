@@ -51,6 +51,8 @@ MOST_IN_BATCH = 1 << 15
 """Largest number of records of one call to a party."""
 MOST_RECORDS = 20_000
 """Largest number of records of one request."""
+MOST_INLINE = 64
+"""Largest number of records with columns of the caller that need no thread of their own."""
 OFFER_SECONDS = 30.0
 PER_OUTCOME = 1 << 11
 AWAY = "away"
@@ -73,7 +75,7 @@ class Version:
 
     parts : {party: its part}, of all parties with columns and of the one that adds up.
     fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is a fill.
-    threshold : as `Result.threshold`.
+    threshold : as `Result.threshold`. made_of : {party: columns of its data}, of the parties that are asked.
     """
 
     model: str
@@ -84,6 +86,7 @@ class Version:
     parts: Mapping[str, ModelPart]
     fills: Mapping[str, Vector]
     threshold: float | None
+    made_of: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def load(cls, model: ServedModel, name: str, party: str) -> Version:
@@ -104,7 +107,8 @@ class Version:
         parts = {own: result.part(own) for own in job.partition.parties if columns(own) or own == party}
         fills = {own: _fill(part) for own, part in parts.items() if own != party} if model.fallback == FILL else {}
         digest = parts[party].model
-        return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold)
+        made_of = {own: job.made_of(own) for own in parts if columns(own)}
+        return cls(model.name, name, job, digest, result.intercept_on_scaled, parts, fills, result.threshold, made_of)
 
     def same(self, other: Version) -> bool:
         """Return True if another version has this name and these parts, so that it need not be loaded again."""
@@ -179,6 +183,7 @@ class _Log(Lane[Answered, None]):
         self._service = service
 
     async def answer(self, questions: Sequence[Answered]) -> list[None]:
+        await asyncio.sleep(0)  # let the requests of this pass of the loop ask the other parties first
         asked, ids, outcomes = (list(chain.from_iterable(own)) for own in zip(*questions, strict=True))
         await asyncio.to_thread(self._service.log, asked, ids, outcomes)
         return [None] * len(questions)
@@ -621,13 +626,15 @@ class Scoring:
         """
         until = time.monotonic() + self._seconds
         given = self._given(version, columns)
-        missing = [party for party in version.parts if party not in given and version.job.partition.columns(party)]
+        missing = [party for party in version.made_of if party not in given]
         if missing and ids is None:
             raise Refusal(422, "no_ids", "send the ids of the records, or all columns of all parties")
         if not self._callers.in_time(caller, n):
             raise Refusal(429, "rate", "this caller asks for more records per second than it may", retry=1.0)
-        parts = {party: asyncio.to_thread(self._applied, version.parts[party], table) for party, table in given.items()}
-        margins: dict[str, Vector] = dict(zip(parts, await asyncio.gather(*parts.values()), strict=True))
+        margins: dict[str, Vector] = {}
+        for party, table in given.items():
+            made = version.parts[party], table
+            margins[party] = self._applied(*made) if n <= MOST_INLINE else await asyncio.to_thread(self._applied, *made)
         # This party is asked first: it counts for the caller, and the others are not told ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
@@ -646,7 +653,11 @@ class Scoring:
             asking = {party: self._asked(version, party, caller, purpose, sent, len(sent)) for party in asked}
             await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
             for party, answer in asking.items():
-                reply = answer.result() if answer.done() else Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
+                reply = (
+                    answer.result()
+                    if answer.done()
+                    else Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
+                )
                 answer.cancel()
                 margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
@@ -711,8 +722,7 @@ class Scoring:
         """Return {party: its columns} of the parties whose columns the caller gives. Raises Refusal."""
         found: dict[str, dict[str, Any]] = {}
         left = set(columns)
-        for party in version.parts:
-            made_of = version.job.made_of(party) if version.job.partition.columns(party) else ()
+        for party, made_of in version.made_of.items() if columns else ():
             own = {name: columns[name] for name in made_of if name in columns}
             left -= set(own)
             if own and len(own) < len(made_of):

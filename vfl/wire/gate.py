@@ -189,10 +189,34 @@ class Gate:
                 await asyncio.gather(*ways, return_exceptions=True)  # wait until both release the sockets
 
     async def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        """Forward bytes until the source closes; while the target keeps up, a message takes one pass of the event loop."""
         buffer = memoryview(bytearray(CHUNK))
+
+        def forward(stopped: asyncio.Future[memoryview]) -> None:
+            """Forward once. Stop with the bytes for which the target has no room, or with none at the end."""
+            size = sent = 0
+            try:
+                size = source.recv_into(buffer)
+                sent = target.send(buffer[:size])
+            except BlockingIOError:
+                if not size:
+                    return
+            except OSError:
+                size = sent
+            if (sent < size or not size) and not stopped.done():
+                stopped.set_result(buffer[sent:size])
+
         with contextlib.suppress(OSError):
-            while size := await self._loop.sock_recv_into(source, buffer):
-                await self._loop.sock_sendall(target, buffer[:size])
+            while True:
+                stopped: asyncio.Future[memoryview] = self._loop.create_future()
+                self._loop.add_reader(source, forward, stopped)
+                try:
+                    left = await stopped
+                finally:
+                    self._loop.remove_reader(source)
+                if not left:
+                    break
+                await self._loop.sock_sendall(target, left)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
