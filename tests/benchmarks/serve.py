@@ -4,10 +4,10 @@
 
 The bank's `vfl serve`, the telco's `vfl join` and the echo are processes of their own; this process is the client: httpx, and a
 load generator for 16 clients on bare sockets, since httpx alone takes 2 ms of processor time per concurrent request. The echo
-returns as many bytes as the service's answer has, to a request as long as the service's. They take turns. Both parties log every
-request durably, the bank while the telco is asked, so one write to the disk, `fsync`, lies in each answer's way. `bare HTTP` is
-httpx at the service's /healthz, which asks nobody. Aims: p99 below 30 ms for one record, 20,000 records per second in batches, and
-at most three times the echo's p50 for one record.
+returns as many bytes as the service's answer has, to a request as long as the service's. They take turns. Both parties log
+every request durably, the bank while the telco is asked: one write to the disk, `fsync`, lies in each answer's way.
+`bare HTTP` is httpx at the service's /healthz, which asks nobody. Aims: p99 below 30 ms for one record, 20,000 records per
+second in batches, and at most three times the echo's p50 for one record.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 STOPPING_SECONDS = 5
 SWITCH_SECONDS = 5e-4
-"""Time after which a busy thread lets another one run: a request to another party passes through five, and Python's 5 ms add up."""
+"""Time after which a busy thread lets another one run: a request passes through five, and Python's 5 ms add up."""
 log = logging.getLogger("vfl.serving")
 
 
