@@ -34,6 +34,7 @@ callers = ["branch"]            whose requests a resident service may answer (vf
 purposes = ["credit decision"]  that a caller may state; left out: any
 rate = 50.0                     records per second that a service may answer; left out: any number
 secure = true                   a service may also apply models trained under trust = "secure"
+lookup = true                   a service looks up the records of each request in DuckDB or Postgres; left out: it reads all
 
 [secure]                        demands on jobs under trust = "secure"; without an entry `trust`, other jobs are then refused
 collude = 2                     least k: so many parties may pool what they saw without learning more; left out: any
@@ -95,6 +96,7 @@ class Predicting:
     purposes: tuple[str, ...] | None = None
     rate: float | None = None
     secure: bool = False
+    lookup: bool = False
 
     def why_not(self, caller: str, purpose: str) -> str:
         """Return the reason why a service may not answer a caller; '' if it may."""
@@ -383,7 +385,7 @@ def _predicting(value: Any, where: str) -> Predicting:
             raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
         if key == "records":
             fits, form = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0, "a whole number"
-        elif key in ("labels", "secure"):
+        elif key in ("labels", "secure", "lookup"):
             fits, form = isinstance(entry, bool), "true or false"
         elif key == "rate":
             fits = isinstance(entry, int | float) and not isinstance(entry, bool) and 0 < entry < math.inf

@@ -29,9 +29,27 @@ from parties.permission import count_of, permitted
 from parties.prediction import ModelPart, task_of
 from parties.rate import Rate
 from parties.services.service import Service
+from parties.sources import plugins
+from parties.sources.base import Origin
+from parties.sources.databases import Lookup, is_database
 from parties.sources.stores import is_stored
+from parties.storage.cells import contents_of
 from vfl.errors import ConsentRefused, DataError, FederationError, VflError
-from vfl.messages.joining import ABSENT, ANSWERED, EXHAUSTED, QUOTA, REFUSED, Asked, Keep, Kept, Outcome, Score, Scored
+from vfl.messages.joining import (
+    ABSENT,
+    ANSWERED,
+    AWAY,
+    EXHAUSTED,
+    QUOTA,
+    REFUSED,
+    Asked,
+    Keep,
+    Kept,
+    Outcome,
+    Score,
+    Scored,
+)
+from vfl.security.identifiers import normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +57,7 @@ if TYPE_CHECKING:
 
     from parties.consent import Policy
     from parties.services.service import Sent
+    from vfl.job.task import PartyTask
     from vfl.types import Vector
 
 LOOK_SECONDS = 1.0
@@ -64,22 +83,51 @@ class Rows:
         return found
 
 
+class Queried:
+    """Records of a database, which are looked up for each request. Methods as of `Rows`."""
+
+    def __init__(self, part: ModelPart, source: Any) -> None:
+        task = task_of(part, labelled=False)
+        if task.id is None:
+            raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
+        self._part, self._task, self._id = part, task, task.id
+        origin = Origin(part.party, f"source {plugins.shown(source)!r}")
+        self._lookup = Lookup(source, task.id, contents_of(task.schema, task.columns), origin)
+
+    def of(self, ids: Sequence[bytes]) -> Vector:
+        """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id. Raises DataError."""
+        table, K = self._lookup.rows(ids), self._part.job.n_margins
+        found: Vector = np.full((len(ids), K) if self._part.job.class_names else len(ids), np.nan)
+        if table.num_rows:
+            own, _ = normalised(
+                lambda: table.column(0).chunks, party=self._task.party, column=self._id, kind=self._task.id_kind
+            )
+            row_of = {one: row for row, one in enumerate(own)}
+            rows = Rows(row_of, margins_of(self._part, self._task, table, len(own)))
+            found[:] = rows.of(ids)
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._lookup.close()
+
+
 class Served:
     """One part of a model with the rows of its source, which are read again when its file changes.
 
     source : the source in this process. Files and objects are watched. Databases and functions show no changes: while requests
-        come, they are read again after REREAD_SECONDS.
+        come, they are read again after REREAD_SECONDS. lookup : True to look up the records of each request in a database.
     state : '' once rows are there, else the reason why not. stale : reason why a changed source could not be read; '' if none.
     """
 
-    def __init__(self, part: ModelPart, source: Any) -> None:
-        self.part, self.source = part, source
+    def __init__(self, part: ModelPart, source: Any, *, lookup: bool = False) -> None:
+        self.part, self.source, self.lookup = part, source, lookup
         self._stamp = self._stamped(source)
         self._lock = threading.Lock()
         self._looked = time.monotonic()
         self._due = math.inf
         self._reading = False
-        self.rows: Rows | None = None
+        self.rows: Rows | Queried | None = None
         self.state, self.stale = LOADING, ""
         self.refresh()
 
@@ -96,10 +144,28 @@ class Served:
     def refresh(self) -> None:
         """Read the source again in the background; the rows in memory are used until then, and if it cannot be read."""
         with self._lock:
-            if self._reading:
+            if self._reading or (self.lookup and self.rows is not None):
                 return
             self._reading = True
         threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
+
+    def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | DataError]:
+        """Return {request: margins of its ids, or the reason why a database does not give them}; one query serves all."""
+        if self.rows is None or not ids:
+            return {}
+        try:
+            whole = self.rows.of([one for own in ids.values() for one in own])
+        except DataError as error:
+            if len(ids) == 1:
+                return dict.fromkeys(ids, error)
+            return {k: one for request, own in ids.items() for k, one in self.of({request: own}).items()}
+        ends = np.cumsum([len(own) for own in ids.values()])
+        return dict(zip(ids, np.split(whole, ends[:-1]), strict=True))
+
+    def close(self) -> None:
+        """Close the connection to a database, if there is one."""
+        if isinstance(self.rows, Queried):
+            self.rows.close()
 
     @staticmethod
     def _stamped(source: Any) -> Any:
@@ -109,7 +175,7 @@ class Served:
         why, began = "", time.monotonic()
         try:
             stamp = self._stamped(self.source)
-            rows = read_rows(self.part, self.source)
+            rows = Queried(self.part, self.source) if self.lookup else read_rows(self.part, self.source)
             self._stamp, self.rows = stamp, rows
         except VflError as error:
             why = str(error)
@@ -130,15 +196,18 @@ def read_rows(part: ModelPart, source: Any) -> Rows:
     opened = open_for(task, source, ids=True)
     unchanged = Unchanged(source, opened)
     ids, _ = read_ids(task, opened)
-    if task.columns:
-        margins = part.applied(load_range(task, source, opened, None, None)[0])
-    else:
-        K = part.job.n_margins
-        margins = np.zeros((len(ids), K) if part.job.class_names else len(ids))
+    margins = margins_of(part, task, source, len(ids), opened)
     unchanged.require()
     if len(margins) != len(ids):
         raise DataError(f"party {part.party!r}: the source changed while it was read")
     return Rows({own: row for row, own in enumerate(ids)}, margins)
+
+
+def margins_of(part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None) -> Vector:
+    """Return the part's margins of a source's n records. opened : the source, if it is open."""
+    if not task.columns:
+        return np.zeros((n, part.job.n_margins) if part.job.class_names else n)
+    return part.applied(load_range(task, source, opened or open_for(task, source, ids=False), None, None)[0])
 
 
 class ServingService(Service):
@@ -176,13 +245,26 @@ class ServingService(Service):
             if len(self._served) >= MOST_PARTS:
                 raise FederationError(f"party {self._party!r} serves at most {MOST_PARTS} parts of models")
             self._require(part, source)
-            self._served[part.digest] = Served(part, source)
+            self._served[part.digest] = Served(part, source, lookup=self._looks_up(source))
+
+    def _looks_up(self, source: Any) -> bool:
+        allowed = None if self._policy is None else self._policy.prediction
+        return allowed is not None and allowed.lookup and is_database(source)
+
+    def _drop(self, digest: str) -> None:
+        self._served.pop(digest).close()
+
+    def close(self) -> None:
+        """Close connections to databases."""
+        with self._lock:
+            for digest in list(self._served):
+                self._drop(digest)
 
     def keep(self, parts: Sequence[str]) -> dict[str, str]:
         """Drop all parts except these; return {digest: state} of the others."""
         with self._lock:
             for digest in set(self._served) - set(parts):
-                del self._served[digest]
+                self._drop(digest)
             for served in self._served.values():
                 served.look()  # a source that could not be read is not asked for, and may have been mended
             return {digest: served.state for digest, served in self._served.items()}
@@ -221,13 +303,17 @@ class ServingService(Service):
         served = [self._served.get(one.part) for one in asked]
         outcomes = [self._admitted(one, own) for one, own in zip(asked, served, strict=True)]
         self.count(asked, outcomes, quotas)
-        answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
         margins: list[Vector | None] = [None] * len(asked)
-        for k in answered:
-            own = served[k]
-            if own is not None and (rows := own.rows) is not None:
-                margins[k] = rows.of(ids[k])
-        self.answered += sum(asked[k].records for k in answered)
+        for own in {id(own): own for own in served if own is not None}.values():
+            found = own.of(
+                {k: ids[k] for k, outcome in enumerate(outcomes) if served[k] is own and outcome.code == ANSWERED}
+            )
+            for k, given in found.items():
+                if isinstance(given, DataError):
+                    outcomes[k] = Outcome(AWAY, str(given))
+                else:
+                    margins[k] = given
+                    self.answered += asked[k].records
         return outcomes, margins
 
     def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
@@ -276,9 +362,12 @@ class ServingService(Service):
             elif over:
                 outcomes[k] = Outcome(QUOTA, "this caller has used up its records of this day (UTC)")
 
-    def counts_at_once(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> bool:
-        """Return True if `count` need not wait for the disk; arguments as for `count`."""
-        wanted = self._wanted(asked, quotas, own=own)
+    def answers_at_once(self, one: Asked, quotas: Mapping[str, int], *, own: bool) -> bool:
+        """Return True if neither the disk nor a database has to be waited for; arguments as for `count`."""
+        served = self._served.get(one.part)
+        if served is not None and served.lookup:
+            return False
+        wanted = self._wanted([one], quotas, own=own)
         return not wanted or (self._counts is not None and self._counts[1].covers(wanted))
 
     def _wanted(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> dict[str, tuple[int, int]]:
@@ -339,8 +428,11 @@ class ServingService(Service):
             for digest, served in list(self._served.items()):
                 try:
                     self._require(served.part, served.source)
+                    kept = served.lookup == self._looks_up(served.source)
                 except VflError:
-                    del self._served[digest]
+                    kept = False
+                if not kept:
+                    self._drop(digest)
 
 
 def packed(ids: Sequence[Sequence[bytes]]) -> dict[str, Any]:

@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import pyarrow as pa
 
+from parties.sources import plugins
 from parties.sources.tables import open_table
+from vfl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from parties.sources.base import Content, Origin, Source
 
@@ -35,6 +38,10 @@ _REFUSED = "its database refuses the query: check table, columns and rights wher
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 _PIECE = 1 << 16
 """Number of rows fetched at once: the driver holds them in addition to their Arrow table."""
+SCHEMES = ("duckdb", "postgresql", "postgres")
+_WHOLE = re.compile(rb"-?[0-9]{1,19}")
+LOOKUP_SECONDS = 5
+"""Limit of a query by `Lookup`, and of its connection, in Postgres."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
@@ -47,18 +54,22 @@ def open_duckdb(address: str, contents: Mapping[str, Content], origin: Origin) -
     place, wanted, _ = _split(address, origin)
     path = Path(place.partition("://")[2]).absolute()
     origin.check_there(path)
+    with contextlib.closing(_duckdb(path, origin)) as connection:
+        return _read(lambda query: _selected(connection, query), wanted, contents, origin)
+
+
+def _duckdb(path: Path, origin: Origin) -> Any:
     duckdb = _module("duckdb", "duckdb", origin)
-    connection = origin.attempt(lambda: duckdb.connect(str(path), read_only=True, config=_CLOSED), _UNREACHED)
-    with contextlib.closing(connection):
+    return origin.attempt(lambda: duckdb.connect(str(path), read_only=True, config=_CLOSED), _UNREACHED)
 
-        def fetch(query: str) -> pa.Table:
-            (statement,) = connection.extract_statements(query)
-            if statement.type != duckdb.StatementType.SELECT:
-                raise ValueError("no SELECT")
-            found: pa.Table = connection.sql(statement).to_arrow_table()
-            return found
 
-        return _read(fetch, wanted, contents, origin)
+def _selected(connection: Any, query: str, parameters: list[Any] | None = None) -> pa.Table:
+    """Return the result of a query of DuckDB. Raises ValueError unless it is one SELECT."""
+    (statement,) = connection.extract_statements(query)
+    if statement.type.name != "SELECT":
+        raise ValueError("no SELECT")
+    found: pa.Table = connection.sql(statement, params=parameters).to_arrow_table()
+    return found
 
 
 def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
@@ -68,10 +79,8 @@ def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin)
     protocol takes one statement at a time (PostgreSQL 17, "DECLARE" and section 55.2.3). A read-only transaction by itself lets
     COPY ... TO PROGRAM and DO pass.
     """
-    place, wanted, rest = _split(address, origin)
-    adbc = _module("adbc_driver_postgresql.dbapi", "postgres", origin)
-    uri = place + (f"?{urlencode(rest, quote_via=quote)}" if rest else "")
-    connection = origin.attempt(lambda: adbc.connect(uri), _UNREACHED)
+    _, wanted, _ = _split(address, origin)
+    connection = _postgres(address, origin)
     with contextlib.closing(connection), contextlib.closing(connection.cursor()) as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})  # COPY takes no FETCH
         cursor.execute("SET TRANSACTION READ ONLY")
@@ -86,6 +95,126 @@ def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin)
             return pa.concat_tables(pieces)
 
         return _read(fetch, wanted, contents, origin)
+
+
+def _postgres(address: str, origin: Origin, **more: str) -> Any:
+    """Return a connection. more : parameters that apply unless the address states them."""
+    place, _, rest = _split(address, origin)
+    given = more | dict(rest)
+    adbc = _module("adbc_driver_postgresql.dbapi", "postgres", origin)
+    uri = place + (f"?{urlencode(given, quote_via=quote)}" if given else "")
+    return origin.attempt(lambda: adbc.connect(uri), _UNREACHED)
+
+
+def is_database(spec: Any) -> bool:
+    """Return True for the address of a database."""
+    return (
+        plugins.is_address(spec)
+        and plugins.scheme_of(spec) in SCHEMES
+        and not plugins.installed(plugins.scheme_of(spec))
+    )
+
+
+class Lookup:
+    """Look up single records of a table or query of a database by id.
+
+    Guarantee. Ids are a parameter of one prepared SELECT and never part of its text. It runs in a read-only transaction of
+    Postgres, or on a DuckDB file that is opened for reading.
+
+    The database compares the ids, so it has to store text in normal form (vfl.security.identifiers). Give it an index on the
+    column of ids. The connection stays open. A DuckDB file is opened again once another file replaces it; no process can write
+    to it meanwhile.
+
+    column : of the ids, whole numbers or text. contents : of the other columns that are read.
+
+    Raises DataError if the database refuses a query for no records.
+    """
+
+    def __init__(self, address: str, column: str, contents: Mapping[str, Content], origin: Origin) -> None:
+        place, (kind, text), _ = _split(address, origin)
+        self._address, self._origin = address, origin
+        self._path = Path(place.partition("://")[2]).absolute() if plugins.scheme_of(address) == "duckdb" else None
+        self._stamp: tuple[int, ...] = ()
+        self._connection: Any = None
+        self._cursor: Any = None
+        relation = ".".join(map(_quoted, text.split("."))) if kind == "table" else f"({text}\n)"
+        listed = ", ".join(map(_quoted, (column, *contents)))
+        head = f"SELECT {listed} FROM {relation} AS source WHERE {_quoted(column)} = ANY"  # noqa: S608 - the names are quoted
+        refused = origin.error("its ids are neither whole numbers nor text, or " + _REFUSED)
+        for self._whole in (True, False):
+            self._query = f"{head}($1::{'BIGINT' if self._whole else 'TEXT'}[])"
+            try:
+                found = self.rows(()).column(0).type
+            except DataError as error:
+                refused = error
+                continue
+            if (
+                pa.types.is_integer(found)
+                if self._whole
+                else (pa.types.is_string(found) or pa.types.is_large_string(found))
+            ):
+                return
+        self.close()
+        raise refused
+
+    def rows(self, ids: Iterable[bytes]) -> pa.Table:
+        """Return the records with these ids, the id first, in any order. ids : in normal form. Raises DataError."""
+        cells = list(filter(None, map(_whole if self._whole else _text, set(ids))))
+        read = self._in_postgres if self._path is None else self._in_duckdb
+        used = self._connection is not None
+        try:
+            found: pa.Table = self._origin.attempt(lambda: read(cells), _REFUSED)
+        except DataError:
+            self.close()
+            if not used:
+                raise
+            found = self._origin.attempt(lambda: read(cells), _REFUSED)  # the server may have ended the connection
+        return pa.table({name: _plain(found.column(name)) for name in found.column_names})
+
+    def close(self) -> None:
+        """Close the connection; the next query opens it again."""
+        for each in (self._cursor, self._connection):
+            if each is not None:
+                with contextlib.suppress(Exception):
+                    each.close()
+        self._connection = self._cursor = None
+
+    def _in_duckdb(self, cells: list[tuple[Any]]) -> pa.Table:
+        if self._path is None:
+            raise TypeError
+        found = self._path.stat()
+        stamp = found.st_ino, found.st_mtime_ns, found.st_size
+        if stamp != self._stamp or self._connection is None:
+            self.close()
+            self._connection, self._stamp = _duckdb(self._path, self._origin), stamp
+        return _selected(self._connection, self._query, [[cell for (cell,) in cells]])
+
+    def _in_postgres(self, cells: list[tuple[Any]]) -> pa.Table:
+        if self._connection is None:
+            self._connection = _postgres(self._address, self._origin, connect_timeout=str(LOOKUP_SECONDS))
+            self._cursor = self._connection.cursor()
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute("SET TRANSACTION READ ONLY")
+            cursor.execute(f"SET LOCAL statement_timeout = '{LOOKUP_SECONDS}s'")
+        kind = pa.list_(pa.int64() if self._whole else pa.string())
+        self._cursor.execute(self._query, pa.record_batch([pa.array([[cell for (cell,) in cells]], kind)], ["ids"]))
+        found: pa.Table = self._cursor.fetch_arrow_table()
+        self._connection.commit()
+        return found
+
+
+def _whole(own: bytes) -> tuple[int] | None:
+    """Return an id as a whole number of 64 bits; None for other ids, which no such column holds."""
+    number = int(own) if _WHOLE.fullmatch(own) else 1 << 63
+    return (number,) if -(1 << 63) <= number < 1 << 63 else None
+
+
+def _text(own: bytes) -> tuple[str] | None:
+    """Return an id as text; None for bytes that are not text, and for text that Postgres cannot hold."""
+    try:
+        return None if b"\0" in own else (own.decode(),)
+    except UnicodeDecodeError:
+        return None
 
 
 def _module(name: str, extra: str, origin: Origin) -> Any:

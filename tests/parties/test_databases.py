@@ -26,6 +26,8 @@ import pytest
 
 import vfl
 from parties.loading import Unchanged
+from parties.sources.base import Origin
+from parties.sources.databases import Lookup
 from parties.sources.opening import open_source
 from vfl.errors import DataError
 from vfl.launch.drafting.draft import draft
@@ -179,6 +181,76 @@ def server() -> Iterator[str]:
         process.send_signal(signal.SIGINT)  # SIGTERM would wait for the end of every connection
         process.wait(120)
         shutil.rmtree(place)
+
+
+IDS = [b"x", b"x", b"nobody", b"7", b"\xff", b"x\0", b"x' OR 1 = 1 --", b"9" * 30]
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "postgres"])
+class TestLookups:
+    """Single records, by ids that a request states."""
+
+    @pytest.fixture
+    def address(self, kind: str, request: pytest.FixtureRequest) -> str:
+        return (
+            request.getfixturevalue("database") + "?" if kind == "duckdb" else request.getfixturevalue("server") + "&"
+        )
+
+    @pytest.mark.parametrize("asked", ["table=t", "query=SELECT text, a, b FROM t -- all"])
+    def test_finds_the_records_of_these_ids_alone(self, address: str, asked: str) -> None:
+        lookup = Lookup(address + asked, "text", {"a": "number", "b": "number"}, Origin("bank", "its table"))
+        assert [row["text"] for row in lookup.rows(IDS).to_pylist()] == ["x"]
+        found = lookup.rows([b"y", b"z"])
+        assert sorted((one["text"], float(one["a"]), one["b"]) for one in found.to_pylist()) == [
+            ("y", 2.5, None),
+            ("z", -3.0, 30),
+        ]
+        assert lookup.rows([]).num_rows == 0
+        lookup.close()
+
+    def test_whole_numbers_are_compared_by_value(self, address: str) -> None:
+        lookup = Lookup(address + "table=t", "b", {"a": "number"}, Origin("bank", "its table"))
+        assert [float(row["a"]) for row in lookup.rows([b"10", b"010x", b"11", b"x", b"9" * 19]).to_pylist()] == [1.0]
+        lookup.close()
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            "table=SECRET",
+            "query=SELECT 'x' AS text, 1 AS a) AS s; DROP TABLE t; SELECT * FROM (SELECT 1",
+            "query=INSERT INTO t (a) VALUES (1) RETURNING text, a",
+            "query=WITH new AS (INSERT INTO t (a) VALUES (1) RETURNING text, a) SELECT * FROM new",
+        ],
+    )
+    def test_a_query_only_selects(self, address: str, asked: str) -> None:
+        with pytest.raises(DataError) as caught:
+            Lookup(address + asked, "text", {"a": "number"}, Origin("bank", "its table"))
+        assert "SECRET" not in str(caught.value)
+        read_again = open_source(address + "table=t", WANTED, party="bank")
+        assert {n: [v and float(v) for v in column] for n, column in read(read_again).items()} == EXPECTED
+
+    def test_dates_are_no_ids(self, address: str) -> None:
+        with pytest.raises(DataError):
+            Lookup(address + "table=t", "day of", {"a": "number"}, Origin("bank", "its table"))
+
+    def test_a_lost_connection_is_opened_again(self, address: str, kind: str, database: str) -> None:
+        lookup = Lookup(address + "table=t", "text", {"a": "number"}, Origin("bank", "its table"))
+        if kind == "duckdb":  # another file replaces it
+            path = Path(database.partition("://")[2])
+            with duckdb.connect(str(path.with_name("new"))) as connection:
+                connection.execute("CREATE TABLE t AS SELECT 'x' AS text, 7.0 AS a")
+            path.with_name("new").replace(path)
+            assert float(lookup.rows([b"x"]).column("a")[0].as_py()) == 7.0
+        else:
+            import adbc_driver_postgresql.dbapi
+
+            with adbc_driver_postgresql.dbapi.connect(address) as other, other.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'vfl'"
+                )
+                assert cursor.fetchall()
+            assert float(lookup.rows([b"x"]).column("a")[0].as_py()) == 1.0
+        lookup.close()
 
 
 class TestPostgres:

@@ -62,6 +62,7 @@ class Setting:
     """Files of a service, and its processes as threads."""
 
     folder: Path
+    source: str = ""
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30.0), repr=False)
     events: list[Any] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -136,7 +137,7 @@ token = "{hash_of(OTHER)}"
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
         stop = threading.Event()
-        policy, source = self.folder / "telco.policy.toml", str(self.folder / "telco.csv")
+        policy, source = self.folder / "telco.policy.toml", self.source or str(self.folder / "telco.csv")
         given = load_identity(self.folder / "telco.key"), read_federation(self.folder / "scoring.toml"), {"": source}
         options = {"longest_pause": 0.2, "indexes": str(self.folder / "index")}
         thread = threading.Thread(

@@ -305,6 +305,50 @@ def test_a_database_is_read_again_and_a_source_that_was_not_there_is_found(
         setting.until(found)
 
 
+def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None:
+    """Scores are those of the index; a missing cell refuses its own request alone; a changed table holds at once."""
+    duckdb = pytest.importorskip("duckdb")
+    setting, result = Setting(tmp_path), train(fill={})
+    setting.prepare(result)
+    frames = {"bank": table()[["customer", "income", "age"]], "telco": table()[["customer", "calls"]]}
+    frames["telco"].loc[5, "calls"] = None
+
+    def write(party: str) -> None:
+        frame, path = frames[party], setting.folder / f"{party}.duckdb"
+        with duckdb.connect(f"{path}.new") as connection:
+            connection.register("frame", frame)
+            connection.execute("CREATE TABLE t AS SELECT * FROM frame")
+        (setting.folder / f"{party}.duckdb.new").replace(path)
+        setting.policy(party, "lookup = true\n")
+
+    for party in frames:
+        write(party)
+    path = setting.folder / "serve.toml"
+    path.write_text(path.read_text().replace('"bank.csv"', f'"duckdb://{setting.folder}/bank.duckdb?table=t"'))
+    setting.source = f"duckdb://{setting.folder}/telco.duckdb?table=t"
+    expected = margins(result, table())
+    with setting.joined(), setting.serving(), ThreadPoolExecutor(8) as pool:
+        found = setting.ask(ids=["secret-3", "nobody", "secret-4", "secret-3"]).json()["predictions"]
+        assert [one.get("margin") for one in found] == [
+            expected["secret-3"],
+            None,
+            expected["secret-4"],
+            expected["secret-3"],
+        ]
+        answers = list(pool.map(lambda k: setting.ask(ids=[f"secret-{k % 8}"]), range(40)))
+        for k, answer in enumerate(answers):
+            if k % 8 == 5:
+                assert code(answer) == (503, "party_away")
+            else:
+                assert answer.json()["predictions"][0]["margin"] == expected[f"secret-{k % 8}"]
+        frames["telco"] = table().assign(calls=1.0)[["customer", "calls"]]
+        write("telco")
+        new = margins(result, table().assign(calls=1.0))
+        assert setting.ask(ids=["secret-5"]).json()["predictions"][0]["margin"] == new["secret-5"]
+        (setting.folder / "telco.duckdb").unlink()
+        assert code(setting.ask(ids=["secret-3"])) == (503, "party_away")
+
+
 def test_a_reload_names_kept_and_refused_versions_and_sigterm_ends_the_command_well(setting: Setting) -> None:
     path = setting.folder / "run-2" / "model.json"
     model = read_json(path)

@@ -235,8 +235,9 @@ class Score:
     asked: tuple[Asked, ...]
 
 
-ANSWERED, REFUSED, EXHAUSTED, QUOTA, ABSENT = "", "refused", "exhausted", "quota", "absent"
-"""Codes of an outcome: answered; the policy forbids it; the party's limit, or the caller's, is reached; no part is loaded."""
+ANSWERED, REFUSED, EXHAUSTED, QUOTA, ABSENT, AWAY = "", "refused", "exhausted", "quota", "absent", "away"
+"""Codes of an outcome: answered; the policy forbids it; the party's limit, or the caller's, is reached; no part is loaded; the
+party, or the database that it asks, did not answer this request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ from vfl.launch.run.result import Result
 from vfl.messages.joining import (
     ABSENT,
     ANSWERED,
+    AWAY,
     EXHAUSTED,
     QUOTA,
     SERVE,
@@ -55,8 +57,6 @@ MOST_INLINE = 64
 """Largest number of records with columns of the caller that need no thread of their own."""
 OFFER_SECONDS = 30.0
 PER_OUTCOME = 1 << 11
-AWAY = "away"
-"""Code of the outcome at a party that is not connected, or did not answer in time."""
 LOST = "is away"
 A = TypeVar("A")
 
@@ -171,6 +171,10 @@ class PartyLane(Lane[Question, Reply]):
         """True if the party can be reached."""
         return True
 
+    @abstractmethod
+    def end(self) -> None:
+        """End streams and connections; no request comes any more."""
+
 
 Answered = tuple["list[Asked]", "list[Sequence[bytes]]", "list[Outcome]"]
 
@@ -205,6 +209,10 @@ class LocalParty(PartyLane):
         """Load parts that are wanted, and drop the others."""
         await asyncio.to_thread(self._tend)
 
+    def end(self) -> None:
+        """Close connections to databases."""
+        self._service.close()
+
     def _tend(self) -> None:
         refused = {}
         for digest, (part, _) in self.wanted.items():
@@ -220,9 +228,9 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return the future answer. It is there at once unless its records have to be counted on the disk."""
+        """Return the future answer. It is there at once unless the disk or a database has to be waited for."""
         own = question.ids is not None
-        if self.busy or not self._service.counts_at_once([question.asked], self._quotas, own=own):
+        if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         try:
@@ -510,10 +518,9 @@ class Scoring:
             }
 
     def end(self) -> None:
-        """End the other parties' streams, after the last request."""
+        """End the parties' streams and connections, after the last request."""
         for lane in self._lanes.values():
-            if isinstance(lane, RemoteParty):
-                lane.end()
+            lane.end()
 
     def refresh(self) -> None:
         """Read the data of this process again."""
