@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -127,7 +128,8 @@ class Problem:
     label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
     label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
     label_low : lower declared bound of the label, -inf when undeclared.
-    epsilon, delta, mu : the budget. μ is the largest Gaussian-DP parameter that (ε, δ) allows. None without privacy.
+    epsilon, delta, mu : the budget, None without privacy. μ² is what Gaussian DP allows under (ε, δ), less `besides`.
+    besides : μ² of the run's Gaussian releases besides the solver's, as the knots of curves. ε includes them.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : True if most declared ranges do not cross 0, so that columns are far from orthogonal to the intercept.
@@ -164,6 +166,7 @@ class Problem:
     inference: float | None = None
     subsamples: int = 1
     terms: ColumnTerms | None = None
+    besides: Fraction = Fraction(0)
 
     @property
     def private(self) -> bool:

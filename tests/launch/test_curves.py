@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from vfl.launch.sources import sources_of
 from vfl.launch.train import resume, stream
 from vfl.messages import Block, Ranges, RecordNorms, Records
 from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.spending import rho
+from vfl.privacy.zcdp import rho_of
 from vfl.secure.requests import Begin
 from vfl.solvers.releases.knots import LINE, Knots, event_for
 from vfl.types import Adjacency
@@ -353,8 +356,22 @@ def test_mistakes() -> None:
     list(stream(start.applied, table(), at="inprocess", warm_start=start))
     with pytest.raises(SpecificationError, match="sparse"):
         job(sparse=("bank",), bounds=BOUNDS | {"age": (0, 90)})
-    with pytest.raises(PrivacyError, match="declare knots"):
-        vfl.plan(job(solver=vfl.GCD(rounds=5)), N)
+
+
+def test_selections_share_the_zcdp_budget_with_the_knots(tmp_path: Path) -> None:
+    """GCD is accounted by zCDP: ρ of the knots, the moments, the selections and the steps together is what (ε, δ) allows."""
+    spec, seen = job(solver=vfl.GCD(rounds=5)), list[Any]()
+    plan = vfl.plan(spec, N)
+    spent = sum(rho(event) * count for event, count in plan.releases)
+    assert 1 - 1e-9 < spent / Fraction(rho_of(2.0, N**-2)) <= 1
+    result = vfl.train(spec, table(), at="inprocess", output=tmp_path / "run", watch=seen.append)
+    charged = [event for found in seen if isinstance(found, Round) for event in found.events]
+    assert sorted(map(repr, charged)) == sorted(repr(event) for event, count in plan.releases for _ in range(count))
+    assert result.certificate.epsilon <= 2.0
+    assert list(result.knots) == ["age", "amount", "calls"]
+    assert verify_run(tmp_path / "run").ok
+    with pytest.raises(PrivacyError, match="smoothness_share"):
+        vfl.plan(job(solver=vfl.GCD(), privacy=replace(SEEDED, smoothness_share=0.95)), N)
 
 
 def test_records_in_another_order_are_aligned_with_the_cells_that_wait_for_knots() -> None:

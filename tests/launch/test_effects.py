@@ -10,6 +10,7 @@ import pytest
 
 import vfl
 from vfl.errors import SpecificationError
+from vfl.launch.run.effects import DOT_NOTE
 from vfl.report import comparison
 from vfl.report.card import write_card
 from vfl.report.run import write_run
@@ -112,6 +113,22 @@ def test_frame_and_plot(runs):
     pytest.importorskip("matplotlib")
     drawn = {axes.get_title() for axes in found.plot().axes}
     assert {"age (bank)", "income (telco)"} <= drawn
+
+
+def test_an_end_before_a_bend_too_close_to_draw_is_a_dot(tmp_path):
+    """The piece from 20 to 20.01 holds no record but those at 20. A line would draw it as a vertical stroke."""
+    columns = COLUMNS | {"age": vfl.Curve(knots=(20.01, 50))}
+    result = vfl.train(replace(job(), columns=columns), frame(), at="inprocess", output=tmp_path / "run")
+    age, income = (result.curves(tmp_path / "run")[column] for column in ("age", "income"))
+    assert [list(age.x[part][[0, -1]]) for part in age.strokes] == [[20, 20], [20.01, 80]]
+    assert age.dotted
+    assert len(income.strokes) == 1
+    assert not income.dotted
+    page = write_run(tmp_path / "run", tmp_path / "run.html")[0].read_text()
+    drawn = page[page.index("<h3>age (") :]
+    drawn = drawn[: drawn.index("</svg>")]
+    assert drawn.count("<circle") == 1
+    assert DOT_NOTE in page
 
 
 def test_report_card_and_comparison_draw_every_column(runs, tmp_path):

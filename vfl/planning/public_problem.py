@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from vfl.job.job import require_job
 from vfl.losses import loss_of
 from vfl.penalties import ColumnTerms
 from vfl.privacy.calibration import split as split_mu
-from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.gaussian_dp import mu_of
 from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
 from vfl.solvers.releases.knots import SHARE, Knots, event_for
 from vfl.subsamples import COUNT
@@ -110,9 +111,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if privacy is None or delta is None:
         return problem
     budgets = budgets_of(job, problem)
-    if budgets != Budgets(budgets.solver):  # some solvers divide ε themselves: give them the ε of their share
-        return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
-    return problem
+    return replace(problem, mu=budgets.solver, besides=budgets.besides)
 
 
 def _require_subsampled(job: Job) -> None:
@@ -190,6 +189,11 @@ class Budgets:
     knots: float | None = None
     class_balance: float | None = None
     distance: float | None = None
+
+    @property
+    def besides(self) -> Fraction:
+        """μ² of the releases besides the solver's, exactly."""
+        return sum((Fraction(mu) ** 2 for mu in (self.knots, self.class_balance, self.distance) if mu), Fraction(0))
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:

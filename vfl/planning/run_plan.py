@@ -371,19 +371,11 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
     releases = tuple((on_part(event, name, part), count) for event, count, part in parts)
     sharing = sharing_of(job, problem, solver, trained)
     planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing, knots, over, subsamples)
-    privacy = job.privacy
-    if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
-        budgets, unfit = budgets_of(job, problem), ""
-        if budgets.knots is not None:
-            unfit, remedy = "the histograms for knots of curves", "declare knots"
-        elif budgets.class_balance is not None:
-            unfit, remedy = "class_balance", "leave it out"
-        elif budgets.distance is not None:
-            unfit, remedy = "the bound of fairness", "set its bound to false"
-        if unfit:
-            raise PrivacyError(
-                f"{unfit} takes a share of μ², which the accounting of {solver.name} does not divide: {remedy}, or use SkGD"
-            )
+    if problem.besides and planned.epsilon > job.privacy.epsilon * (1.0 + 1e-9):  # type: ignore[union-attr]
+        raise PrivacyError(
+            f"the accounting of {solver.name} leaves no room for releases besides its own: declare knots, leave class_balance "
+            "and the bound of fairness out, or use SkGD"
+        )
     return planned
 
 

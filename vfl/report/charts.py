@@ -190,6 +190,9 @@ def panel(
             under = [(a, b - half) for (a, b), half in zip(line.points, line.band, strict=True)]
             around = _path([(across(a), up(b)) for a, b in (*over, *reversed(under))], step=False)
             drawn.append(element("path", d=f"{around}Z", class_="noise"))
+            if len(over) == 1:
+                x0, ends = across(over[0][0]), (up(under[0][1]), up(over[0][1]))
+                drawn.append(element("line", x1=x0, x2=x0, y1=ends[0], y2=ends[1], class_="grid"))
         shape = "dashed" if line.colour is None else f"curve s{line.colour % COLOURS}"
         steps = _path([(across(a), up(b)) for a, b in line.points], step=line.step)
         drawn.append(element("path", element("title", line.name), d=steps, class_=shape))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import SpecificationError
-from vfl.launch.run.effects import Effect, effects_of
+from vfl.launch.run.effects import DOT_NOTE, Effect, effects_of
 from vfl.launch.run.folder import check_finished
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
@@ -171,7 +171,9 @@ def _overlaid(runs: Sequence[Compared]) -> Markup | None:
     if not drawn:
         return None
     key = charts.parties_key([run.name for run in runs])
-    return section("Curves", element("p", SAID), key, *drawn[:DRAWN])
+    dotted = any(effect.dotted for run in runs for effect in run.effects)
+    note = element("p", DOT_NOTE, class_="note") if dotted else None
+    return section("Curves", element("p", SAID), key, *drawn[:DRAWN], note)
 
 
 def _changed(solver: Any) -> str:

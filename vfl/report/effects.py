@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.launch.run.effects import BAND_NOTE, effects_of
+from vfl.launch.run.effects import BAND_NOTE, DOT_NOTE, effects_of
 from vfl.report import charts
 from vfl.report.markup import Markup, element, join, section
 
@@ -46,6 +46,7 @@ def curves(facts: Facts) -> Markup | None:
         "Curves of the columns",
         element("p", SAID + more),
         *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
+        element("p", DOT_NOTE, class_="note") if any(effect.dotted for effect in found) else None,
         element("p", BAND_NOTE, class_="note") if banded else None,
         element("p", PAIRS) if pairs else None,
         *(_heat(pair, facts.parties.index(pair.party)) for pair in pairs),
@@ -84,11 +85,12 @@ def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str
         lines = [
             charts.Curve(
                 f"{first.column} {name}".strip(),
-                [(float(x), float(y)) for x, y in zip(effect.x, effect.value, strict=True)],
+                [(float(x), float(y)) for x, y in zip(effect.x[part], effect.value[part], strict=True)],
                 colour,
-                band=None if effect.band is None else [float(half) for half in effect.band],
+                band=None if effect.band is None else [float(half) for half in effect.band[part]],
             )
             for effect, colour, name in zip(found, colours, names or ("",), strict=True)
+            for part in effect.strokes
         ]
         reach = [
             y + side * half

@@ -374,14 +374,19 @@ def _bends(problem: Problem, known: Curvature) -> Vector:
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:
-    """Return the zCDP budget ρ of (ε, δ) that the private moments leave. Accounting by μ-GDP would overcharge selections."""
+    """Return the zCDP budget ρ of (ε, δ) that all other releases leave. Accounting by μ-GDP would overcharge selections.
+
+    A Gaussian release is μ-GDP and μ²/2-zCDP, both exactly.
+    """
     if problem.epsilon is None or problem.delta is None:
         raise PrivacyError("GCD: a run without privacy has no budget to share")
     moments = moments_event(problem)
     left = Fraction(rho_of(problem.epsilon, problem.delta)) - (rho(moments) if moments else 0)
+    left -= problem.besides / 2
     if not left > 0:
         raise PrivacyError(
-            "GCD: private smoothness takes the whole budget, since selections are accounted by zCDP: lower smoothness_share"
+            "GCD: other releases take the whole budget, since selections are accounted by zCDP: lower smoothness_share, "
+            "or leave out class_balance and the bound of fairness"
         )
     return left
 

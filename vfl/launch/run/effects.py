@@ -34,6 +34,12 @@ BATCHES = 8
 """Largest number of batches of iterates."""
 FEWEST = 4
 """Least number of iterates from which the noise is estimated."""
+NEAR = 1 / 200
+"""Share of the range below which a piece at an end of a curve is too short to be drawn as a line."""
+DOT_NOTE = (
+    "A dot at an end of a curve is its value there alone, because a bend lies too close to be drawn as a line. Many records "
+    "often have this number."
+)
 BAND_NOTE = (
     "Grey: plus and minus two standard errors of the noise in the training, from batch means of its iterates. It leaves out "
     "the sampling of the records and the bias of clips and penalty, so it is not a confidence interval."
@@ -64,6 +70,18 @@ class Effect:
     def numeric(self) -> bool:
         """True for a curve over numbers, False for one value per category."""
         return not isinstance(self.x, tuple)
+
+    @property
+    def strokes(self) -> tuple[slice, ...]:
+        """Points of a curve over numbers to be drawn as one line; an end whose piece is too short is a stroke of its own."""
+        near, m = NEAR * (self.x[-1] - self.x[0]), len(self.x)
+        first, last = int(self.x[1] - self.x[0] < near), m - int(self.x[-1] - self.x[-2] < near)
+        return tuple(part for part in (slice(0, first), slice(first, last), slice(last, m)) if part.start < part.stop)
+
+    @property
+    def dotted(self) -> bool:
+        """True if an end of the curve is drawn as a dot."""
+        return self.numeric and len(self.strokes) > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,11 +173,13 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
         return
     if effect.numeric:
         axes.axhline(0.0, color="0.8", linewidth=0.8)
-        if effect.band is not None:
-            axes.fill_between(
-                effect.x, effect.value - effect.band, effect.value + effect.band, color="0.8", linewidth=0
-            )
-        axes.plot(effect.x, effect.value, linewidth=1.4)
+        for part in effect.strokes:
+            x, value = effect.x[part], effect.value[part]
+            if effect.band is not None and len(x) > 1:
+                axes.fill_between(x, value - effect.band[part], value + effect.band[part], color="0.8", linewidth=0)
+            elif effect.band is not None:
+                axes.errorbar(x, value, effect.band[part], color="0.7", linewidth=3)
+            axes.plot(x, value, "C0-" if len(x) > 1 else "C0o", linewidth=1.4, markersize=4)
         return
     order = np.argsort(effect.value)
     axes.axvline(0.0, color="0.8", linewidth=0.8)

@@ -16,6 +16,7 @@ from vfl.arguments import require_number
 from vfl.errors import SpecificationError
 from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
+from vfl.privacy.gaussian_dp import epsilon_of
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.labels import balance_of, constant, counts_of, mean, mean_and_spread, mean_of, noised
 from vfl.solvers.releases.once import OneTime, Phase
@@ -59,7 +60,10 @@ class ReleasedStart:
         if self.share:
             z = math.sqrt((1.0 - self.share) / (self.share * cost))
             first = ((noised(statistic_of(problem), z), 1),)
-        return scaled_to_budget((*first, *charges), problem.epsilon, problem.delta)
+        ε = problem.epsilon
+        if problem.mu is not None and problem.besides:
+            ε = epsilon_of(problem.mu * (1.0 - 1e-12), problem.delta)
+        return scaled_to_budget((*first, *charges), ε, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
         """Return the first iterate, (p,), and the training loss. For counts, the loss is linear far from their mean."""
