@@ -74,8 +74,9 @@ class Effect:
     @property
     def strokes(self) -> tuple[slice, ...]:
         """Points of a curve over numbers to be drawn as one line; an end whose piece is too short is a stroke of its own."""
-        near, m = NEAR * (self.x[-1] - self.x[0]), len(self.x)
-        first, last = int(self.x[1] - self.x[0] < near), m - int(self.x[-1] - self.x[-2] < near)
+        x, m = np.asarray(self.x, dtype=np.float64), len(self.x)
+        near = NEAR * (x[-1] - x[0])
+        first, last = int(x[1] - x[0] < near), m - int(x[-1] - x[-2] < near)
         return tuple(part for part in (slice(0, first), slice(first, last), slice(last, m)) if part.start < part.stop)
 
     @property
