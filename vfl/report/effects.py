@@ -30,8 +30,7 @@ PAIRS = (
 
 def effects(facts: Facts) -> Effects:
     """Return the curves of a run, with bands if its log can be read."""
-    iterate = None if facts.plan is None else getattr(facts.plan.solver, "iterate", None)
-    return effects_of(facts.result, facts.told, iterate)
+    return effects_of(facts.result, facts.told)
 
 
 def curves(facts: Facts) -> Markup | None:

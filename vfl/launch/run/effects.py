@@ -30,8 +30,6 @@ POINTS = 65
 """Number of equal steps at which a curve is evaluated, besides its knots."""
 POINTS_OF_PAIRS = 17
 """The same for each side of a pair."""
-BATCHES = 8
-"""Largest number of batches of iterates."""
 FEWEST = 4
 """Least number of iterates from which the noise is estimated."""
 NEAR = 1 / 200
@@ -41,8 +39,9 @@ DOT_NOTE = (
     "often have this number."
 )
 BAND_NOTE = (
-    "Grey: plus and minus two standard errors of the noise in the training, from batch means of its iterates. It leaves out "
-    "the sampling of the records and the bias of clips and penalty, so it is not a confidence interval."
+    "Grey: plus and minus two standard deviations of the iterates in the second half of the training, which shows its noise. "
+    "Noise that changes over the whole run only is missed, and so are the sampling of the records and the bias of clips and "
+    "penalty: it is not a confidence interval."
 )
 
 
@@ -189,10 +188,10 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
     axes.set_yticks(np.arange(order.size), [effect.x[k] for k in order], fontsize=6)
 
 
-def effects_of(result: Result, told: History | None = None, iterate: str | None = None) -> Effects:
+def effects_of(result: Result, told: History | None = None) -> Effects:
     """Return the curves of a model, the largest first.
 
-    told : history of the run, from whose iterates the band follows; None draws no band. iterate : the solver's option.
+    told : history of the run, from whose iterates the band follows; None draws no band.
     """
     job, schema = result.job, result.applied.schema
     scaling = job.scaling_of(job.partition.features)
@@ -210,8 +209,9 @@ def effects_of(result: Result, told: History | None = None, iterate: str | None 
         own = [coordinates_of(name, job.class_names)[k] for name in names]
         if not all(name in moves for name in own):
             return scaled @ np.array([by_name[name] for name in own]), None
-        walked = scaled @ np.array([moves[name] for name in own])
-        return scaled @ np.array([by_name[name] for name in own]), 2.0 * _noise(walked, last=iterate == "last")
+        # The standard error of the average would be smaller, but iterates of one run are too correlated to show it.
+        band = 2.0 * (scaled @ np.array([moves[name] for name in own])).std(axis=-1, ddof=1)
+        return scaled @ np.array([by_name[name] for name in own]), band
 
     found, joint = [], []
     for column in (c for c in job.partition.features if c not in crossed):
@@ -364,17 +364,3 @@ def _iterates(result: Result, told: History | None) -> Mapping[str, Vector]:
         if len(late) >= FEWEST and late.shape[1] == len(own):
             found |= dict(zip(own, late.T, strict=True))
     return found
-
-
-def _noise(walked: Vector, *, last: bool) -> Vector:
-    """Return the standard error, (...,), of the mean of the iterates' values (..., t), by batch means; of one if `last`.
-
-    Iterates of neighbouring passes are correlated, and means of long batches hardly are (Flegal & Jones 2010).
-    """
-    t = walked.shape[-1]
-    if last:
-        return np.asarray(walked.std(axis=-1, ddof=1))
-    batches = min(BATCHES, t // 2)
-    size = t // batches
-    means = walked[..., t - batches * size :].reshape(*walked.shape[:-1], batches, size).mean(axis=-1)
-    return np.asarray(means.std(axis=-1, ddof=1) / math.sqrt(batches))

@@ -352,7 +352,7 @@ class Result:
             return effects_of(self)
         plan = make_plan(self.job, self.certificate.n_records)
         _, _, log = checkpoint.read(Path(run), self.job)
-        return effects_of(self, history(plan, log), getattr(plan.solver, "iterate", None))
+        return effects_of(self, history(plan, log))
 
     def to_sql(self, *, table: str = "records", party: str | None = None) -> str:
         """Return the model as a SELECT of a table's columns with margin, probability and class; see vfl.launch.run.sql.
