@@ -174,12 +174,12 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
     if effect.numeric:
         axes.axhline(0.0, color="0.8", linewidth=0.8)
         for part in effect.strokes:
-            x, value = effect.x[part], effect.value[part]
-            if effect.band is not None and len(x) > 1:
-                axes.fill_between(x, value - effect.band[part], value + effect.band[part], color="0.8", linewidth=0)
+            at, value, alone = effect.x[part], effect.value[part], len(effect.x[part]) == 1
+            if effect.band is not None and alone:
+                axes.errorbar(at, value, effect.band[part], color="0.7", linewidth=3)
             elif effect.band is not None:
-                axes.errorbar(x, value, effect.band[part], color="0.7", linewidth=3)
-            axes.plot(x, value, "C0-" if len(x) > 1 else "C0o", linewidth=1.4, markersize=4)
+                axes.fill_between(at, value - effect.band[part], value + effect.band[part], color="0.8", linewidth=0)
+            axes.plot(at, value, "C0o" if alone else "C0-", linewidth=1.4, markersize=4)
         return
     order = np.argsort(effect.value)
     axes.axvline(0.0, color="0.8", linewidth=0.8)
