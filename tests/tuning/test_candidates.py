@@ -128,13 +128,16 @@ def test_bad_options_are_refused():
         _ = tuning_of(job(privacy=vfl.Privacy(epsilon=1e-3, delta=1e-9)), CANDIDATES).budgets
 
 
-def test_curves_whose_knots_no_winner_would_hold_are_refused():
-    """The model of a curve means nothing without its knots."""
-    tune = tuning_of(job(columns={"a": vfl.Curve()}), CANDIDATES)
-    with pytest.raises(SpecificationError, match="declare the knots"):
-        tune.plans(400)
-    declared = tuning_of(job(columns={"a": vfl.Curve(knots=(0.1,))}), CANDIDATES)
-    assert len(declared.plans(400)) == len(declared.jobs)
+def test_candidates_choose_pairs_and_find_knots():
+    both = {"a": vfl.Curve(), "b": vfl.Numeric((-1, 1)), "ab": vfl.Pair("a", "b")}
+    partition = vfl.FeaturePartition({"bank": ["a", "b", "ab"]}, label=("bank", "y"))
+    base = job(columns=both, partition=partition)
+    tune = tuning_of(base, [{}, {"columns.ab.kind": "dropped"}, {"columns.ab.pieces": 3}])
+    assert [plan.problem.layout.n_columns for plan in tune.plans(400)] == [8, 6, 9]
+    assert all(plan.knots.event for plan in tune.plans(400))
+    for change in ({"columns.b.kind": "dropped", "columns.ab.kind": "dropped"}, {"columns.a.pieces": 2}):
+        with pytest.raises(SpecificationError, match=r"candidate 2 differs from the first in (partition|columns)"):
+            tuning_of(base, [{}, change])
 
 
 def test_a_plan_that_is_not_gaussian_is_refused_by_its_number():

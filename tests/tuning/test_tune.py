@@ -100,6 +100,44 @@ def test_every_score(changes, score):
     assert found.score.value == pytest.approx(expected[score], abs=0.15)
 
 
+@pytest.mark.parametrize("id", [None, "id"])
+def test_a_choice_of_pairs_hands_on_the_winners_knots(id, tmp_path, monkeypatch):  # noqa: A002
+    """The first process ends after one trial."""
+    rng = np.random.default_rng(3)
+    data = table(2000).assign(id=np.arange(2000))
+    data["y"] = (4.0 * np.sign(data["a"] * data["b"]) + rng.logistic(size=2000) > 0).astype(int)
+    sources = {"bank": data[["id", "a", "b", "y"]], "telco": data[["id", "c", "d"]].iloc[:: -1 if id else 1]}
+    base = job(
+        partition=vfl.FeaturePartition({"bank": ["a", "b", "ab"], "telco": ["c", "d"]}, label=("bank", "y")),
+        columns={"*": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(5)),
+        id=id,
+    )
+    keep = Sealed.keep
+
+    def stopped(self, number, trial):
+        keep(self, number, trial)
+        monkeypatch.setattr(Sealed, "keep", keep)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sealed, "keep", stopped)
+    monkeypatch.setattr(tuning_run, "chosen", lambda scores, _: int(np.argmin(scores)))
+    choice = [{"columns.ab.kind": "dropped"}, {}]
+    with pytest.raises(KeyboardInterrupt):
+        tune(base, choice, sources, watch=quiet, at="inprocess", output=tmp_path / "tune")
+    found = resume(tmp_path / "tune", sources, watch=quiet)
+    assert found.candidate == 2
+    assert found.certificate.epsilon <= 8.0
+    assert list(found.result.knots) == ["a", "b", "c", "d"]
+    assert {c: tuple(own) for c, own in found.certificate.knots.items()} == found.result.knots
+    assert any(found.result.knots.values())
+    report = verify_run(tmp_path / "tune")
+    assert report.ok, str(report)
+    again = vfl.Result.load(tmp_path / "tune")
+    assert (again.decision_function(data) == found.result.decision_function(data)).all()
+    assert (found.result.predict(data) == data["y"]).mean() > 0.85
+
+
 def test_the_whole_is_charged_once_and_before_the_first_query(tmp_path, monkeypatch):
     ledger = ledger_of(tmp_path / "budget.db")
     asked = []

@@ -50,6 +50,7 @@ def certify_selection(
     run: str,
     account: str,
     flags: Sequence[str] = (),
+    knots: Mapping[str, Sequence[float]],
 ) -> Certificate:
     """Return the unsigned certificate of a tune that its book has settled.
 
@@ -58,6 +59,7 @@ def certify_selection(
     plan : plan of the winner's trial. statement : statement of the book. releases, epsilon : charges of the whole tune, its ε.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
     flags : flags of all candidates. The choice compares them all, so one without a guarantee leaves the winner without one.
+    knots : {column: knots} that the winner's trial found.
 
     Heads of the parties' own books are left out: the number of entries would tell outsiders whether a loser's training failed.
     """
@@ -72,6 +74,7 @@ def certify_selection(
         moments_digest="",
         model_digest=model_digest(model),
         findings_digest=findings_digest(findings),
+        knots={column: list(own) for column, own in knots.items()},
         books={},
         epsilon=epsilon,
         delta=float(plan.problem.delta or 0.0),

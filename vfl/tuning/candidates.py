@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.certificate.selection import digest_of
 from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
 from vfl.evaluation.specification import Evaluation, scores_of
+from vfl.features import Pair
 from vfl.job import Job
 from vfl.job.file import decode
 from vfl.job.flags import flags_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 INCLUSION = 4
 """Default inclusion: each candidate is considered with probability 4/5."""
 CHANGES = ("loss", "penalty", "solver", "intercept")
-"""Options of a job in which candidates may differ, in addition to CHANGES_OF_PRIVACY."""
+"""Options of a job in which candidates may differ, in addition to CHANGES_OF_PRIVACY and to the pairs of columns."""
 CHANGES_OF_PRIVACY = ("smoothness", "smoothness_share")
 
 Change = Mapping[str, Any]
@@ -168,11 +169,6 @@ class Tuning:
                 plan = make_plan(job, n_records)
             except VflError as error:
                 raise type(error)(f"candidate {number}: {error}") from error
-            if plan.knots is not None:
-                raise SpecificationError(
-                    f"candidate {number} would find the knots of its curves, which a tune does not hand on: declare the knots, "
-                    "or train the job in a run of its own"
-                )
             for event, _ in plan.releases:
                 if type(bare(event)) is not Gaussian:
                     raise SpecificationError(
@@ -310,10 +306,10 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
     for field in dataclasses.fields(Job):
         if not field.init or field.name in (*CHANGES, "privacy", "name"):
             continue
-        if _plain(getattr(first, field.name)) != _plain(getattr(job, field.name)):
+        if _plain(first, field.name, job) != _plain(job, field.name, first):
             raise SpecificationError(
                 f"candidate {number} differs from the first in {field.name}: candidates share data, parts and guarantee, and "
-                f"may differ in {', '.join(CHANGES)}, privacy.{' and privacy.'.join(CHANGES_OF_PRIVACY)}"
+                f"may differ in {', '.join(CHANGES)}, the pairs of columns, privacy.{' and privacy.'.join(CHANGES_OF_PRIVACY)}"
             )
     shared = {name: getattr(_of(first), name) for name in CHANGES_OF_PRIVACY}
     ours, theirs = _of(first), replace(_of(job), **shared)
@@ -334,7 +330,14 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(job: Job, option: str, other: Job) -> Any:
+    """Return the value of an option: the partition without pairs that the other job leaves out, the columns without pairs."""
+    pairs = {column for column, declared in job.columns.items() if isinstance(declared, Pair)}
+    value = getattr(job, option)
+    if option == "partition":
+        value = value.without(pairs - set(other.partition.features))
+    if option == "columns":
+        return {column: declared for column, declared in value.items() if column not in pairs}
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 

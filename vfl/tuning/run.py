@@ -145,7 +145,8 @@ def tune(
     and is never refunded after that. A party's own book counts all trials by composition.
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
-        penalty, solver, intercept, and in the smoothness of privacy. The first is released if the draw leaves out all.
+        penalty, solver, intercept, the smoothness of privacy, and the pairs of columns: {"columns.both.kind": "dropped"}. The
+        first is released if the draw leaves out all.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
     inclusion : a whole number. A larger one considers the best candidate with higher probability, and makes trials noisier.
@@ -406,7 +407,7 @@ class _Tune:
         score = measures.get(self._tuning.score)
         if score is None or not math.isfinite(score.value) or not np.isfinite(outcome.w).all():
             return self._failed(outcome.plan, flags)
-        trial = self._with(outcome.plan, np.concatenate([[score.value, score.error], outcome.w]), flags)
+        trial = Trial.of(outcome.plan, (score.value, score.error), outcome.w, flags, outcome.knots)
         if outcome.w.flags.writeable:
             outcome.w[:] = 0.0
         return trial
@@ -414,10 +415,7 @@ class _Tune:
     def _failed(self, plan: Plan, flags: tuple[str, ...]) -> Trial:
         """Return the outcome of a trial that failed: the worst score, and the model that predicts 0 for all."""
         w = np.zeros(plan.problem.layout.n_coordinates)
-        return self._with(plan, np.concatenate([[worst(self._tuning.score), 0.0], w]), flags)
-
-    def _with(self, plan: Plan, values: Any, flags: tuple[str, ...]) -> Trial:
-        return Trial(np.asarray(values, dtype=np.float64), plan.n_records, flags)
+        return Trial.of(plan, (worst(self._tuning.score), 0.0), w, flags, {})
 
     def _released(self, winner: int, trials: Sequence[Trial], statement: Statement, signer: SigningKey | None) -> Tuned:
         tuning, trial = self._tuning, trials[winner]
@@ -439,10 +437,11 @@ class _Tune:
             run=self._book.budget.run,
             account=self._book.account,
             flags=tuple(dict.fromkeys((*tuning.flags, *(flag for each in trials for flag in each.flags)))),
+            knots=trial.knots,
         )
         if signer is not None:
             certificate = certificate.signed(signer)
-        result = Result(plan.job, certificate, w, coordinates, findings)
+        result = Result(plan.job, certificate, w, coordinates, findings, knots=trial.knots)
         return Tuned(result, winner + 1, score, tuning)
 
 

@@ -8,8 +8,10 @@ zeros before they are deleted.
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +21,10 @@ from vfl.errors import OutputError
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from vfl.planning import Plan
     from vfl.types import Vector
 
 FOLDER = "sealed"
@@ -30,13 +34,30 @@ FOLDER = "sealed"
 class Trial:
     """Outcome of one trial.
 
-    values : (2 + p,) score, its standard error, and w.
-    n_records : n. flags : flags that the trial adds to the certificate. Both follow from public facts.
+    values : score, its standard error, w (p,), then the knots that the trial found, NaN for each that a curve does without.
+    n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of its knots}, in the
+        order of the values. All three follow from public facts.
     """
 
     values: Vector
     n_records: int
     flags: tuple[str, ...] = ()
+    rooms: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        score: tuple[float, float],
+        w: Vector,
+        flags: tuple[str, ...],
+        knots: Mapping[str, Sequence[float]],
+    ) -> Trial:
+        """Return the outcome of a trial. knots : {column: knots found}."""
+        curves = [own for found in (plan.knots.curves if plan.knots else {}).values() for own in found]
+        rooms = {column: declared.n_pieces - 1 for column, declared in curves}
+        padded = [[*knots.get(c, ()), *[math.nan] * room][:room] for c, room in rooms.items()]
+        return cls(np.concatenate([score, w, *padded]), plan.n_records, flags, rooms)
 
     @property
     def score(self) -> float:
@@ -51,7 +72,14 @@ class Trial:
     @property
     def w(self) -> Vector:
         """(p,) coefficients on the scaled features."""
-        return self.values[2:]
+        return self.values[2 : self.values.size - sum(self.rooms.values())]
+
+    @property
+    def knots(self) -> dict[str, tuple[float, ...]]:
+        """{column: knots found}."""
+        ends = np.cumsum([self.values.size - sum(self.rooms.values()), *self.rooms.values()])
+        rooms = zip(self.rooms, pairwise(ends), strict=True)
+        return {c: tuple(x for x in self.values[a:b].tolist() if not math.isnan(x)) for c, (a, b) in rooms}
 
     def wipe(self) -> None:
         """Overwrite the values with zeros."""
@@ -82,7 +110,7 @@ class Sealed:
         if self._folder is None:
             self._held[number] = trial
             return
-        head = json.dumps({"n_records": trial.n_records, "flags": list(trial.flags)}).encode()
+        head = json.dumps({"n_records": trial.n_records, "flags": trial.flags, "rooms": trial.rooms}).encode()
         content = bytearray(head + b"\n" + trial.values.tobytes())
         write_whole(self._file(number), content)
         content[:] = bytes(len(content))
@@ -98,7 +126,7 @@ class Sealed:
             plain = parse_json(head)
             values = np.frombuffer(content, dtype=np.float64, offset=len(head) + 1).copy()
             content[:] = bytes(len(content))
-            return Trial(values, int(plain["n_records"]), tuple(plain["flags"]))
+            return Trial(values, int(plain["n_records"]), tuple(plain["flags"]), dict(plain["rooms"]))
         except OSError as error:
             raise OutputError(f"cannot read a finished trial in {str(self._folder)!r}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
