@@ -8,6 +8,9 @@ in one place, the same declared bounds and δ. It counts neighbours by adding or
 less: "matched" gives it the ε whose μ is half of ours, since a replacement is a removal and an addition. Its learning rate is
 the best of RATES on the test records, in favour of the peer.
 
+The arm with pairs adds a set's pairs, whose columns are then at one party. joint has simulated records with columns that act
+together.
+
 adult is bundled. credit reads default_credit_raw_*.parquet of --data, and bank reads bank-full.csv (UCI Bank Marketing); else
 simulated records take their places. --peers-env names an environment with `interpret`.
 """
@@ -52,6 +55,7 @@ class Set:
     frame: pd.DataFrame
     bounds: dict[str, tuple[float, float]]
     categories: dict[str, tuple[str, ...]]
+    pairs: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
     def parts(self) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -64,15 +68,20 @@ class Set:
         """1/n² of the training records."""
         return 1.0 / len(self.parts[0]) ** 2
 
-    def job(self, epsilon: float, *, curves: bool) -> vfl.Job:
-        """Return the job of two parties that hold every second column."""
+    def job(self, epsilon: float, *, curves: bool, pairs: bool = False) -> vfl.Job:
+        """Return the job of two parties that hold every second column; with pairs, one holds their columns."""
         columns: dict[str, Any] = {
             c: vfl.Categorical(v, unknown="zero", missing="indicator") for c, v in self.categories.items()
         }
         columns |= {c: vfl.Curve(bounds=b) if curves else vfl.Numeric(b) for c, b in self.bounds.items()}
         names = [c for c in self.frame.columns if c != "target"]
+        parties = {"a": names[::2], "b": names[1::2]}
+        if pairs:
+            columns |= (added := {f"{a} by {b}": vfl.Pair(a, b) for a, b in self.pairs})
+            own = dict.fromkeys(c for pair in self.pairs for c in pair)
+            parties = {"a": [*own, *added], "b": [c for c in names if c not in own]}
         return vfl.Job(
-            partition=vfl.FeaturePartition({"a": names[::2], "b": names[1::2]}, label=("b", "target")),
+            partition=vfl.FeaturePartition(parties, label=("b", "target")),
             columns=columns,
             loss="logistic",
             penalty=vfl.L2(1.0 / len(self.parts[0])),
@@ -105,7 +114,9 @@ def adult(_: Settings) -> Set:
         "capital_gain": (0, 1e5),
         "capital_loss": (0, 4400),
     }
-    return Set(frame[[*ends, *texts, "target"]], ends, texts)
+    others = ("hours_per_week", "education", "sex", "marital_status")
+    pairs = (*(("age", c) for c in others), ("education", "hours_per_week"))
+    return Set(frame[[*ends, *texts, "target"]], ends, texts, pairs)
 
 
 def credit(settings: Settings) -> Set:
@@ -128,7 +139,8 @@ def credit(settings: Settings) -> Set:
             return (18.0, 90.0)
         return (-2e5 if column.upper().startswith("BILL") else 0.0, 1e6)
 
-    return Set(frame, {c: ends(c) for c in frame.columns if c not in (*texts, "target")}, texts)
+    pairs = tuple(("PAY_0", c) for c in ("LIMIT_BAL", "PAY_2", "BILL_AMT1", "PAY_AMT1"))
+    return Set(frame, {c: ends(c) for c in frame.columns if c not in (*texts, "target")}, texts, pairs)
 
 
 def bank(settings: Settings) -> Set:
@@ -178,7 +190,21 @@ def simulated(n: int, *, seed: int, numbers: int, share: float) -> Set:
     return Set(pd.DataFrame(columns), {f"x{j}": ends[j % 3] for j in range(numbers)}, texts)
 
 
-SETS: dict[str, Callable[[Settings], Set]] = {"adult": adult, "credit": credit, "bank": bank}
+def joint(_: Settings) -> Set:
+    """Return simulated records: a hump over x0 and x1, a step over x2 and x3, and a curve of x4 for each category."""
+    n, rng = 40_000, np.random.default_rng(6)
+    x, k = rng.uniform(-1.0, 1.0, (n, 8)), rng.integers(0, 4, n)
+    margin = np.sin(3.0 * x[:, 0]) + 1.5 * x[:, 1] ** 2 + x[:, 4] - x[:, 5]
+    margin += 2.5 * np.exp(-4.0 * (x[:, 0] ** 2 + x[:, 1] ** 2)) + 2.0 * ((x[:, 2] > 0.3) & (x[:, 3] > 0.0))
+    margin += np.array([-2.0, 0.0, 0.0, 2.0])[k] * abs(x[:, 4])
+    margin -= np.quantile(margin, 0.7)
+    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(8)]).assign(k=np.array(list("abcd"))[k])
+    frame["target"] = (rng.random(n) < 1.0 / (1.0 + np.exp(-margin))).astype(int)
+    pairs = (("x0", "x1"), ("x2", "x3"), ("k", "x4"), ("x5", "x6"))
+    return Set(frame, {f"x{j}": (-1.0, 1.0) for j in range(8)}, {"k": tuple("abcd")}, pairs)
+
+
+SETS: dict[str, Callable[[Settings], Set]] = {"adult": adult, "credit": credit, "bank": bank, "joint": joint}
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
@@ -216,13 +242,16 @@ def floor(name: str, records: Callable[[], Set]) -> Iterator[Result]:
 
 
 def ours(name: str, records: Callable[[], Set], epsilon: float, settings: Settings) -> Iterator[Result]:
-    """Yield straight lines and curves, knots included in ε."""
+    """Yield straight lines, curves, and curves with pairs, knots included in ε."""
     own, seeds = records(), settings.seeds(whole=5)
     train, test = own.parts
-    for arm, curves in (("vfl, lines", False), ("vfl, curves", True)):
+    jobs = {"vfl, lines": own.job(epsilon, curves=False), "vfl, curves": own.job(epsilon, curves=True)}
+    if own.pairs:
+        jobs["vfl, curves and pairs"] = own.job(epsilon, curves=True, pairs=True)
+    for arm, job in jobs.items():
         found = []
         for _ in seeds:
-            p = vfl.train(own.job(epsilon, curves=curves), train, at="inprocess").predict_proba(test)[:, 1]
+            p = vfl.train(job, train, at="inprocess").predict_proba(test)[:, 1]
             found.append((roc_auc_score(test["target"], p), log_loss(test["target"], p)))
         yield from rows(name, arm, found, at={"epsilon": epsilon}, seeds=seeds, tuned="default")
 
