@@ -8,6 +8,7 @@ a file that differs from it in any byte.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from vfl.security.signatures import ALGORITHM
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from vfl.security.signatures import SigningKey
 
@@ -240,132 +241,38 @@ def _exact(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < LARGEST
-
-
-def _is_table(value: Any, keys: set[str] | None, of: Callable[[Any], bool]) -> bool:
-    return isinstance(value, dict) and (keys is None or set(value) == keys) and all(map(of, value.values()))
-
-
-def _is_head(value: Any, *, run: bool) -> bool:
-    if not isinstance(value, dict) or set(value) != {"entries", "head"} | ({"run", "account"} if run else set()):
-        return False
-    named = all(isinstance(value[name], str) for name in ("run", "account") if run)
-    return named and _is_count(value["entries"]) and _is_digest(value["head"])
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_option(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | int | float)
-
-
-def _is_events(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(event, dict) for event in value)
-
-
-def _is_positive(value: Any) -> bool:
-    return type(value) is float and 0 < value < math.inf
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
 
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
 OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 """Fields that a file omits if they are empty."""
-TRUST: Mapping[str, Callable[[Any], bool]] = {
-    "mode": lambda v: v == "secure",
-    "participants": lambda v: v == "semi-honest",
-    "dealer": lambda v: v in ("separate", "coordinator"),
-    "collude": lambda v: _is_count(v) and v >= 1,
-    "holders": _is_names,
-    "contributors": _is_names,
-    "price": _is_positive,
-    "bits": lambda v: _is_count(v) and v >= 1,
-}
-"""Valid values of the parts of `trust`."""
-FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "format": lambda v: type(v) is int,
-    "private": lambda v: type(v) is bool,
-    "epsilon": lambda v: v is None or (type(v) is float and 0 <= v < math.inf),
-    "delta": lambda v: type(v) is float and 0 <= v < 1,
-    "adjacency": lambda v: v in ("replace-one", "none"),
-    "basis": lambda v: v in ("charged", "reserved", "none"),
-    "accounting": lambda v: v in ("gdp", "zcdp", "pld", "selection", "none"),
-    "scope": _is_text,
-    "flags": lambda v: isinstance(v, list) and all(map(_is_text, v)),
-    "releases": _is_count,
-    "events": _is_events,
-    "reserved": _is_events,
-    "noise": _is_text,
-    "solver": lambda v: (
-        _is_table(v, None, lambda option: option is None or isinstance(option, str | bool | int | float))
-        and _is_text(v.get("name"))
-    ),
-    "clip": lambda v: v is None or _is_text(v) or _is_positive(v),
-    "geometry": _is_text,
-    "smoothness": lambda v: v in ("private", "bounds", "declared", "data"),
-    "moments_digest": lambda v: v == "" or _is_digest(v),
-    "n_records": lambda v: _is_count(v) and v >= 1,
-    "who_sees_what": lambda v: (
-        _is_table(v, None, _is_text) and set(v) in (set(PARTICIPANTS), set(PARTICIPANTS) - {"dealer"})
-    ),
-    "job": _is_text,
-    "job_digest": _is_digest,
-    "dataset": _is_text,
-    "model_digest": _is_digest,
-    "findings_digest": lambda v: v == "" or _is_digest(v),
-    "ledger": lambda v: v == {} or _is_head(v, run=True),
-    "books": lambda v: _is_table(v, None, lambda head: _is_head(head, run=False)),
-    "selection": lambda v: (
-        _is_table(v, {"candidates", "winner", "score", "inclusion", "withheld"}, lambda _: True)
-        and isinstance(v["candidates"], list)
-        and all(map(_is_digest, v["candidates"]))
-        and _is_digest(v["winner"])
-        and _is_text(v["score"])
-        and _is_count(v["inclusion"])
-        and _is_text(v["withheld"])
-    ),
-    "trust": lambda v: (
-        _is_table(v, set(TRUST), lambda _: True)
-        and all(check(v[name]) for name, check in TRUST.items())
-        and v["price"] >= 1.0
-    ),
-    "knots": lambda v: _is_table(v, None, lambda own: isinstance(own, list) and all(type(x) is float for x in own)),
-    "start": _is_digest,
-    "federation": lambda v: (
-        _is_table(v, {"name", "digest"} | ({"dealer"} & set(v)), _is_text) and _is_digest(v["digest"])
-    ),
-    "code_version": _is_text,
-    "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
-}
-"""Valid values of each field of the file, as in the schema. Events are also checked when the ledger's codec reads them."""
+
+
+@functools.cache
+def _rules(number: int) -> Any:
+    """Return the validator of a format's schema. 1.0 is not an integer and 1 is not a double, since each has one spelling."""
+    import jsonschema  # imported here so that an actor starts faster
+
+    def typed(validator: Any, names: Any, value: Any, _schema: Any) -> Iterator[Any]:
+        own = {int: "integer", float: "number"}.get(type(value))
+        names = [names] if isinstance(names, str) else names
+        if not (any(validator.is_type(value, name) for name in names) if own is None else own in names):
+            yield jsonschema.ValidationError(f"it is not of type {' or '.join(names)}")
+
+    exact = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"type": typed})
+    return exact(json.loads(SCHEMAS[number].read_text(encoding="utf-8")))
 
 
 def _read(plain: Any) -> Certificate:
+    """Return the certificate of a file's content. The schema checks all fields but events, which the ledger's codec checks."""
     if not isinstance(plain, dict):
         raise TypeError("it is not a JSON object")
-    for name in (*FIELDS, *plain):
-        if name in OPTIONAL and name not in plain:
-            continue
-        if name not in plain or name not in FIELDS:
-            raise KeyError(f"the field {name!r} is {'unknown' if name in plain else 'missing'}")
-        if not FIELDS[name](plain[name]):
-            raise ValueError(f"the field {name!r} has an invalid value")
-    shared = plain["format"] == SHARED
-    if shared != ("trust" in plain) or shared != ("dealer" in plain["who_sees_what"]):
-        raise ValueError(f"format {SHARED} is that of training on shares, which names trust and what the dealer sees")
-    if "dealer" in plain.get("federation", {}) and not shared:
-        raise ValueError("only training on shares has a dealer")
+    checked = plain | {name: [] for name in ("events", "reserved") if isinstance(plain.get(name), list)}
+    if (error := next(_rules(plain["format"]).iter_errors(checked), None)) is not None:
+        at = ".".join(map(str, error.absolute_path))
+        raise ValueError(f"the field {at!r} has an invalid value" if at else error.message)
     signature = plain.pop("signature")
     certificate = Certificate(
         **plain
