@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select
+from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Select
+from vfl.messages.query import by_party
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,22 +19,15 @@ def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
     for name, block in _blocks(query):
         if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
             raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
-    if isinstance(query, Moments):
-        own = query.widths.keys() == {party} and (query.reach is None or query.reach.keys() == {party})
-        fits = own and 0 <= query.widths[party] <= n_coordinates
-    elif isinstance(query, Ranges):
-        own = query.columns.keys() == {party}
-        fits = own and all(0 <= j < n_coordinates for j in query.columns[party])
-    elif isinstance(query, Select):
-        fits = query.coordinates.keys() == {party}
-    elif isinstance(query, Descend):
-        fits = query.steps.keys() == query.start.keys() == {party} and query.parts.keys() | query.push.keys() <= {party}
-        fits = fits and len(query.start[party]) <= n_coordinates
+    given = [getattr(query, name).keys() for name in by_party(type(query)) if getattr(query, name) is not None]
+    fits = not given or (given[0] == {party} and all(names <= {party} for names in given))
+    if fits and isinstance(query, Moments):
+        fits = 0 <= query.widths[party] <= n_coordinates
+    elif fits and isinstance(query, Ranges):
+        fits = all(0 <= j < n_coordinates for j in query.columns[party])
+    elif fits and isinstance(query, Descend):
+        fits = party in query.start and len(query.start[party]) <= n_coordinates
         fits = fits and (query.replayed is None or len(query.replayed) == len(query.steps[party]))
-    elif isinstance(query, Groups):
-        fits = query.columns.keys() == {party}  # the party compares the columns with those that the job groups by
-    else:
-        fits = True
     if not fits:
         raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
 

@@ -30,7 +30,18 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages.query import HELD_GROUPS, HELD_NORMS, HELD_OUT, Block, Local, Need, Query, Weighted
+from vfl.messages.query import (
+    HELD_GROUPS,
+    HELD_NORMS,
+    HELD_OUT,
+    Block,
+    Joint,
+    Local,
+    Need,
+    Query,
+    Unasked,
+    Weighted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,10 +77,6 @@ class Sample(Local):
         """Margins keep the sample as 'batch'."""
         return "batch"
 
-    def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query itself."""
-        return self
-
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
@@ -81,7 +88,7 @@ class Sample(Local):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally(Query):
+class Tally(Joint, Unasked, Query):
     """Ask the margins actor for one joint release: a statistic of margins and labels over one part of the records.
 
     event : must have at least the sensitivity of the statistic; otherwise PrivacyError.
@@ -95,14 +102,6 @@ class Tally(Query):
         if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
             raise PrivacyError("a tally's noise is meant for a smaller sensitivity than its statistic has")
 
-    def shares(self) -> Mapping[str, Query]:
-        """Return nothing: no party is asked."""
-        return {}
-
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event."""
-        return (self.event,)
-
     def sizes(self) -> tuple[int, ...]:
         """One vector."""
         return (self.statistic.dimension,)
@@ -114,7 +113,7 @@ class Unnoised(Tally):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reweigh(Weighted):
+class Reweigh(Unasked, Weighted):
     """Repeats the effect of a Backward on the state that margins keep. No party is asked."""
 
     fold: Fold | None = None
@@ -124,13 +123,9 @@ class Reweigh(Weighted):
         """`fold`."""
         return self.fold
 
-    def shares(self) -> Mapping[str, Query]:
-        """Return {}: only the margins change, and no party is asked."""
-        return {}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moments(Query):
+class Moments(Joint, Query):
     """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
 
     Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, or for a party in `uncentred`, it
@@ -156,20 +151,9 @@ class Moments(Query):
         """Return the length of the vector of each party."""
         return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
 
-    def shares(self) -> Mapping[str, Query]:
-        """Return one share for each party, with a noise stream of its own."""
-        return {
-            name: replace(self, widths={name: width}, reach=self.reach and {name: self.reach[name]}, part=k)
-            for k, (name, width) in enumerate(self.widths.items())
-        }
-
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event."""
-        return (self.event,)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges(Query):
+class Ranges(Joint, Query):
     """Histograms of some columns of each addressed party, one joint release.
 
     Each share releases (m·cells,), the histograms of its columns one after the other: over powers of two
@@ -191,20 +175,9 @@ class Ranges(Query):
         """Return the length of the vector of each party."""
         return tuple(len(indices) * self.cells for indices in self.columns.values())
 
-    def shares(self) -> Mapping[str, Query]:
-        """Return one share for each party, with a noise stream of its own."""
-        return {
-            name: replace(self, columns={name: indices}, part=k)
-            for k, (name, indices) in enumerate(self.columns.items())
-        }
-
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event."""
-        return (self.event,)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward(Weighted):
+class Backward(Joint, Weighted):
     """Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, one joint release.
 
     centres, scales : one (s,) vector per block, as in `Step`.
@@ -253,10 +226,6 @@ class Backward(Weighted):
             )
         }
 
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event. In a pass over batches, one such event pays for all (coordinator.charging.folds)."""
-        return (self.event,)
-
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the change that the query made to the state of margins."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
@@ -279,17 +248,6 @@ class Forward(Query):
     def target(self) -> str:
         """`into`: 'add', 'reset', or a name; never Xw of the training part for held-out records."""
         return self.into if self.side is Side.TRAINING else HELD_OUT
-
-    def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query itself: it releases nothing."""
-        return self
-
-    def shares(self) -> Mapping[str, Query]:
-        """Return the party's own coordinates."""
-        return {
-            name: replace(self, coordinates={name: own}, shifts={name: self.shifts.get(name, 0.0)})
-            for name, own in self.coordinates.items()
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -368,15 +326,8 @@ class Descend(Weighted):
         part = 0
         for name, steps in self.steps.items():
             last = part + len(steps)
-            shares[name] = replace(
-                self,
-                steps={name: steps},
-                start={name: self.start[name]},
-                parts={name: part},
-                replayed=self.replayed and self.replayed[part:last],
-                capped=self.capped and self.capped.of(name),
-                push={name: self.push[name]} if name in self.push else {},
-            )
+            own = replace(self, parts={name: part}, replayed=self.replayed and self.replayed[part:last])
+            shares[name] = own.share(name, capped=self.capped and self.capped.of(name))
             part = last
         return shares
 
@@ -398,7 +349,7 @@ class Descend(Weighted):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select(Weighted):
+class Select(Joint, Weighted):
     """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
 
     An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores,
@@ -423,24 +374,6 @@ class Select(Weighted):
         """One released coordinate."""
         return (1,)
 
-    def shares(self) -> Mapping[str, Query]:
-        """Return one share for each party, with a noise stream of its own."""
-        return {
-            name: replace(
-                self,
-                coordinates={name: own},
-                centres={name: self.centres[name]},
-                scales={name: self.scales[name]},
-                rules={name: self.rules[name]},
-                part=k,
-            )
-            for k, (name, own) in enumerate(self.coordinates.items())
-        }
-
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the one selection event."""
-        return (self.event,)
-
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the winning coordinate of w as a vector of one entry; discard all other replies."""
         best = max(reply.selected for reply in replies.values() if reply.selected is not None)
@@ -462,14 +395,6 @@ class RecordNorms(Query):
     def target(self) -> str:
         """Margins keep the sum as 'norms', or apart for held-out records."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
-
-    def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query itself: it releases nothing."""
-        return self
-
-    def shares(self) -> Mapping[str, Query]:
-        """Return the party's own columns."""
-        return {name: replace(self, rows={name: own}) for name, own in self.rows.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -493,11 +418,3 @@ class Groups(Query):
     def target(self) -> str:
         """Margins keep the sum apart: only a Tally of the held-out part sees it."""
         return HELD_GROUPS
-
-    def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query itself: it releases nothing."""
-        return self
-
-    def shares(self) -> Mapping[str, Query]:
-        """Return the party's own columns."""
-        return {name: replace(self, columns={name: own}) for name, own in self.columns.items()}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vfl.holdout import Side
 from vfl.subsamples import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Self
 
     from vfl.messages.batches import Fold
     from vfl.messages.wire import Reply
@@ -191,8 +193,19 @@ class Query:
         return None
 
     def shares(self) -> Mapping[str, Query]:
-        """Return each addressed party's share of the query."""
-        raise TypeError(f"{type(self).__name__} does not say whom it is for")
+        """Return each addressed party's share, those of a query with `part` with a noise stream of their own each."""
+        addressed: Mapping[str, Any] = getattr(self, by_party(type(self))[0])
+        if not hasattr(self, "part"):
+            return {party: self.share(party) for party in addressed}
+        return {party: self.share(party, part=number) for number, party in enumerate(addressed)}
+
+    def share(self, party: str, **changes: Any) -> Self:
+        """Return the query with one party's entries of its fields by party, and with further changes."""
+        given = ((name, getattr(self, name)) for name in by_party(type(self)))
+        own: dict[str, Any] = {
+            name: {party: entries[party]} if party in entries else {} for name, entries in given if entries is not None
+        }
+        return replace(self, **own | changes)
 
     def events(self) -> tuple[Event | None, ...]:
         """Return the events charged for its releases, in the order of their `part` numbers; None marks an un-noised one."""
@@ -203,21 +216,47 @@ class Query:
         return ()
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query that repeats its effect on the margins, given its releases; None without an effect."""
-        return None
+        """Return the query that repeats its effect on the margins, given its releases; None without an effect.
+
+        A query without releases is repeated as it is.
+        """
+        return None if self.sizes() else self
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the released values in the order of the shares."""
         return tuple(u for reply in replies.values() for u in reply.released)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Local(Query):
-    """Base of queries that the coordinator answers without any party."""
+@cache
+def by_party(query: Any) -> tuple[str, ...]:
+    """Return the fields of a query that hold one entry per party, {party: entry}; the first has all addressed parties."""
+    return tuple(f.name for f in fields(query) if str(f.type).startswith("Mapping[str, "))
+
+
+class Joint:
+    """Mixin of queries with one joint release."""
+
+    __slots__ = ()
+    event: Any
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+class Unasked:
+    """Mixin of queries for which no party is asked."""
+
+    __slots__ = ()
 
     def shares(self) -> Mapping[str, Query]:
-        """Return nothing: no party is asked."""
+        """Return {}."""
         return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local(Unasked, Query):
+    """Base of queries that the coordinator answers without any party."""
 
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey

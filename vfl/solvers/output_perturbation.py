@@ -11,6 +11,7 @@ import numpy as np
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.messages import Local
+from vfl.messages.query import Joint
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
@@ -35,16 +36,12 @@ PUBLIC_DISTANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Publish(Local):
+class Publish(Joint, Local):
     """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers it."""
 
     w: Vector
     clip: Clip
     event: Gaussian | None
-
-    def events(self) -> tuple[Event | None, ...]:
-        """Return the event of the release."""
-        return (self.event,)
 
     def sizes(self) -> tuple[int, ...]:
         """Return p."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.losses import Loss
-    from vfl.messages import Query
     from vfl.privacy.calibration import Charge
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
@@ -97,10 +96,6 @@ class Perturb(Local):
     def target(self) -> str:
         """Margins keep the noise as 'perturbation'."""
         return PERTURBATION
-
-    def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query itself."""
-        return self
 
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
