@@ -59,6 +59,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     return tmp_path
 
 
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def with_dealer(folder: Path) -> None:
     """Write the same federation, with a dealer, to shares.toml."""
     members = {name: load_identity(folder / f"{name}.key") for name in ("hub", "bank", "telco")}
@@ -306,15 +312,15 @@ class TestScreen:
 
     def test_metrics(self) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=True)
-        screen.metrics = metrics = Metrics(f"127.0.0.1:{free_port()}", COUNTERS, GAUGES)
-        with metrics:
+        port = free_port()
+        with Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES) as screen.metrics:
             for event in COURSE[:-1]:
                 screen(event)
-            assert "vfl_party_connected 1.0" in metrics.text()
+            assert "vfl_party_connected 1.0" in scraped(port)
             screen(COURSE[-1])
             screen(REQUEST)
             screen(Refused(run=RUN, why="no"))
-        said = metrics.text()
+            said = scraped(port)
         for line in (
             "vfl_party_connected 0.0", "vfl_party_requests_total 2.0", "vfl_party_refusals_total 1.0",
             "vfl_party_releases_total 40.0", "vfl_party_disconnections_total 1.0", "vfl_party_epsilon_left 3.0",
@@ -371,6 +377,6 @@ class TestProcess:
         lines = self.read_until(process, "disconnected")
         assert all(json.loads(line)["time"] for line in lines)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            assert 'vfl_party_connected{party="bank",federation="credit"} 0.0' in answer.read().decode()
+            assert 'vfl_party_connected{federation="credit",party="bank"} 0.0' in answer.read().decode()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
