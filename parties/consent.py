@@ -43,20 +43,19 @@ dealer = "separate"             the coordinator may not be the dealer; left out:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from parties.allowed import matches, require_listed
-from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
-from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
+from vfl.arguments import as_floats, require, require_count, require_positive
+from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of, voids
 from vfl.secure.specification import SEPARATE
+from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +76,7 @@ class Limit:
     delta: float
 
     def __post_init__(self) -> None:
+        as_floats(self, "epsilon", "delta")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 < self.delta < 1):
             raise PrivacyError(
                 f"a limit needs epsilon > 0 and 0 < delta < 1, not epsilon = {self.epsilon!r}, delta = {self.delta!r}"
@@ -98,6 +98,11 @@ class Predicting:
     secure: bool = False
     lookup: bool = False
 
+    def __post_init__(self) -> None:
+        if self.records is not None:
+            require("prediction.records", self.records, "a whole number of at least 0", fits=self.records >= 0)
+        require_positive("prediction.rate", self.rate, optional=True)
+
     def why_not(self, caller: str, purpose: str) -> str:
         """Return the reason why a service may not answer a caller; '' if it may."""
         if self.callers is None or not {ANY, caller} & set(self.callers):
@@ -116,6 +121,12 @@ class Demands:
 
     collude: int | None = None
     dealer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.collude is not None:
+            require_count("secure.collude", self.collude)
+        demanded = self.dealer in (None, SEPARATE)
+        require("secure.dealer", self.dealer, f"{SEPARATE!r}, the one dealer to demand", fits=demanded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,25 +157,16 @@ class Policy:
     def read(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file. Raises SpecificationError for a missing file or an unknown entry."""
         path = Path(path).expanduser().absolute()
-        try:
-            plain = parse_toml(read_bytes(path, LARGEST_TOML))
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise SpecificationError(
-                f"the policy file {path.name!r} cannot be read, so nothing is consented to: {why}"
-            ) from None
-        except ValueError as error:
-            raise SpecificationError(f"the policy file {path.name!r} is not valid TOML: {error}") from error
-        if plain.pop("format", None) != FORMAT:
-            raise SpecificationError(f"the policy file {path.name!r} needs format = {FORMAT}, which this vfl reads")
-        values = _typed(cls, plain, path.name)
-        if "total" not in values:
+        plain = read_toml(path, "policy file", number=FORMAT, remedy=": nothing is consented to")
+        if "total" not in plain:
             raise SpecificationError(
                 f"the policy file {path.name!r} needs [total] with epsilon and delta: the most that all jobs together "
                 "may release"
             )
-        values["book"] = path.parent / str(plain.get("book", path.with_suffix(".book").name))
-        return cls(**values)
+        parts = {"total": Limit, "job": Limit, "prediction": Predicting, "secure": Demands}
+        plain = {"book": path.with_suffix(".book").name} | plain
+        policy: Policy = built(cls, plain, f"the policy file {path.name!r}: ", **parts)
+        return replace(policy, book=path.parent / policy.book)
 
     def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
         """Return if the owner of `party` agrees to the job; reads no data.
@@ -341,81 +343,3 @@ def _is_digest(text: str) -> bool:
 
 def _listing(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names)) or "nothing"
-
-
-_LISTS = ("jobs", "columns", "trust", "sources")
-_FLAGS = ("interactive", "allow_non_private", "allow_network_file_system", "products")
-_LIMITS = ("job", "total")
-_SECTION = "prediction"
-_DEMANDS = "secure"
-
-
-def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the values of a policy's fields; SpecificationError names a key that is unknown or of the wrong type."""
-    known = [f.name for f in dataclasses.fields(kind)]
-    values: dict[str, Any] = {}
-    for key, value in plain.items():
-        where = f"the policy file {name!r}: {key}"
-        if key not in known:
-            raise SpecificationError(f"{where} is unknown{nearest(key, known)}; known: {', '.join(known)}")
-        if key in _LISTS:
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                raise SpecificationError(f"{where} must be a list of text, not {value!r}")
-            values[key] = tuple(value)
-        elif key in _LIMITS:
-            values[key] = _limit(value, where)
-        elif key == _SECTION:
-            values[key] = _predicting(value, where)
-        elif key == _DEMANDS:
-            values[key] = _demands(value, where)
-        elif not isinstance(value, bool if key in _FLAGS else str):
-            raise SpecificationError(f"{where} must be {'true or false' if key in _FLAGS else 'text'}, not {value!r}")
-        else:
-            values[key] = value
-    return values
-
-
-def _predicting(value: Any, where: str) -> Predicting:
-    known = [f.name for f in dataclasses.fields(Predicting)]
-    if not isinstance(value, Mapping):
-        raise SpecificationError(f"{where} must be a table, [prediction]")
-    values: dict[str, Any] = {}
-    for key, entry in value.items():
-        if key not in known:
-            raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
-        if key == "records":
-            fits, form = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0, "a whole number"
-        elif key in ("labels", "secure", "lookup"):
-            fits, form = isinstance(entry, bool), "true or false"
-        elif key == "rate":
-            fits = isinstance(entry, int | float) and not isinstance(entry, bool) and 0 < entry < math.inf
-            form = "a number above 0"
-        else:
-            fits = isinstance(entry, list) and all(isinstance(item, str) for item in entry)
-            form = "a list of text"
-        if not fits:
-            raise SpecificationError(f"{where}.{key} must be {form}, not {entry!r}")
-        values[key] = tuple(entry) if isinstance(entry, list) else entry
-    return Predicting(**values)
-
-
-def _demands(value: Any, where: str) -> Demands:
-    known = [f.name for f in dataclasses.fields(Demands)]
-    if not isinstance(value, Mapping):
-        raise SpecificationError(f"{where} must be a table, [secure]")
-    for key, entry in value.items():
-        if key not in known:
-            raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
-        if key == "collude" and (isinstance(entry, bool) or not isinstance(entry, int) or entry < 1):
-            raise SpecificationError(f"{where}.{key} must be a whole number of at least 1, not {entry!r}")
-        if key == "dealer" and entry != SEPARATE:
-            raise SpecificationError(f"{where}.{key} must be {SEPARATE!r}, the one dealer to demand, not {entry!r}")
-    return Demands(**value)
-
-
-def _limit(value: Any, where: str) -> Limit:
-    if not isinstance(value, Mapping) or set(value) != {"epsilon", "delta"}:
-        raise SpecificationError(f"{where} must be a table with epsilon and delta, and nothing else")
-    if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in value.values()):
-        raise SpecificationError(f"{where}: epsilon and delta must be numbers")
-    return Limit(float(value["epsilon"]), float(value["delta"]))

@@ -794,7 +794,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         "privacy is a table, or \"none\" to train without, not 'off'",
     ),
-    "no epsilon": (("epsilon = 1.0, ", ""), JobFileError, "[privacy] needs epsilon"),
+    "no epsilon": (("epsilon = 1.0, ", ""), JobFileError, "[privacy]: epsilon is missing"),
     "epsilon in words": (
         ("epsilon = 1.0", 'epsilon = "one"'),
         JobFileError,
@@ -818,7 +818,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         "unknown kind 'l3' in [penalty]; known: {penalties}",
     ),
-    "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty] needs strength"),
+    "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty]: strength is missing"),
     "no solver of that kind": (
         ('kind = "SkGD"', 'kind = "SkGd"'),
         JobFileError,

@@ -137,9 +137,9 @@ class TestThreatModel:
     @pytest.mark.parametrize(
         ("section", "said"),
         [
-            ("secure = 1\n", r"secure must be a table, \[secure\]"),
+            ("secure = 1\n", "secure must be a table, not 1"),
             ("[secure]\ncollude = 0\n", "secure.collude must be a whole number of at least 1, not 0"),
-            ("[secure]\ncollude = true\n", "secure.collude must be a whole number of at least 1, not True"),
+            ("[secure]\ncollude = true\n", "secure.collude must be a whole number, not True"),
             ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate'"),
             ("[secure]\ncolude = 2\n", r"secure.colude is unknown .did you mean 'collude'"),
         ],
@@ -262,14 +262,14 @@ class TestFile:
             (TOTAL, "needs format = 1"),
             ("format = 2\n" + TOTAL, "needs format = 1"),
             ("format = 1\n", "needs [total]"),
-            ('format = 1\njob = ["credit"]\n' + TOTAL, "job must be a table with epsilon and delta"),
+            ('format = 1\njob = ["credit"]\n' + TOTAL, "job must be a table"),
             ('format = 1\ncolumn = ["age"]\n' + TOTAL, "column is unknown (did you mean 'columns'?)"),
             ('format = 1\njobs = "credit"\n' + TOTAL, "jobs must be a list of text, not 'credit'"),
             ("format = 1\njobs = [1]\n" + TOTAL, "jobs must be a list of text, not [1]"),
             ('format = 1\ninteractive = "no"\n' + TOTAL, "interactive must be true or false, not 'no'"),
             ("format = 1\nbook = true\n" + TOTAL, "book must be text, not True"),
-            ("format = 1\n[total]\nepsilon = 1.0\n", "total must be a table with epsilon and delta, and nothing else"),
-            ('format = 1\n[total]\nepsilon = "1"\ndelta = 1e-6\n', "epsilon and delta must be numbers"),
+            ("format = 1\n[total]\nepsilon = 1.0\n", "total.delta is missing"),
+            ('format = 1\n[total]\nepsilon = "1"\ndelta = 1e-6\n', "total.epsilon must be a number"),
             ("format = 1\n[total]\nepsilon = inf\ndelta = 1e-6\n", "needs epsilon > 0 and 0 < delta < 1"),
             ("format = 1\n[total]\nepsilon = 1\ndelta = 1\n", "needs epsilon > 0 and 0 < delta < 1"),
             ("format 1", "is not valid TOML"),
@@ -282,10 +282,10 @@ class TestFile:
         assert said in str(raised.value)
 
     def test_an_unreadable_file_is_a_refusal(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecificationError, match="No such file"):
+        with pytest.raises(SpecificationError, match="there is no policy file"):
             Policy.read(tmp_path / "bank.toml")
         (tmp_path / "bank.toml").write_bytes(b"\xff")
-        with pytest.raises(SpecificationError, match="not UTF-8"):
+        with pytest.raises(SpecificationError, match="not text in UTF-8"):
             Policy.read(tmp_path / "bank.toml")
 
     def test_the_policy_of_the_nodes_owner_takes_precedence(

@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.markup",
         "vfl.csv",
         "vfl.documents",
+        "vfl.tables",
         "vfl.endings",
         "vfl.writing",
     ),

@@ -18,15 +18,17 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from vfl.documents import parse_toml, read_bytes
+from vfl.documents import read_bytes
 from vfl.errors import OutputError, SpecificationError, nearest
 from vfl.federation.certificate import Read, check_name, read_certificate
 from vfl.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, Identity, load_identity
+from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -100,6 +102,31 @@ class Federation:
         return member
 
 
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    certificate: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealer(_Pinned):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Coordinator(_Dealer):
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Content of a federation file."""
+
+    name: str
+    coordinator: _Coordinator
+    parties: Mapping[str, Any]
+    dealer: _Dealer | None = None
+
+
 def read_federation(path: str | os.PathLike[str]) -> Federation:
     """Read a federation file. Raises SpecificationError, which names the entry, for an invalid file.
 
@@ -108,49 +135,28 @@ def read_federation(path: str | os.PathLike[str]) -> Federation:
     """
     path = Path(path).expanduser()
     where = f"the federation file {str(path)!r}"
-    try:
-        content = read_bytes(path, LARGEST)
-        if b"PRIVATE KEY" in content:
+    with suppress(OSError):  # `read_toml` tells the reason
+        if b"PRIVATE KEY" in read_bytes(path, LARGEST):
             raise SpecificationError(
                 f"{where} contains a private key, which its owner must hand to nobody: that participant makes a new identity, "
                 "and the file is written anew"
             )
-        plain = parse_toml(content)
-    except FileNotFoundError:
-        raise SpecificationError(
-            f"there is no federation file {str(path)!r}: make one with: vfl federation new"
-        ) from None
-    except UnicodeDecodeError:
-        raise SpecificationError(f"{where} is not UTF-8") from None
-    except OSError as error:
-        raise SpecificationError(f"cannot read {where}: {error.strerror}") from error
-    except ValueError as error:
-        raise SpecificationError(f"{where} is not valid TOML: {error}") from error
-    if plain.pop("format", None) != FORMAT:
-        raise SpecificationError(f"{where} needs format = {FORMAT}, which this vfl reads")
-    _only(plain, ("name", "coordinator", "parties", "dealer"), where)
-    name = _text(plain, "name", where)
-    head = _table(plain, "coordinator", where)
-    _only(head, ("name", "address", "certificate"), f"{where}: [coordinator]")
-    coordinator = _text(head, "name", f"{where}: [coordinator]")
-    parties = {}
-    for party, entry in _table(plain, "parties", where).items():
-        at = f"{where}: [parties.{party}]"
-        if not isinstance(entry, Mapping):
-            raise SpecificationError(f"{at} must be a table with the party's certificate")
-        _only(entry, ("certificate",), at)
-        parties[party] = _text(entry, "certificate", at)
-    dealer = None
-    if "dealer" in plain:
-        at, entry = f"{where}: [dealer]", _table(plain, "dealer", where)
-        _only(entry, ("name", "certificate"), at)
-        dealer = _text(entry, "name", at), _text(entry, "certificate", at)
+    remedy = ": make one with: vfl federation new"
+    plain = read_toml(path, "federation file", number=FORMAT, remedy=remedy, largest=LARGEST)
+    written = built(_Written, plain, f"{where}: ", coordinator=_Coordinator, dealer=_Dealer)
+    if not isinstance(written.parties, Mapping):
+        raise SpecificationError(f"{where}: parties must be a table")
+    parties = {
+        party: built(_Pinned, entry, f"{where}: parties.{party}.").certificate
+        for party, entry in written.parties.items()
+    }
+    head, dealer = written.coordinator, written.dealer
     return _built(
-        name,
-        (coordinator, _text(head, "certificate", f"{where}: [coordinator]")),
-        _text(head, "address", f"{where}: [coordinator]"),
+        written.name,
+        (head.name, head.certificate),
+        head.address,
         parties,
-        dealer,
+        None if dealer is None else (dealer.name, dealer.certificate),
         where,
     )
 
@@ -175,16 +181,16 @@ def write_federation(
     import tomli_w
 
     path = Path(path).expanduser()
-    built = _built(name, coordinator, address, parties, dealer, "the federation")
-    head = {"name": coordinator[0], "address": address, "certificate": built.coordinator.certificate_pem.decode()}
+    whole = _built(name, coordinator, address, parties, dealer, "the federation")
+    head = {"name": coordinator[0], "address": address, "certificate": whole.coordinator.certificate_pem.decode()}
     plain: dict[str, Any] = {
         "format": FORMAT,
         "name": name,
         "coordinator": head,
-        "parties": {party: {"certificate": member.certificate_pem.decode()} for party, member in built.parties.items()},
+        "parties": {party: {"certificate": member.certificate_pem.decode()} for party, member in whole.parties.items()},
     }
-    if built.dealer is not None:
-        plain["dealer"] = {"name": built.dealer.name, "certificate": built.dealer.certificate_pem.decode()}
+    if whole.dealer is not None:
+        plain["dealer"] = {"name": whole.dealer.name, "certificate": whole.dealer.certificate_pem.decode()}
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(tomli_w.dumps(plain, multiline_strings=True))
@@ -287,21 +293,3 @@ def check_address(address: str, where: str) -> None:
         raise SpecificationError(
             f"{where}: {address!r} is not an address: write HOST:PORT, for instance vfl.example.org:8443 or [2001:db8::1]:8443"
         )
-
-
-def _only(plain: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in plain:
-        if key not in known:
-            raise SpecificationError(f"{where}: {key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
-
-
-def _text(plain: Mapping[str, Any], key: str, where: str) -> str:
-    if not isinstance(plain.get(key), str):
-        raise SpecificationError(f"{where} needs {key}, as text")
-    return str(plain[key])
-
-
-def _table(plain: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(plain.get(key), Mapping):
-        raise SpecificationError(f"{where} needs the table [{key}]")
-    return dict(plain[key])

@@ -49,7 +49,6 @@ from vfl.job.job import Job
 from vfl.job.plain import FORMAT, to_toml
 from vfl.job.site import RAY_KEYS, Ray
 from vfl.job.start import Start
-from vfl.job.toml import read_toml
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
@@ -59,6 +58,7 @@ from vfl.schema import declarations
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import Secure
 from vfl.solvers import SOLVERS, Shares, SkGD
+from vfl.tables import FORMS, built, check_types, read_toml
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
             f"[{key}] must be a table: write kind = {json.dumps(value)} in it, or --set {key}.kind={value}"
         )
     if not isinstance(value, Mapping):
-        kind = next((name for types, name in _TYPES.values() if isinstance(value, types)), "a list")
+        kind = next((name for types, name in FORMS.values() if isinstance(value, types)), "a list")
         raise JobFileError(f"[{key}] must be a table, not {kind}")
     return dict(value)
 
@@ -133,39 +133,8 @@ def _of_kind(plain: dict[str, Any], kinds: Mapping[str, Any], where: str) -> Any
 
 def _built(kind: Any, plain: Mapping[str, Any], where: str) -> Any:
     """Return kind(**plain) for a dataclass; JobFileError names a key that is unknown, missing or of the wrong type."""
-    fields = dataclasses.fields(kind)
-    _known(plain, (f.name for f in fields), where)
-    for f in fields:
-        if f.default is f.default_factory is dataclasses.MISSING and f.name not in plain:
-            raise JobFileError(f"{where} needs {f.name}")
-    _check_types(kind, plain, where)
-    return kind(**plain)
-
-
-_TYPES: Mapping[str, tuple[Any, str]] = {
-    "str": (str, "text"),
-    "bool": (bool, "true or false"),
-    "int": (int, "a whole number"),
-    "float": ((int, float), "a number"),
-    "Mapping[str, float]": (Mapping, "a table of numbers"),
-}
-
-
-def _check_types(kind: Any, plain: Mapping[str, Any], where: str) -> None:
-    """Check values against the annotations of the dataclass's fields, for annotations that TOML can express."""
-    for f in dataclasses.fields(kind):
-        spelt = [name for name in str(f.type).split(" | ") if name != "None"]
-        if f.name not in plain or any(name not in _TYPES for name in spelt):
-            continue
-        if not any(_is(plain[f.name], name) for name in spelt):
-            said = " or ".join(_TYPES[name][1] for name in spelt)
-            raise JobFileError(f"{where}: {f.name} must be {said}, not {plain[f.name]!r}")
-
-
-def _is(value: Any, name: str) -> bool:
-    if isinstance(value, Mapping):
-        return name.startswith("Mapping") and all(_is(item, "float") for item in value.values())
-    return isinstance(value, _TYPES[name][0]) and (name == "bool" or not isinstance(value, bool))
+    _known(plain, (f.name for f in dataclasses.fields(kind)), where)
+    return built(kind, plain, f"{where}: ", JobFileError)
 
 
 def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Job:
@@ -199,17 +168,10 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
         if "noise" in privacy:
             privacy["noise"] = _built(SeededNoise, _table(privacy, "noise"), "[privacy.noise]")
         plain["privacy"] = _built(Privacy, privacy, "[privacy]")
-    for key in ("bounds", "fill"):
+    plain |= {key: _table(plain, key) for key in ("bounds", "fill") if key in plain}
+    for key, kind in (("evaluation", Evaluation), ("fairness", Fairness), ("secure", Secure), ("start", Start)):
         if key in plain:
-            plain[key] = _table(plain, key)
-    if "evaluation" in plain:
-        plain["evaluation"] = _built(Evaluation, _table(plain, "evaluation"), "[evaluation]")
-    if "fairness" in plain:
-        plain["fairness"] = _built(Fairness, _table(plain, "fairness"), "[fairness]")
-    if "secure" in plain:
-        plain["secure"] = _built(Secure, _table(plain, "secure"), "[secure]")
-    if "start" in plain:
-        plain["start"] = _built(Start, _table(plain, "start"), "[start]")
+            plain[key] = _built(kind, _table(plain, key), f"[{key}]")
     if "columns" in plain:
         plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:
@@ -222,7 +184,7 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
         plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")
     elif not isinstance(plain.get("loss", ""), str):
         raise JobFileError(f"the job file: loss must be text, not {plain['loss']!r}")
-    _check_types(Job, plain, TOP)
+    check_types(Job, plain, f"{TOP}: ", JobFileError)
     return Job(**plain)
 
 
@@ -282,11 +244,11 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     _known(ray, RAY_KEYS, "[ray]")
     _known(ledger, ("path", "allow_network_file_system"), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
-    _check_types(Ray, {k: v for k, v in alignment.items() if k == "cores"}, "[alignment]")
+    check_types(Ray, {k: v for k, v in alignment.items() if k == "cores"}, "[alignment]: ", JobFileError)
     if not isinstance(simulation.get("table"), str | Csv | None):
         raise JobFileError(f"[simulation] table must be a path, not {simulation['table']!r}")
     data = {party: _source(source, f"[data.{party}]") for party, source in data.items()}
-    _check_types(Ledger, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]")
+    check_types(Ledger, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]: ", JobFileError)
     for key, paths in (("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
@@ -331,7 +293,7 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
 def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
     """Read a job file; paths in [data] and [simulation] are relative to its folder. follow : as for vfl.documents."""
     path = Path(path)
-    plain = read_toml(path, "job file", follow=follow)
+    plain = read_toml(path, "job file", error=JobFileError, follow=follow, shows=True)
     override(plain, assignments)
     _known(plain, (*(f.name for f in dataclasses.fields(Job) if f.init), *ENVIRONMENT, "format"), TOP)
     environment = _environment(plain, path.resolve().parent)

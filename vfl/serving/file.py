@@ -40,7 +40,7 @@ from vfl.federation.certificate import check_name
 from vfl.federation.file import check_address
 from vfl.federation.identity import read_public
 from vfl.job.file import ADDRESS
-from vfl.job.toml import read_toml
+from vfl.tables import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,7 +108,7 @@ class _Reader:
         self._path, self._where = path, f"the service file {path.name!r}"
 
     def read(self) -> ServiceFile:
-        plain = read_toml(self._path, "service file")
+        plain = read_toml(self._path, "service file", shows=True)
         known = ("format", *(name for name in ServiceFile.__slots__ if name != "path"))
         self._known(plain, known, "")
         if plain.get("format") != FORMAT:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, nearest
-from vfl.job.toml import read_toml
+from vfl.tables import read_toml
 from vfl.tuning.candidates import INCLUSION, tuning_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ KEYS = ("score", "inclusion", "candidates")
 def read_candidates(path: str | Path) -> dict[str, Any]:
     """Return the contents of a file of candidates, as the keyword arguments of `tuning_of`."""
     path = Path(path)
-    plain = read_toml(path, "file of candidates")
+    plain = read_toml(path, "file of candidates", error=JobFileError, shows=True)
     for key in plain:
         if key not in KEYS:
             raise JobFileError(

@@ -1,0 +1,122 @@
+"""TOML documents that people write, and dataclasses from their tables. Errors name the wrong line or key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+
+from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
+from vfl.errors import SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINE = 200
+"""Largest number of characters of a wrong line that an error shows."""
+
+FORMS: Mapping[str, tuple[Any, str]] = {
+    "str": (str, "text"),
+    "Path": (str, "text"),
+    "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "tuple[str, ...]": ((list, tuple), "a list of text"),
+    "Mapping[str, float]": (Mapping, "a table of numbers"),
+}
+"""Annotation of a field → types of its value in TOML, and their name. Other annotations are not checked."""
+
+
+def read_toml(
+    path: Path,
+    kind: str,
+    *,
+    number: int | None = None,
+    remedy: str = "",
+    error: type[SpecificationError] = SpecificationError,
+    largest: int = LARGEST_TOML,
+    follow: bool = True,
+    shows: bool = False,
+) -> dict[str, Any]:
+    """Return the content of a file. kind : its name in errors, such as 'job file'.
+
+    number : format = NUMBER that the file has to state, which is left out of the content.
+    remedy : end of the error for a missing file. largest, follow : as for vfl.documents.
+    error : raised if the file is missing, cannot be read, is not TOML, or has another format.
+    shows : True shows the line that is not TOML. False suits errors that leave a party: the file may be one of its data.
+    """
+    where = f"{kind} {str(path)!r}"
+    try:
+        text = read_bytes(path, largest, follow=follow).decode()
+        plain = parse_toml(text)
+    except FileNotFoundError:
+        raise error(f"there is no {kind} {str(path)!r}{remedy}") from None
+    except (OSError, UnicodeDecodeError) as failed:
+        why = failed.strerror if isinstance(failed, OSError) else "it is not text in UTF-8"
+        raise error(f"cannot read {where}: {why}") from failed
+    except ValueError as failed:
+        raise error(f"{where} is not valid TOML: {failed}{_line(text, failed) if shows else ''}") from failed
+    if number is not None and plain.pop("format", None) != number:
+        raise error(f"{where} needs format = {number}, which this vfl reads")
+    return plain
+
+
+def _line(text: str, error: ValueError) -> str:
+    """Return a clause that shows the line named by the error, or the last line; '' for an error about the whole text."""
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return ""
+    lines = text.split("\n")
+    found = re.search(r"line (\d+)", str(error))
+    number = min(int(found[1]) if found else len(lines), len(lines))
+    return f"; line {number} is: {lines[number - 1].strip()[:LINE]}"
+
+
+def built(
+    kind: Any,
+    plain: Any,
+    where: str,
+    error: type[SpecificationError] = SpecificationError,
+    **parts: Any,
+) -> Any:
+    """Return kind(**plain) for a dataclass; lists of text become tuples.
+
+    where : beginning of a key's name in errors. error : raised for a key that is unknown, missing or of a wrong type.
+    parts : the dataclasses of fields that are tables themselves.
+    """
+    if not isinstance(plain, Mapping):
+        raise error(f"{where.rstrip('.: ')} must be a table, not {plain!r}")
+    known = {f.name: f for f in fields(kind) if f.init}
+    for key in plain:
+        if key not in known:
+            raise error(f"{where}{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
+    for key, f in known.items():
+        if f.default is f.default_factory is MISSING and key not in plain:
+            raise error(f"{where}{key} is missing")
+    check_types(kind, plain, where, error)
+    values = {key: tuple(value) if known[key].type in _LISTS else value for key, value in plain.items()}
+    nested = {key: built(part, plain[key], f"{where}{key}.", error) for key, part in parts.items() if key in plain}
+    return kind(**values | nested)
+
+
+_LISTS = ("tuple[str, ...]", "tuple[str, ...] | None")
+
+
+def check_types(kind: Any, plain: Mapping[str, Any], where: str, error: type[SpecificationError]) -> None:
+    """Check values against the annotations of a dataclass's fields, for annotations that TOML can express."""
+    for f in fields(kind):
+        spelt = [name for name in str(f.type).split(" | ") if name != "None"]
+        if f.name not in plain or any(name not in FORMS for name in spelt):
+            continue
+        if not any(_is(plain[f.name], name) for name in spelt):
+            said = " or ".join(FORMS[name][1] for name in spelt)
+            raise error(f"{where}{f.name} must be {said}, not {plain[f.name]!r}")
+
+
+def _is(value: Any, name: str) -> bool:
+    types, _ = FORMS[name]
+    if not isinstance(value, types) or (isinstance(value, bool) and name != "bool"):
+        return False
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return all(_is(item, "float" if isinstance(value, Mapping) else "str") for item in items)
