@@ -257,89 +257,59 @@ def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar. noise : half the width of a grey band around zero behind the bar; None for no band."""
+class Row:
+    """One value. interval : ends of a line over its point; None draws a bar from 0. band : ends of a grey band behind it."""
 
     name: str
     value: float
     said: str
-    noise: float | None = None
+    interval: tuple[float, float] | None = None
+    band: tuple[float, float] | None = None
     colour: int = 0
 
 
-def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
-    """Return horizontal bars from a common zero; negative ones point left."""
-    names = min(0.34 * width, 10 + DIGIT * max(_columns(row.name) for row in rows))
-    left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
-    reach = [*(row.value for row in rows), *(s * row.noise for row in rows if row.noise is not None for s in (-1, 1))]
+def around(half: float | None) -> tuple[float, float] | None:
+    """Return the band of this half-width around 0; None for None."""
+    return None if half is None else (-half, half)
+
+
+def rows(width: int, given: Sequence[Row], x: str) -> Markup:
+    """Return values row by row around a common zero, as bars, or as points with lines over their intervals."""
+    names = min(0.42 * width, 10 + DIGIT * max(_columns(row.name) for row in given))
+    left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in given), 21.0
+    reach = [end for row in given for end in (row.value, *(row.interval or ()), *(row.band or ()))]
     axis = Axis(x, min(0.0, *reach), max(0.0, *reach) or (0.0 if min(reach) < 0 else 1.0))
 
     def across(value: float) -> float:
         return left + (right - left) * axis.at(value)
 
     drawn: list[Child] = []
-    shown = told_apart([row.name for row in rows], names - 8)
-    for k, row in enumerate(rows):
-        top = k * line
-        said = row.said if row.noise is None else f"{row.said}, noise {short(row.noise)}"
-        drawn.append(label(0, top + 15, shown[k], class_=None))
-        if row.noise is not None:
-            low, high = across(-row.noise), across(row.noise)
-            drawn.append(element("rect", x=low, y=top + 2, width=high - low, height=line - 4, class_="noise"))
-        ends = sorted((across(0.0), across(row.value)))
-        bar = {"x": ends[0], "y": top + 6, "width": max(ends[1] - ends[0], 1.0), "height": line - 12, "rx": 1.5}
-        drawn.append(element("rect", element("title", f"{row.name}: {said}"), **bar, class_=f"f{row.colour % COLOURS}"))
-        drawn.append(label(width, top + 15, row.said, anchor="end"))
-    height = len(rows) * line + 24
-    zero = across(0.0)
-    drawn.append(element("line", x1=zero, x2=zero, y1=0, y2=height - 22, class_="axis"))
-    drawn.append(label(min(max(zero, left + 6), right - 6), height - 8, "0", anchor="middle"))
-    return svg(width, height, x, *drawn)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One value with its interval. band : ends of a grey band behind it; None for no band."""
-
-    name: str
-    value: float
-    interval: tuple[float, float]
-    said: str
-    band: tuple[float, float] | None = None
-    colour: int = 0
-
-
-def spans(width: int, rows: Sequence[Span], x: str) -> Markup:
-    """Return values as points with lines over their intervals, row by row, around a common zero."""
-    names = min(0.42 * width, 10 + DIGIT * max(_columns(row.name) for row in rows))
-    left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
-    reach = [end for row in rows for end in row.interval]
-    reach += [end for row in rows if row.band is not None for end in row.band]
-    axis = Axis(x, min(-1e-3, *reach), max(1e-3, *reach))
-
-    def across(value: float) -> float:
-        return left + (right - left) * axis.at(value)
-
-    drawn: list[Child] = []
-    shown = told_apart([row.name for row in rows], names - 8)
-    height = len(rows) * line + 40
+    shown = told_apart([row.name for row in given], names - 8)
+    height, zero = len(given) * line + 40, across(0.0)
     for value in axis.ticks(7 if width > NARROW else 3):
         drawn.append(element("line", x1=across(value), x2=across(value), y1=0, y2=height - 38, class_="grid"))
         drawn.append(label(across(value), height - 24, short(value), anchor="middle"))
-    for k, row in enumerate(rows):
-        middle, colour = k * line + line / 2, row.colour % COLOURS
-        said = f"{row.name}: {row.said} [{short(row.interval[0])}, {short(row.interval[1])}]"
+    for k, row in enumerate(given):
+        middle, colour, said = k * line + line / 2, row.colour % COLOURS, f"{row.name}: {row.said}"
         drawn.append(label(0, middle + 4, shown[k], class_=None))
         if row.band is not None:
             low, high = map(across, row.band)
-            said += f", between {short(row.band[0])} and {short(row.band[1])}"
             drawn.append(element("rect", x=low, y=middle - 7, width=high - low, height=14, class_="noise"))
-        ends = across(row.interval[0]), across(row.interval[1])
-        drawn.append(element("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_=f"curve s{colour}"))
-        dot = element("title", said)
-        drawn.append(element("circle", dot, cx=across(row.value), cy=middle, r=3.5, class_=f"f{colour}"))
+        if row.interval is not None:
+            said += f" [{short(row.interval[0])}, {short(row.interval[1])}]"
+        if row.band is not None:
+            said += f", grey from {short(row.band[0])} to {short(row.band[1])}"
+        if row.interval is None:
+            ends = sorted((zero, across(row.value)))
+            bar = {"x": ends[0], "y": middle - 4.5, "width": max(ends[1] - ends[0], 1.0), "height": 9, "rx": 1.5}
+            drawn.append(element("rect", element("title", said), **bar, class_=f"f{colour}"))
+        else:
+            x1, x2 = map(across, row.interval)
+            drawn.append(element("line", x1=x1, x2=x2, y1=middle, y2=middle, class_=f"curve s{colour}"))
+            point = {"cx": across(row.value), "cy": middle, "r": 3.5}
+            drawn.append(element("circle", element("title", said), **point, class_=f"f{colour}"))
         drawn.append(label(width, middle + 4, row.said, anchor="end"))
-    drawn.append(element("line", x1=across(0.0), x2=across(0.0), y1=0, y2=height - 38, class_="axis"))
+    drawn.append(element("line", x1=zero, x2=zero, y1=0, y2=height - 38, class_="axis"))
     drawn.append(label((left + right) / 2, height - 6, x, anchor="middle"))
     return svg(width, height, x, *drawn)
 

@@ -32,7 +32,9 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
         f"Beyond the threshold of {threshold:g}: {', '.join(exceeding)}" if exceeding else f"None exceeds {threshold:g}"
     )
     unwatched = f" Without bins, and not watched: {', '.join(monitored.unwatched)}." if monitored.unwatched else ""
-    bars = [charts.Bar(one.name, one.index, f"{one.index:.3g}", one.floor) for one in monitored.drifts]
+    bars = [
+        charts.Row(one.name, one.index, f"{one.index:.3g}", band=charts.around(one.floor)) for one in monitored.drifts
+    ]
     return page(
         title,
         element("h1", title),
@@ -40,7 +42,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
         section(
             "Drift",
             element("p", f"{ABOUT}{unwatched}"),
-            charts.both(lambda width: charts.bars(width, bars, "population stability index; grey: floor")),
+            charts.both(lambda width: charts.rows(width, bars, "population stability index; grey: floor")),
             table(("column", "index", "floor", "limit", ""), rows, numbers=(1, 2, 3)),
         ),
         *(_bins(one) for one in monitored.drifts if one.name in exceeding),

@@ -104,14 +104,14 @@ def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str
         zero = charts.Curve("0", [(x.low, 0.0), (x.high, 0.0)], None)
         return join(head, charts.both(lambda width: charts.curves(width, x, y, [zero, *lines], height=200)))
     rows = [
-        charts.Bar(
+        charts.Row(
             f"{category} {name}".strip(),
             float(effect.value[k]),
             f"{effect.value[k]:.3g}".replace("-", "−"),
-            None if effect.band is None else float(effect.band[k]),
-            colour,
+            band=None if effect.band is None else charts.around(float(effect.band[k])),
+            colour=colour,
         )
         for k, category in enumerate(first.x)
         for effect, colour, name in zip(found, colours, names or ("",), strict=True)
     ]
-    return join(head, charts.both(lambda width: charts.bars(width, rows, "part of the margin")))
+    return join(head, charts.both(lambda width: charts.rows(width, rows, "part of the margin")))

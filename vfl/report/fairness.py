@@ -24,7 +24,7 @@ def fairness(facts: Facts) -> Markup | None:
     if told is None:
         return None
     spans = [
-        charts.Span(name, e.value, e.interval, _signed(e.value), e.noiseless, k)
+        charts.Row(name, e.value, _signed(e.value), e.interval, e.noiseless, k)
         for k, names in enumerate(_by_notion(told).values())
         for name in names
         for e in (told.measures[name],)
@@ -51,7 +51,7 @@ def fairness(facts: Facts) -> Markup | None:
             "The gap of a group is its share of records, for instance of positive records that are predicted positive, minus "
             "the same share of all records. At 0 the group is treated like all; above 0 it is favoured.",
         ),
-        charts.both(lambda width: charts.spans(width, spans, "gap")) if spans else None,
+        charts.both(lambda width: charts.rows(width, spans, "gap")) if spans else None,
         charts.key(*key) if spans else None,
         element("p", f"{told.n_records:,} held-out records, {told.note}", class_="note"),
         _distance(found.get(Distance.name)),

@@ -40,11 +40,11 @@ def forest(facts: Facts) -> Markup | None:
         return None
     summary, found = ranked(facts)
     spans = [
-        charts.Span(
+        charts.Row(
             row.name,
             row.coefficient * unit,
-            (row.low * unit, row.high * unit),
             f"{row.coefficient * unit:.3g}".replace("-", "−"),
+            (row.low * unit, row.high * unit),
             colour=facts.parties.index(party),
         )
         for row, unit, party in found[:ROWS]
@@ -63,7 +63,7 @@ def forest(facts: Facts) -> Markup | None:
             f"and the noise of privacy; largest first, without the intercept.{more} An interval that includes 0 leaves the "
             "sign open.",
         ),
-        charts.both(lambda width: charts.spans(width, spans, "coefficient on the scaled feature")) if spans else None,
+        charts.both(lambda width: charts.rows(width, spans, "coefficient on the scaled feature")) if spans else None,
         charts.parties_key(facts.parties),
         *(element("p", note, class_="note") for note in summary.notes),
         element(

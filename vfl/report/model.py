@@ -48,7 +48,7 @@ def choices(facts: Facts) -> Markup | None:
         return None
     names, owners = facts.result.coordinates, facts.owners
     rows = [
-        charts.Bar(names[j], float(count), f"{count:,}", None, facts.parties.index(owners[j]))
+        charts.Row(names[j], float(count), f"{count:,}", colour=facts.parties.index(owners[j]))
         for j, count in told.chosen.most_common(ROWS)
     ]
     return section(
@@ -57,7 +57,7 @@ def choices(facts: Facts) -> Markup | None:
             "p",
             "How often a selection chose each coordinate, largest first. Scores and losing coordinates are not kept.",
         ),
-        charts.both(lambda width: charts.bars(width, rows, "times chosen")),
+        charts.both(lambda width: charts.rows(width, rows, "times chosen")),
     )
 
 
@@ -83,7 +83,13 @@ def coefficients(facts: Facts) -> Markup:
     moved = [j for j in features if w[j] != 0.0]
     top = sorted(moved, key=lambda j: -abs(w[j]))[:ROWS]
     rows = [
-        charts.Bar(names[j], float(w[j]), f"{w[j]:.3g}".replace("-", "−"), noise.get(j), facts.parties.index(owners[j]))
+        charts.Row(
+            names[j],
+            float(w[j]),
+            f"{w[j]:.3g}".replace("-", "−"),
+            band=charts.around(noise.get(j)),
+            colour=facts.parties.index(owners[j]),
+        )
         for j in top
     ]
     sealed = facts.plan is not None and facts.plan.solver.sealed
@@ -122,7 +128,7 @@ def coefficients(facts: Facts) -> Markup:
             "p",
             f"Coefficients on the scaled features, which are comparable; largest first, without the intercept.{more}",
         ),
-        charts.both(lambda width: charts.bars(width, rows, "coefficient on the scaled feature")) if rows else None,
+        charts.both(lambda width: charts.rows(width, rows, "coefficient on the scaled feature")) if rows else None,
         charts.parties_key(facts.parties, *((("noisekey", f"± the {what}"),) if noise else ())),
         element("p", said, class_="note"),
         element(
@@ -150,14 +156,14 @@ def importance(facts: Facts) -> Markup | None:
     rows = []
     for one in found[:ROWS]:
         said, colour = "too noisy" if one.too_noisy else f"{one.value:.3g}", facts.parties.index(one.party)
-        rows.append(charts.Span(one.feature, one.value, (one.value, one.value), said, (one.low, one.high), colour))
+        rows.append(charts.Row(one.feature, one.value, said, (one.value, one.value), (one.low, one.high), colour))
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
     return section(
         "Importance",
         element(
             "p", f"Change of the margin when a feature changes by one standard deviation of it, largest first.{more}"
         ),
-        charts.both(lambda width: charts.spans(width, rows, "change of the margin")),
+        charts.both(lambda width: charts.rows(width, rows, "change of the margin")),
         charts.parties_key(facts.parties, ("noisekey", "95 % interval")),
         element("p", importance_note(facts), class_="note"),
     )
@@ -193,13 +199,13 @@ def contribution(facts: Facts) -> Markup:
     squares = {party: float((w[owners == party] ** 2).sum()) for party in facts.parties}
     whole = sum(squares.values()) or 1.0
     rows = [
-        charts.Bar(party, math.sqrt(square), f"{math.sqrt(square):.3g} ({square / whole:.0%})", None, k)
+        charts.Row(party, math.sqrt(square), f"{math.sqrt(square):.3g} ({square / whole:.0%})", colour=k)
         for k, (party, square) in enumerate(squares.items())
     ]
     return section(
         "Contribution by party",
         element("p", LENGTH, "" if facts.certificate.basis == "none" else NOISE_IN_LENGTH),
-        charts.both(lambda width: charts.bars(width, rows, "length of the party's coefficients")),
+        charts.both(lambda width: charts.rows(width, rows, "length of the party's coefficients")),
     )
 
 
