@@ -68,7 +68,7 @@ WRONG = {
     "dropped": (lambda: Schema({"a": Dropped()}), "column 'a' is dropped, and is not to be declared here"),
     "dropped with bounds": (
         lambda: Schema({"a": Dropped()}, bounds={"a": (0, 1)}),
-        "column 'a': a dropped column has no 'bounds'; known: ",
+        "column 'a': bounds is unknown; known: ",
     ),
     "reversed": (
         lambda: Schema(bounds={"age": (100, 18)}),
@@ -109,7 +109,7 @@ WRONG = {
     ),
     "bounds of categories": (
         lambda: Schema({"sex": Categorical(("F", "M"))}, bounds={"sex": (0, 1)}),
-        "column 'sex': a categorical column has no 'bounds'; known: categories, fill, unknown, missing",
+        "column 'sex': bounds is unknown; known: categories, fill, unknown, missing",
     ),
     "fill no category": (
         lambda: Schema({"sex": Categorical(("female", "male"))}, fill={"sex": "mal"}),
@@ -138,7 +138,7 @@ WRONG = {
     ),
     "unknown key": (
         lambda: Schema.from_dict({"age": {"bound": [0, 1]}}),
-        "column 'age': a numeric column has no 'bound' (did you mean 'bounds'?); known: bounds, fill, missing",
+        "column 'age': bound is unknown (did you mean 'bounds'?); known: bounds, fill, missing",
     ),
     "unknown column": (
         lambda: Schema(bounds={"aeg": (0, 1)}).check(["age"]),

@@ -8,7 +8,7 @@ coordinates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ from vfl.columns import (
 from vfl.errors import SpecificationError, entry, nearest
 from vfl.features import FEATURES, Crossed, Curve, Feature, FeatureKind, Pair, Side, contents_of, ranges_of
 from vfl.features.products import PIECES
+from vfl.tables import built
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -233,21 +234,14 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
             f"column {column!r}: unknown kind {kind!r}{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}"
         )
     given = {name: value for name, value in arguments.items() if name != "kind"}
-    known = [f.name for f in fields(KINDS[kind])]
-    for name in given:
-        if name not in known:
-            raise SpecificationError(
-                f"column {column!r}: a {kind} column has no {name!r}{nearest(name, known)}; known: {', '.join(known)}"
-            )
     if kind in CHOSEN and "categories" not in given:
         raise SpecificationError(f"column {column!r}: declare its categories: they may not be taken from the data")
-    for field_ in fields(KINDS[kind]):
-        if field_.default is MISSING and field_.name not in given:
-            raise SpecificationError(f"column {column!r}: a {kind} column needs {field_.name}")
+    declaration: Declaration | Dropped
     try:
-        return KINDS[kind](**given)
+        declaration = built(KINDS[kind], given, "")
     except (SpecificationError, TypeError) as error:
         raise SpecificationError(f"column {column!r}: {error}") from None
+    return declaration
 
 
 class _Sides:

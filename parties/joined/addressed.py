@@ -19,7 +19,7 @@ def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
     for name, block in _blocks(query):
         if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
             raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
-    given = [getattr(query, name).keys() for name in by_party(type(query)) if getattr(query, name) is not None]
+    given = [getattr(query, name).keys() for name in by_party(query) if getattr(query, name) is not None]
     fits = not given or (given[0] == {party} and all(names <= {party} for names in given))
     if fits and isinstance(query, Moments):
         fits = 0 <= query.widths[party] <= n_coordinates

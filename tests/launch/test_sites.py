@@ -73,27 +73,6 @@ def test_estimators_with_a_site_are_cloned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "site"),
-    [
-        ({"engine": "inprocess", "address": None, "cores": 2, "placement": {"shards": 3, "pin": "auto"}}, SITES[0]),
-        (
-            {"engine": "ray", "address": "10.0.0.1:6379", "placement": {"shards": 2, "resources": {"bank": "vault"}}}
-            | {"faults": {"wait_seconds": 9}},
-            SITES[1],
-        ),
-        (
-            {"engine": "ray", "federation": "/f/credit.toml", "identity": "/f/hub.key"}
-            | {"faults": {"on_party_lost": "skip"}},
-            SITES[2],
-        ),
-        ({"cores": None}, vfl.Ray()),
-    ],
-)
-def test_older_logs_name_their_site(kept: dict[str, Any], site: Any) -> None:
-    assert site_of_log(kept) == site
-
-
-@pytest.mark.parametrize(
     ("data", "kind"),
     [
         (TABLE, vfl.InProcess),

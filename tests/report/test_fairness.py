@@ -65,17 +65,17 @@ def test_a_run_without_fairness_has_no_section(tmp_path: Path) -> None:
 
 def test_the_chart_is_drawn_in_scale() -> None:
     rows = [
-        charts.Span("<b>", -0.1, (-0.15, -0.05), "−0.100", (-0.3, 0.2)),
-        charts.Span("m", 0.1, (0.08, 0.12), "+0.100", None, 1),
+        charts.Row("<b>", -0.1, "−0.100", (-0.15, -0.05), (-0.3, 0.2)),
+        charts.Row("m", 0.1, "+0.100", (0.08, 0.12), None, 1),
     ]
     for width in (charts.WIDE, charts.NARROW):
-        drawn = ET.fromstring(str(charts.spans(width, rows, "gap")))  # noqa: S314 - our own text
+        drawn = ET.fromstring(str(charts.rows(width, rows, "gap")))  # noqa: S314 - our own text
         (band,) = drawn.iter("rect")
         first, second = drawn.iter("circle")
         left, wide = float(band.attrib["x"]), float(band.attrib["width"])
         assert (float(first.attrib["cx"]) - left) / wide == pytest.approx(0.4, abs=1e-3)
         assert (float(second.attrib["cx"]) - left) / wide == pytest.approx(0.8, abs=1e-3)
-        assert "<b>" not in str(charts.spans(width, rows, "gap"))
+        assert "<b>" not in str(charts.rows(width, rows, "gap"))
 
 
 def test_the_commands_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

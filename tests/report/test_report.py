@@ -658,6 +658,8 @@ class TestCharts:
 
     @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [-1.0, -2.0], [1e-300, 5.0], [3.0]])
     def test_bars_stay_inside_the_drawing(self, values: list[float]) -> None:
-        drawing = charts.bars(350, [charts.Bar(f"x{k}", v, "0", abs(v) / 3) for k, v in enumerate(values)], "x")
+        drawing = charts.rows(
+            350, [charts.Row(f"x{k}", v, "0", band=(-abs(v) / 3, abs(v) / 3)) for k, v in enumerate(values)], "x"
+        )
         for rect in ET.fromstring(drawing).iter("rect"):  # noqa: S314
             assert 0 <= float(rect.attrib["x"]) <= float(rect.attrib["x"]) + float(rect.attrib["width"]) <= 351

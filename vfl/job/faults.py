@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from vfl.arguments import require_positive
 from vfl.errors import JobFileError
 
 POLICIES = ("wait", "skip", "abort")
@@ -31,6 +31,4 @@ class Faults:
                 f"[faults] on_party_lost must be one of {', '.join(POLICIES)}, not {self.on_party_lost!r}"
             )
         for name in ("wait_seconds", "answer_seconds"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise JobFileError(f"[faults] {name} must be a positive number of seconds, not {value!r}")
+            require_positive(f"[faults] {name}", getattr(self, name), error=JobFileError)

@@ -185,7 +185,6 @@ class Job:
 
     def _check_start(self, start: Start) -> None:
         """Refuse a start with different columns, and a solver that always starts at 0."""
-        require("start", start, "a vfl.job.start.Start, or None", fits=isinstance(start, Start))
         for column in self.partition.features:
             declared = self.schema[column]
             if isinstance(declared, Curve) and declared.knots is None:
@@ -286,29 +285,28 @@ class Job:
 
     def _check_types(self) -> None:
         """Refuse options of a wrong type; the error names the right type."""
-        partition = "vfl.FeaturePartition({party: its columns}, label=(party, column))"
-        require("partition", self.partition, partition, fits=isinstance(self.partition, FeaturePartition))
-        privacy = "vfl.Privacy(epsilon=...), or None to train without"
-        require("privacy", self.privacy, privacy, fits=self.privacy is None or isinstance(self.privacy, Privacy))
-        penalty = "a penalty such as vfl.L2(0.1)"
-        require("penalty", self.penalty, penalty, fits=provides(self.penalty, ("prox", "convexity", "describe")))
-        solver = "a solver such as vfl.SkGD()"
-        require("solver", self.solver, solver, fits=provides(self.solver, ("resolve", "releases", "schedule")))
-        evaluated = self.evaluation is None or isinstance(self.evaluation, Evaluation)
-        require("evaluation", self.evaluation, "vfl.Evaluation(...), or None", fits=evaluated)
-        compared = self.fairness is None or isinstance(self.fairness, Fairness)
-        require("fairness", self.fairness, 'vfl.Fairness(group="COLUMN"), or None', fits=compared)
-        secure = self.secure is None or isinstance(self.secure, Secure)
-        require("secure", self.secure, "vfl.Secure(...), or None", fits=secure)
+        for option, kind, wanted in (
+            ("partition", FeaturePartition, "vfl.FeaturePartition({party: its columns}, label=(party, column))"),
+            ("privacy", Privacy | None, "vfl.Privacy(epsilon=...), or None to train without"),
+            ("evaluation", Evaluation | None, "vfl.Evaluation(...), or None"),
+            ("fairness", Fairness | None, 'vfl.Fairness(group="COLUMN"), or None'),
+            ("secure", Secure | None, "vfl.Secure(...), or None"),
+            ("start", Start | None, "a vfl.job.start.Start, or None"),
+            ("intercept", bool, "True or False"),
+            ("diagnostics", bool, "True or False"),
+            ("name", str, "text"),
+            ("dataset", str | None, "text, or None"),
+        ):
+            require(option, getattr(self, option), wanted, fits=isinstance(getattr(self, option), kind))
+        penalised = provides(self.penalty, ("prox", "convexity", "describe"))
+        require("penalty", self.penalty, "a penalty such as vfl.L2(0.1)", fits=penalised)
+        solved = provides(self.solver, ("resolve", "releases", "schedule"))
+        require("solver", self.solver, "a solver such as vfl.SkGD()", fits=solved)
         for option in ("bounds", "fill", "columns"):
             value = getattr(self, option)
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
-        for option in ("intercept", "diagnostics"):
-            require(option, getattr(self, option), "True or False", fits=isinstance(getattr(self, option), bool))
-        require("name", self.name, "text", fits=isinstance(self.name, str))
         read = self.read_from_data
         require("read_from_data", read, "text, or None", fits=read is None or (isinstance(read, str) and bool(read)))
-        require("dataset", self.dataset, "text, or None", fits=self.dataset is None or isinstance(self.dataset, str))
         if self.holdout is not None:
             require_number("holdout", self.holdout)
 

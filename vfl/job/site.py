@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.arguments import require
+from vfl.arguments import require, require_count, require_positive
 from vfl.errors import JobFileError, PlacementError, SpecificationError, nearest
 from vfl.job.faults import Faults
 
@@ -91,13 +91,11 @@ class Ray:
         )
         if self.pin not in PINS:
             raise JobFileError(f"[ray] pin must be one of {', '.join(PINS)}, not {self.pin!r}")
-        if not (math.isfinite(self.ready_seconds) and self.ready_seconds > 0):
-            raise JobFileError(f"[ray] ready_seconds must be a positive number of seconds, not {self.ready_seconds!r}")
+        require_positive("[ray] ready_seconds", self.ready_seconds, error=JobFileError)
         if self.party_cpus is not None and not (math.isfinite(self.party_cpus) and self.party_cpus >= 0):
             raise JobFileError(f"[ray] party_cpus must be at least 0, not {self.party_cpus!r}")
-        shared = self.parties_per_process
-        if shared is not None and (not isinstance(shared, int) or isinstance(shared, bool) or shared < 1):
-            raise JobFileError(f"[ray] parties_per_process must be a whole number of at least 1, not {shared!r}")
+        if self.parties_per_process is not None:
+            require_count("[ray] parties_per_process", self.parties_per_process)
         if self.shares_processes and self.pin == "always":
             raise JobFileError(ALONE)
         if self.shards > 1 and self.shares_processes:
@@ -207,7 +205,7 @@ def plain_site(site: Site) -> dict[str, Any]:
 
 def site_of_log(kept: Mapping[str, Any]) -> Site:
     """Return the site that a log keeps."""
-    plain = dict(kept["at"]) if "at" in kept else _older(kept)
+    plain = dict(kept.get("at") or {"kind": Ray.__name__})
     kind = _KINDS[plain.pop("kind")]
     if "faults" in plain:
         plain["faults"] = Faults(**plain["faults"])
@@ -215,23 +213,10 @@ def site_of_log(kept: Mapping[str, Any]) -> Site:
     return site
 
 
-def _older(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain site from a log in the older form, with the options of the run side by side."""
-    faults = {"faults": kept["faults"]} if "faults" in kept else {}
-    if kept.get("federation"):
-        return {"kind": "Federated", "file": kept["federation"], "identity": kept.get("identity"), **faults}
-    placement, cores = dict(kept.get("placement") or {}), kept.get("cores")
-    if kept.get("engine") == "inprocess":
-        return {"kind": "InProcess", "cores": cores, "shards": placement.get("shards", 1)}
-    return {"kind": "Ray", "address": kept.get("address"), "cores": cores, **placement, **faults}
-
-
 def _check(site: Any) -> None:
     """Check the options that several kinds of site share."""
-    for name in ("cores", "shards"):
-        value = getattr(site, name, 1)
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not whole and not (name == "cores" and value is None):
-            raise JobFileError(f"{name} must be a whole number of at least 1, not {value!r}")
+    require_count("shards", getattr(site, "shards", 1))
+    if getattr(site, "cores", None) is not None:
+        require_count("cores", site.cores)
     faults = getattr(site, "faults", Faults())
     require("faults", faults, "vfl.Faults(...)", fits=isinstance(faults, Faults))

@@ -194,14 +194,14 @@ class Query:
 
     def shares(self) -> Mapping[str, Query]:
         """Return each addressed party's share, those of a query with `part` with a noise stream of their own each."""
-        addressed: Mapping[str, Any] = getattr(self, by_party(type(self))[0])
+        addressed: Mapping[str, Any] = getattr(self, by_party(self)[0])
         if not hasattr(self, "part"):
             return {party: self.share(party) for party in addressed}
         return {party: self.share(party, part=number) for number, party in enumerate(addressed)}
 
     def share(self, party: str, **changes: Any) -> Self:
         """Return the query with one party's entries of its fields by party, and with further changes."""
-        given = ((name, getattr(self, name)) for name in by_party(type(self)))
+        given = ((name, getattr(self, name)) for name in by_party(self))
         own: dict[str, Any] = {
             name: {party: entries[party]} if party in entries else {} for name, entries in given if entries is not None
         }
@@ -227,10 +227,14 @@ class Query:
         return tuple(u for reply in replies.values() for u in reply.released)
 
 
-@cache
-def by_party(query: Any) -> tuple[str, ...]:
+def by_party(query: Query) -> tuple[str, ...]:
     """Return the fields of a query that hold one entry per party, {party: entry}; the first has all addressed parties."""
-    return tuple(f.name for f in fields(query) if str(f.type).startswith("Mapping[str, "))
+    return _by_party(type(query))  # type: ignore[arg-type]  # a class can be hashed
+
+
+@cache
+def _by_party(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if str(f.type).startswith("Mapping[str, "))
 
 
 class Joint:
