@@ -54,11 +54,12 @@ class FeaturePartition:
 
     _owned: Blocks
     label: tuple[str, str]
-    _blocks: Blocks | None
+    blocks: Blocks | None
     _groups: Blocks
-    _factors: tuple[str | None, ...]
+    exposure: str | None
+    weight: str | None
     _held: Mapping[str, tuple[str, str]] = field(compare=False)
-    _label_name: str = field(compare=False)
+    label_column: str = field(compare=False)
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class FeaturePartition:
         held = dict(zip(FACTORS, (exposure, weight), strict=True))
         given = _factors(held, owned, self.label, grouped)
         named = _names(owned, (self.label, *given), grouped)
-        object.__setattr__(self, "_label_name", named[self.label])
-        own = tuple(None if column is None else named[self.label[0], column] for column in held.values())
-        object.__setattr__(self, "_factors", own)
+        object.__setattr__(self, "label_column", named[self.label])
+        for role, column in held.items():
+            object.__setattr__(self, role, None if column is None else named[self.label[0], column])
         object.__setattr__(self, "_held", {name: pair for pair, name in named.items()})
         object.__setattr__(self, "_owned", tuple((q, tuple(named[q, c] for c in own)) for q, own in owned))
         object.__setattr__(self, "_groups", tuple((q, tuple(named[q, c] for c in own)) for q, own in grouped))
         cuts = None if blocks is None else {q: _plain_lists(cut, q, named) for q, cut in blocks.items()}
-        object.__setattr__(self, "_blocks", None if cuts is None else _explicit_blocks(cuts, self._owned))
+        object.__setattr__(self, "blocks", None if cuts is None else _explicit_blocks(cuts, self._owned))
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -102,24 +103,9 @@ class FeaturePartition:
         return next(party for party in (self.label_party, *self.parties) if party in parties)
 
     @property
-    def label_column(self) -> str:
-        """Return the name of the label's column."""
-        return self._label_name
-
-    @property
-    def exposure(self) -> str | None:
-        """Return the column of the exposures; None without one."""
-        return self._factors[0]
-
-    @property
-    def weight(self) -> str | None:
-        """Return the column of the records' weights; None without one."""
-        return self._factors[1]
-
-    @property
     def factor_columns(self) -> tuple[str, ...]:
         """Return the columns of the label's owner that are neither features nor the label: exposure and weight."""
-        return tuple(column for column in self._factors if column is not None)
+        return tuple(column for column in (self.exposure, self.weight) if column is not None)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -136,11 +122,6 @@ class FeaturePartition:
         """Return the columns by which fairness is checked and which are not features."""
         return tuple(column for _, columns in self._groups for column in columns)
 
-    @property
-    def blocks(self) -> Blocks | None:
-        """Return the explicit blocks as (party, columns), or None when the solver chooses."""
-        return self._blocks
-
     def columns(self, party: str) -> tuple[str, ...]:
         """Return the feature columns of one party, as declared."""
         for name, columns in self._owned:
@@ -151,9 +132,9 @@ class FeaturePartition:
     def canonical_columns(self, party: str) -> tuple[str, ...]:
         """Return the party's columns, ordered so that explicit blocks are contiguous; without blocks, as declared."""
         declared = self.columns(party)
-        if self._blocks is None:
+        if self.blocks is None:
             return declared
-        return tuple(column for owner, block in self._blocks if owner == party for column in block)
+        return tuple(column for owner, block in self.blocks if owner == party for column in block)
 
     def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
         """Return the columns that a party's data must hold: its features, the label and its factors, its groups.
@@ -221,8 +202,8 @@ class FeaturePartition:
         for column in sorted(dropped):
             if column == self.label_column:
                 raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
-            for factor, held in zip(FACTORS, self._factors, strict=True):
-                if column == held:
+            for factor in FACTORS:
+                if column == getattr(self, factor):
                     raise PartitionError(f"column {column!r} is the {factor}: leave it out of the partition")
             if column not in self.features:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
@@ -240,16 +221,16 @@ class FeaturePartition:
             return [self.local(column) for column in columns if column not in dropped]
 
         cut: dict[str, list[list[str]]] = {}
-        for party, block in self._blocks or ():
+        for party, block in self.blocks or ():
             if rest := own(block):
                 cut.setdefault(party, []).append(rest)
-        factors = (None if column is None else self.local(column) for column in self._factors)
+        factors = {role: getattr(self, role) for role in FACTORS}
         return {
             "label": self.label,
             "parties": {party: own(columns) for party, columns in self._owned},
-            "blocks": None if self._blocks is None else cut,
+            "blocks": None if self.blocks is None else cut,
             "groups": {party: own(columns) for party, columns in self._groups} or None,
-            **dict(zip(FACTORS, factors, strict=True)),
+            **{role: None if column is None else self.local(column) for role, column in factors.items()},
         }
 
     def without_groups(self) -> FeaturePartition:
@@ -397,10 +378,8 @@ class FeaturePartition:
         return (
             f"{_counted(len(self._owned), 'party', 'parties')}, {_counted(self.n_features, 'feature', 'features')}, "
             f"label {self.label_column!r} at {self.label_party}"
-            + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
-            + "".join(
-                f", {key} {column!r}" for key, column in zip(FACTORS, self._factors, strict=True) if column is not None
-            )
+            + ("" if self.blocks is None else f", {_counted(len(self.blocks), 'block', 'blocks')}")
+            + "".join(f", {role} {column!r}" for role in FACTORS if (column := getattr(self, role)) is not None)
             + "".join(f", group {column!r} at {party}" for party, columns in self._groups for column in columns)
         )
 
