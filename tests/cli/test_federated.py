@@ -101,7 +101,7 @@ class TestRefusals:
         for command in (("run", *ACROSS), ("align", *ACROSS), ("plan", *ACROSS, "--records", "100")):
             done = call(command[0], "other.toml", *command[1:])
             assert done.code == 2
-            assert "'clinic' of job 'credit' is not in" in done.err
+            assert "'clinic' is not a party of the federation" in done.err
             assert "its parties are bank, telco" in done.err
 
     def test_the_coordinators_key_is_private(self, call: Call, folder: Path) -> None:

@@ -12,7 +12,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vfl.federation.file import Federation
     from vfl.job import Job
     from vfl.job.site import Ray, Site
 
@@ -122,7 +121,9 @@ class Where:
                 f"{own!r} coordinates it"
             )
         if job is not None:
-            check_parties(job, read)
+            from vfl.launch.engines.place import check_job
+
+            check_job(job, read)
         identity_for(read, file, own, self.identity)
         return Federated(file, self.identity, faults=declared.faults)
 
@@ -168,20 +169,6 @@ def _taken(command: Callable[..., Any], options: tuple[Any, ...], otherwise: str
     for option in reversed(options):
         option(with_where)
     return with_where
-
-
-def check_parties(job: Job, federation: Federation) -> None:
-    """Raise SpecificationError unless the federation has every party of the job, and the dealer if the job needs one."""
-    from vfl.errors import SpecificationError, nearest
-    from vfl.launch.engines.place import dealer_of
-
-    for party in job.partition.parties:
-        if party not in federation.parties:
-            raise SpecificationError(
-                f"party {party!r} of job {job.name!r} is not in the federation {federation.name!r}"
-                f"{nearest(party, federation.parties)}; its parties are {', '.join(federation.parties)}"
-            )
-    dealer_of(job, federation)
 
 
 def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
-from vfl.cli.options.site import check_parties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +83,7 @@ def command(
 ) -> None:
     """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
     from vfl.federation.file import read_federation
+    from vfl.launch.engines.place import check_job
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
     from vfl.planning import forecast, plan
@@ -93,7 +93,7 @@ def command(
     across = None
     if federation is not None:
         across = read_federation(federation)
-        check_parties(spec, across)
+        check_job(spec, across)
     noted = None
     if records is None and (across is not None or environment.table is None):
         noted = _noted(spec, environment, federation, across)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from parties.dealing import Dealing
 from parties.session import Credentials
 from vfl.alignment import Aligned
-from vfl.errors import SpecificationError, VflError
+from vfl.errors import VflError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import dealer_of
+from vfl.launch.engines.place import check_parties, dealer_of
 from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
 
@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
 LOAD_SECONDS = 3600.0
 FINISH_SECONDS = 10.0
-
-
-def check_parties(parties: tuple[str, ...], place: Organisations) -> None:
-    """Raise SpecificationError for a party that is not in the federation."""
-    for party in parties:
-        if party not in place.federation.parties:
-            raise SpecificationError(
-                f"the job's party {party!r} is not a party of the federation {place.federation.name!r}: "
-                f"{', '.join(place.federation.parties)}"
-            )
 
 
 def run(
@@ -173,7 +163,7 @@ def _parts(job: Job, n_records: int) -> tuple[int, int]:
 def _gathered(place: Organisations, parties: tuple[str, ...], dealer: str | None = None) -> Iterator[Gathering]:
     from coordinator.federation.gathering import Gathering
 
-    check_parties(parties, place)
+    check_parties(parties, place.federation)
     members = parties if dealer is None else (*parties, dealer)
     with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
         gathering.wait(members, place.gather_seconds)

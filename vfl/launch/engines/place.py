@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vfl.errors import PlacementError, SpecificationError
+from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.job.site import Federated, InProcess, Ray, Site, resolve
 from vfl.launch.engines.connection import check_address
@@ -13,7 +13,7 @@ from vfl.launch.sources import in_memory, owned
 from vfl.secure.specification import SEPARATE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
@@ -89,6 +89,22 @@ def require_fit(place: Place, job: Job) -> None:
             "intervals show every party's scaled columns to the parties after it, before noise, so they are not offered across "
             "organisations: take privacy.inference = 'subsamples', or train in one place"
         )
+
+
+def check_parties(parties: Iterable[str], federation: Federation) -> None:
+    """Raise SpecificationError for a party that is not in the federation."""
+    for party in parties:
+        if party not in federation.parties:
+            raise SpecificationError(
+                f"the job's party {party!r} is not a party of the federation {federation.name!r}"
+                f"{nearest(party, federation.parties)}; its parties are {', '.join(federation.parties)}"
+            )
+
+
+def check_job(job: Job, federation: Federation) -> None:
+    """Raise SpecificationError unless the federation has every party of the job, and the dealer if the job needs one."""
+    check_parties(job.partition.parties, federation)
+    dealer_of(job, federation)
 
 
 def dealer_of(job: Job, federation: Federation) -> str | None:
