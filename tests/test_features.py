@@ -447,7 +447,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "no edges in a file": (
         lambda: Schema.from_dict({"f": {"kind": "binned"}}),
-        "'f': a binned column needs edges",
+        "column 'f': edges is missing",
     ),
 }
 

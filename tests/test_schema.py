@@ -133,7 +133,7 @@ WRONG = {
         (
             "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
             "known: numeric, boolean, categorical, dropped, binned, curve, spline, log, power, scaled, cyclic, ordinal, "
-            "hashed, date, interaction"
+            "hashed, date, pair"
         ),
     ),
     "unknown key": (
