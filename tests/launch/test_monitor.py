@@ -246,17 +246,24 @@ def test_bins_that_empty_count_as_drift(ordered: bool) -> None:
 RARE = np.array([0.8, *[0.02] * 10])
 
 
+@pytest.mark.parametrize("rest", [False, True])
 @pytest.mark.parametrize("shares", [np.array([0.95, 0.05]), RARE], ids=["two", "rare"])
 @pytest.mark.parametrize(("now", "before", "sigma"), [(1000, 100_000, 20.0), (4000, 4000, 8.0), (500, 500, 0.0)])
 def test_noise_and_sampling_alone_hardly_exceed_the_limit(
-    shares: np.ndarray, now: int, before: int, sigma: float
+    shares: np.ndarray, now: int, before: int, sigma: float, rest: bool
 ) -> None:
-    """The probability is .001 at most; a small set of today hides counts that the baseline shows."""
+    """The probability is .001 at most; a small set of today hides counts that the baseline shows.
+
+    rest : True for records of no bin, here none, whose number is that of all records minus all noisy counts.
+    """
     rng, names, exceeded = np.random.default_rng(7), [str(k) for k in range(len(shares))], 0
+    names += ["(none of these)"] * rest
     for _ in range(500):
         counts = np.array([rng.multinomial(n, shares) for n in (now, before)]) + rng.normal(
             0.0, sigma, (2, len(shares))
         )
+        if rest:
+            counts = np.column_stack([counts, np.array([now, before]) - counts.sum(axis=1)])
         one = drift_of("job", names, counts, (sigma, sigma), ordered=False)
         exceeded += one.index > one.limit
     assert exceeded <= 3

@@ -143,7 +143,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     of_columns, of_scores = solver.noise(problem)
     noise = dict(zip(names, of_columns.tolist(), strict=True))
     scores = Histogram.of(edges, outcome.w[len(names) :], of_scores, logistic=loss_of(job.loss).log_odds)
-    columns = {c: _with_rest({name: at[name] for name in own}, n) for c, own in bins.items()}
+    columns = {c: _with_rest(job.schema[c], {name: at[name] for name in own}, n) for c, own in bins.items()}
     sigma = {c: noise[next(iter(own))] for c, own in bins.items()}
     return Counted(columns, sigma, scores, n, **cost_of(outcome), model=result.certificate.model_digest)
 
@@ -161,7 +161,8 @@ def count_own(result: Result, party: str, source: Any) -> Counted:
     ((columns, _),) = new_records(draft.for_party(party).features, source)
     sums = {name: float(columns.column(j).sum()) for j, name in enumerate(columns.names)}
     n = columns.n_records
-    found = {c: _with_rest({name: sums[name] for name in bins[c]}, n) for c in own}
+    schema = result.applied.schema
+    found = {c: _with_rest(schema[c], {name: sums[name] for name in bins[c]}, n) for c in own}
     scope = "exact counts of one party's own columns: NOT PRIVATE, keep them at the party"
     return Counted(found, dict.fromkeys(own, 0.0), None, n, math.inf, 0.0, scope, result.certificate.model_digest)
 
@@ -197,7 +198,10 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     """Return the drift of one column from noisy counts (2, b), those of today first.
 
     Neighbouring bins of an ordered column are merged by the baseline, which is public. vfl.launch.paid_releases.woe.evidence
-    has the formulas of index and floor: bins that noise may explain in both data sets are left out.
+    has the formulas of index, floor and limit: bins that noise may explain in both data sets are left out.
+
+    The records of no bin are the public total minus b noisy counts (`_with_rest`), of variance bσ². The covariance of all b + 1
+    is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv²; the noise is taken to be that large.
     """
     shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
     groups: list[list[int]] = [[]]
@@ -212,18 +216,20 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
         groups[-1] += last
     groups = [group for group in groups if group] + [[k] for k, one in enumerate(bins) if one not in shown]
     merged = np.array([[row[group].sum() for group in groups] for row in counts])
-    noise = np.outer(sigma, np.sqrt([len(group) for group in groups]))
     names = [bins[g[0]] if len(g) == 1 else f"{bins[g[0]]} to {bins[g[-1]]}" for g in groups]
+    sizes = [len(bins) - 1 if one == OTHER else len(group) for one, group in zip(names, groups, strict=True)]
+    noise = np.outer(sigma, np.sqrt(sizes)) * (math.sqrt(2.0) if OTHER in names else 1.0)
     found = evidence("", names, merged, noise, SEEN)
-    sizes = np.maximum(merged.sum(axis=1), 1.0)
-    shares = {b: (float(x / sizes[1]), float(y / sizes[0])) for b, y, x in zip(names, *merged, strict=True)}
+    total_of = np.maximum(merged.sum(axis=1), 1.0)
+    shares = {b: (float(x / total_of[1]), float(y / total_of[0])) for b, y, x in zip(names, *merged, strict=True)}
     return Drift(name, max(found.value, 0.0), max(found.floor, 0.0), found.limit, shares)
 
 
-def _with_rest(bins: dict[str, float], n_records: int) -> dict[str, float]:
-    """Return counts by the name of the bin, with the records of no bin, whose number follows from the public total."""
+def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:
+    """Return counts by the name of the bin, and of records of no bin, if there may be any, from the public total."""
     short = {_bin(name): count for name, count in bins.items()}
-    return short | {OTHER: n_records - sum(bins.values())}
+    covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
+    return short if covered else short | {OTHER: n_records - sum(bins.values())}
 
 
 def _bin(coordinate: str) -> str:

@@ -173,7 +173,8 @@ def evidence(
     Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b, f_b
     of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
     λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). It exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability e^{−x} at
-    most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q).
+    most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A hidden
+    count adds nothing if it enters as N_b·P/N, so λ_b takes at least the least visible one.
 
     sigma : standard deviation of the noise of each count; one number, or (2, b).
     """
@@ -196,7 +197,8 @@ def evidence(
         slopes -= (np.array([p, q]) * slopes).sum(axis=1, keepdims=True)
         variance = noise[:, seen] ** 2 + kept
         error = math.sqrt(float((variance * (slopes / total) ** 2).sum()))
-        parts = (variance / (total * kept)).sum(axis=0)
+        large = np.maximum(kept, least[:, seen])
+        parts = ((noise[:, seen] ** 2 + large) / (total * large)).sum(axis=0)
         floor = float(parts.sum()) - float((1.0 / total).sum())
         limit = float(parts.sum() + 2.0 * math.sqrt(RARE * float(parts @ parts)) + 2.0 * RARE * parts.max())
     bins = []
