@@ -17,6 +17,7 @@ import numpy as np
 from vfl import markup
 from vfl.evaluation.histogram import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
+from vfl.evaluation.thresholds import ALL
 from vfl.losses.deviance import unit_deviance
 
 if TYPE_CHECKING:
@@ -112,8 +113,8 @@ class Findings:
 
     def __str__(self) -> str:
         each = [f"{name} {estimate}" for name, estimate in self.measures.items()]
-        if self.thresholds is not None:
-            each.append("thresholds " + ", ".join(f"{group} {at:.3g}" for group, at in self.shown_thresholds.items()))
+        for group, at in self.shown_thresholds.items():
+            each.append(f"threshold{'' if group == ALL else f' of {group}'} {at:.3g}")
         if len(each) > IN_A_LINE:
             return "\n  ".join((f"of {self.n_records} records ({self.note})", *each))
         return f"{', '.join(each) or 'nothing was measured'}, of {self.n_records} records ({self.note})"

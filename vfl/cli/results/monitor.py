@@ -105,6 +105,10 @@ def command(
             )
         site, paid = where.site(result.job, policy=policies), epsilon
         account = dataset or result.job.dataset
+        if account is None:
+            raise SpecificationError(
+                "a ledger keeps a budget for each data set, and the job names none: give --dataset NAME"
+            )
 
         def counted(given: tuple[str, ...], account: str | None) -> Counted:
             if across:
