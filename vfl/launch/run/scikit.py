@@ -5,9 +5,8 @@ expression of NumPy's functions, then applies `coef_` and `intercept_` in origin
 `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
 
 It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with surrounding
-blanks, booleans and dates as text, but not dates of weeks. Numbers have to be numbers. The mean of a count model is not capped
-at extreme margins. The pipeline does not join parties or ids. It carries no certificate, and fitting it again would have no
-guarantee.
+blanks, booleans and dates as text, but not dates of weeks. Numbers have to be numbers. The pipeline does not join parties or
+ids. It carries no certificate, and fitting it again would have no guarantee.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.formula import NO_DATE, Apply, Case, Cell, shared
-from vfl.launch.run.parts import coordinates_of
+from vfl.launch.run.parts import coordinates_of, reach_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ _DATES = {
 def pipeline_of(result: Result) -> Any:
     """Return the fitted Pipeline: 'cells', 'columns', and 'model' with coef_, intercept_ and the names of coordinates.
 
-    The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor, GammaRegressor,
-    TweedieRegressor or LinearRegression (squared and Huber loss).
+    The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
+    TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 
@@ -207,12 +206,24 @@ def _unfitted(loss: Loss) -> Any:
     from sklearn import linear_model
     from sklearn.svm import LinearSVC
 
-    if loss.power is not None:
-        named = {1.0: linear_model.PoissonRegressor, 2.0: linear_model.GammaRegressor}
-        return named[loss.power]() if loss.power in named else linear_model.TweedieRegressor(power=loss.power)
     if loss.log_odds or loss.multinomial:
         return linear_model.LogisticRegression()
     return LinearSVC() if loss.classification else linear_model.LinearRegression()
+
+
+def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any) -> Any:
+    """Return the regressor of exp(margin), with the margin clamped to its reach."""
+    from sklearn.compose import TransformedTargetRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    ends = dict(zip(("a_min", "a_max"), reach, strict=True))
+    link = FunctionTransformer(np.log, np.exp), FunctionTransformer(inverse_func=np.clip, inv_kw_args=ends)
+    found = TransformedTargetRegressor(model, transformer=make_pipeline(*link), check_inverse=False).fit(
+        nothing, labels
+    )
+    found.regressor_ = model
+    return found
 
 
 def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
@@ -229,7 +240,7 @@ def _fitted(job: Job, coef: Any, intercept: Any, nothing: Any) -> Any:
     if not job.classification:
         model = _unfitted(loss).fit(nothing, labels + 1.0)
         model.coef_, model.intercept_ = coef, intercept
-        return model
+        return model if loss.power is None else _response(model, reach_of(loss), nothing, labels + 1.0)
     model = _unfitted(loss).fit(nothing, labels)
     negative, positive = job.classes or (0, 1)
     model.classes_ = np.array([False, True] if isinstance(negative, tuple) else [negative, positive])
