@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
+from importlib.util import cache_from_source
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -111,3 +116,30 @@ def test_a_missing_job_server_fails_in_one_line() -> None:
 
 def test_the_limit_is_below_fifteen_seconds() -> None:
     assert connection.ANSWER_SECONDS < 15.0
+
+
+def test_workers_keep_compiled_modules_where_the_environment_forbids_them_beside_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("", encoding="utf-8")
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert connection.compiled_modules(str(source)) == {}, "Python keeps them itself"
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    changes = connection.compiled_modules(str(source))
+    environment = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    subprocess.run([sys.executable, "-c", "import module"], cwd=tmp_path, env=environment, check=True, timeout=60)
+    kept = [path.name for path in (tmp_path / "cache" / "vfl" / "modules").rglob("module*.pyc")]
+    assert len(kept) == 1
+    assert not Path(cache_from_source(str(source))).exists()
+    before = connection._change(changes)
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    connection._change(before)
+    assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert "PYTHONPYCACHEPREFIX" not in os.environ
+    Path(cache_from_source(str(source))).parent.mkdir()
+    Path(cache_from_source(str(source))).touch()
+    assert connection.compiled_modules(str(source)) == {}, "the installer wrote them"

@@ -8,12 +8,14 @@ import signal
 import socket
 import threading
 import urllib.parse
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -121,6 +123,33 @@ def _truthy(value: str | None) -> bool:
     return (value or "").lower() in ("1", "true")
 
 
+def compiled_modules(source: str) -> dict[str, str | None]:
+    """Return changes of the environment with which workers keep compiled modules in the user's cache folder.
+
+    There are none unless the environment forbids compiled modules beside the sources and the installer wrote none. Otherwise
+    every worker would compile a thousand modules, which takes more than all else until it has loaded its columns.
+
+    source : path of an installed module, by which the installer's compiled modules are found. None deletes a variable.
+    """
+    forbidden, elsewhere = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+    if not os.environ.get(forbidden) or os.environ.get(elsewhere) or Path(cache_from_source(source)).exists():
+        return {}
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = (base if base.is_absolute() else Path("~/.cache").expanduser()) / "vfl" / "modules"
+    return {forbidden: None, elsewhere: str(folder)}
+
+
+def _change(environment: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Set environment variables, delete those that are None, and return their earlier values."""
+    before = {name: os.environ.get(name) for name in environment}
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
 _started: set[str] = set()
 """Addresses of the local Rays that vfl has started in this process; at most one still runs."""
 
@@ -145,8 +174,8 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         yield ray
         return
     own_handler = signal.getsignal(signal.SIGTERM)
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)  # inherited by the workers of a local Ray
+    # The workers of a local Ray inherit these.
+    before = _change({**ONE_THREAD, **(compiled_modules(ray.__file__) if address is None else {})})
     try:
         if address is None:
             ray.init(
@@ -168,11 +197,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
                 raise unreachable("Ray cluster", repr(address), error, remedy) from error
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _change(before)
     _handle_sigterm_by(own_handler)
     try:
         yield ray
