@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 
 N = 403  # divisible by none of the numbers of shards
 SEEDED = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(5))
+INFERRED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=True)
 SUBSAMPLED = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference="subsamples")
 DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CD": (vfl.CD(passes=2), {}),
     "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.Shares(excess_share=0.2)), {}),
     "SkGD, curves": (vfl.SkGD(passes=2), {"columns": {"*": vfl.Curve(4)}}),
+    "SkGD, intervals": (vfl.SkGD(passes=2), {"penalty": vfl.NoPenalty(), "privacy": INFERRED}),
     "SkGD, subsamples": (vfl.SkGD(passes=2), {"loss": "squared", "penalty": vfl.NoPenalty(), "privacy": SUBSAMPLED}),
     "GCD": (vfl.GCD(rounds=4), {"penalty": vfl.L1(1e-3)}),
     "GD": (vfl.GD(passes=3), {}),

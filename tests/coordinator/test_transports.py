@@ -147,12 +147,16 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
         assert u.tobytes() == v.tobytes()
 
 
-def test_subsamples_in_row_shards_agree_to_the_bit(local_ray: Any) -> None:
-    privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference="subsamples")
+@pytest.mark.parametrize("inference", [True, "subsamples"])
+def test_intervals_in_row_shards_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
+    privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
     spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)
     here, there = (vfl.train(spec, table(403), at=at) for at in ("inprocess", vfl.Ray(shards=2, pin="never")))
     assert here.w.tobytes() == there.w.tobytes()
-    assert here.confint() == there.confint()
+    assert here.summary(0.9).to_dict() == there.summary(0.9).to_dict()
+    assert here.cov_params().tobytes() == there.cov_params().tobytes()
+    assert here.test("a0 = 0, b0 = a1") == there.test("a0 = 0, b0 = a1")
+    assert here.mean_confint(table(9)).tobytes() == there.mean_confint(table(9)).tobytes()
 
 
 @pytest.mark.parametrize(

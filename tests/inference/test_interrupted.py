@@ -87,6 +87,6 @@ def test_a_matrix_lost_after_its_charge_stays_charged_and_the_run_has_no_interva
             vfl.train(spec, data, at="inprocess", output=tmp_path / "run")
     result = resume(tmp_path / "run", data, at="inprocess")
     assert result.certificate.epsilon == pytest.approx(1.0, abs=1e-6)
-    with pytest.raises(SpecificationError, match="no standard errors"):
+    with pytest.raises(SpecificationError, match="stopped before all releases"):
         result.summary()
     result.verify()

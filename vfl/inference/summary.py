@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from vfl.inference.estimates import Estimates
 
 CAPPED = (
-    "target: the capped regression. Contributions of records beyond the run's cap are cut, so the coefficients are those of "
-    "the usual regression if the logistic model is right, or if errors are symmetric given the columns; else they may differ"
+    "target: the capped regression, which cuts contributions of records beyond the run's cap. It equals the usual one "
 )
+USUAL = {
+    "classes": "if the logistic model is right; else they may differ",
+    "log link": "if no labels are cut. Cut large labels lower the intercept, and so predicted means",
+    "numbers": "if errors are symmetric given the columns. Skewed errors shift the intercept, and so predicted means; also "
+    "slopes, if the errors' spread follows a column",
+}
+"""Continuation of CAPPED, by the kind of loss: when the target is the usual regression, and how it differs otherwise."""
 SELECTED = (
     "selection is not accounted for: intervals and p-values are too optimistic if tuning, or a look at several fits of these "
     "records, chose this model"

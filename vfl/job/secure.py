@@ -55,7 +55,7 @@ def require_offered(job: Job) -> None:
         (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
         (
             privacy.inference is not None,
-            "takes standard errors from margins, which shares do not have",
+            "takes standard errors from margins or from subsamples, which shares do not have",
             "leave privacy.inference out",
         ),
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),

@@ -13,7 +13,7 @@ from vfl.errors import SpecificationError
 from vfl.inference import Inference
 from vfl.inference.classical import sandwich
 from vfl.inference.estimates import Estimates, full_sets
-from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, Summary, quantile, rows_of
+from vfl.inference.summary import CAPPED, CONSERVATIVE, ROBUST, SELECTED, USUAL, Summary, quantile, rows_of
 from vfl.launch.sources import on_joined_rows, owned
 from vfl.losses import loss_of
 from vfl.planning.words import model_of
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 def inference_of(result: Result) -> Inference:
     """Return the result's inference; SpecificationError, which names the option, if its run has none."""
+    privacy = result.job.privacy
+    if result.inference is None and privacy is not None and privacy.inference is not None:
+        raise SpecificationError(
+            "this run holds no standard errors: it lost a party or stopped before all releases for them were made, and nothing "
+            "pays for them again. Only another run, with its own budget, can have them"
+        )
     if result.inference is None:
         raise SpecificationError(
             "this run holds no standard errors: train with Privacy(epsilon=..., inference=True), or vfl run JOB --intervals. "
@@ -47,21 +53,22 @@ def estimates_of(result: Result) -> Estimates:
 def summary_of(result: Result, level: float) -> Summary:
     """Return the summary of a result. Raises SpecificationError."""
     estimates, job, certificate = estimates_of(result), result.job, result.certificate
+    loss = loss_of(job.loss)
     rows = rows_of(estimates, level)
     n = certificate.n_records if job.split is None else job.split.sizes(certificate.n_records)[0]
     facts = {
         "records": f"{n:,}",
-        "loss": job.loss if isinstance(job.loss, str) else loss_of(job.loss).name,
+        "loss": job.loss if isinstance(job.loss, str) else loss.name,
         "privacy": f"ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g}, for every record (replace one)",
         "units": "original",
     }
     if job.privacy is None:
         facts["privacy"] = "none"
-    noisy = job.privacy is not None
-    notes = [CAPPED if noisy else ROBUST, *estimates.inference.notes]
+    kind = "classes" if loss.classification else "numbers" if loss.power is None else "log link"
+    notes = [ROBUST if job.privacy is None else CAPPED + USUAL[kind], *estimates.inference.notes]
     notes += [CONSERVATIVE] * estimates.inference.conservative + [SELECTED]
     return Summary(
-        f"{model_of(loss_of(job.loss))} of {job.partition.label[1]!r}, job {job.name!r}",
+        f"{model_of(loss)} of {job.partition.label[1]!r}, job {job.name!r}",
         facts,
         float(level),
         rows,

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError
-from vfl.privacy.gaussian_dp import epsilon_of
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.solvers.blocks.shares import Budget
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.once import Phase
@@ -66,13 +66,17 @@ def _require_signal(solver: SkGD, problem: Problem) -> None:
     if total is None or delta is None:
         return
     short = max(settled / ρ, LEAST / P)
-    columns = int(min(p * ρ / settled, p * (P / LEAST) ** (2.0 / 3.0)))
+    enough = n * short
+    if abs(delta * n**2 - 1.0) < 0.01:  # the default δ = 1/n², with which ε allows a smaller μ for more records
+        for _ in range(10):
+            enough = n * short * total / mu_of(problem.epsilon or 0.0, enough**-2.0)
+    fewest = int(min(p * ρ / settled, p * (P / LEAST) ** (2.0 / 3.0)))
     each = f", {problem.subsamples} subsamples" if problem.subsamples > 1 else ""
-    fewer = f", or about {columns} columns" if columns > 1 else ""
+    fewer = f", or about {fewest} coefficients" if fewest > 1 else ""
     drowned = "the gradients" if ρ < settled else "the curvature that they rest on"
     raise SpecificationError(
-        f"intervals would mislead at n = {n:,}{each}, {p} columns and ε = {problem.epsilon:.3g}: noise would be most of "
-        f"{drowned}. About n = {_rounded(n * short):,} records would do, "
+        f"intervals would mislead at n = {n:,}{each}, {p} coefficients and ε = {problem.epsilon:.3g}: noise would be most of "
+        f"{drowned}. About n = {_rounded(enough):,} records would do, "
         f"or ε = {epsilon_of(total * short, delta):.2g}{fewer}; or leave privacy.inference out"
     )
 
@@ -89,9 +93,14 @@ def _unfit(solver: SkGD, problem: Problem) -> tuple[str, str] | None:
     unbiased = (
         (not loss.multinomial, "one margin per record", "train one class against the rest (vfl.train_one_vs_rest)"),
         (
-            math.isfinite(loss.curvature) and (loss.power is None or problem.inference is not None),
-            "logistic, squared or Huber loss",
+            math.isfinite(loss.curvature) and (loss.log_odds or not loss.classification),
+            "logistic, squared or Huber loss, or a loss with a log link",
             "choose one of them",
+        ),
+        (
+            loss.power is None or problem.inference is not None,
+            "inference=True for a loss with a log link",
+            "take it instead of subsamples",
         ),
         (
             loss.power is None or counts.has_counts(problem),
