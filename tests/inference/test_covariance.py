@@ -9,7 +9,7 @@ import vfl
 from tests.benchmarks.coverage import fitted
 from tests.inference.setting import NAMES, SLOPES, N, job, table
 from vfl.inference.matrices import Noisy
-from vfl.inference.recursion import noise_covariance
+from vfl.inference.recursion import iterate_covariance, noise_bias, noise_covariance
 from vfl.losses import loss_of
 from vfl.solvers.blocks.observed import Update
 from vfl.solvers.releases.products import Products
@@ -50,6 +50,27 @@ class TestTheRecursion:
                 one = [*zeros[:k], np.eye(zero.size)[j], *zeros[k + 1 :]]
                 V += np.outer(mean_of(one), mean_of(one))
         np.testing.assert_allclose(noise_covariance(updates, skipped, H[None])[0], V, rtol=1e-10)
+
+    def test_single_iterates_have_this_covariance_and_bias_under_poisson_loss(self):
+        """4,000 runs on the same records, whose column is symmetric in the weights."""
+        rng, count, gain, skipped, true = np.random.default_rng(1), 4000, np.array([5e-4]), 30, np.array([0.0, 0.2])
+        X = np.column_stack([np.repeat([-0.4, 0.4], 500), np.ones(1000)])
+        y = np.exp(X @ true)
+        updates = [Update(slice(j, j + 1), gain, np.array(1.0), 120.0) for _ in range(80) for j in (0, 1)]
+        w, means, squares = np.tile(true, (count, 1)), np.zeros((count, 2)), np.zeros(2)
+        for number, update in enumerate(updates):
+            noise = update.sigma * rng.normal(size=(count, 1))
+            w[:, update.S] -= gain * ((np.exp(w @ X.T) - y) @ X[:, update.S] + noise)
+            if number >= skipped:
+                means += w / (len(updates) - skipped)
+                squares += ((w - true) ** 2).mean(axis=0) / (len(updates) - skipped)
+        H = (X * y[:, None]).T @ X
+        S = iterate_covariance(updates, skipped, H)
+        b, found = noise_bias(S, H, 1.0, 1, 1.0), means.mean(axis=0) - true
+        error = means.std(axis=0) / np.sqrt(count)
+        assert squares == pytest.approx(np.diag(S), rel=0.1)
+        assert found[1] < -5.0 * error[1]
+        assert (abs(found - b) < 4.0 * error).all()
 
     def test_repeated_noise_has_this_covariance(self):
         """Sixty runs on the same records: the whole spread is privacy's."""

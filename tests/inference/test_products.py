@@ -31,23 +31,32 @@ LOSSES = ("logistic", "squared", "huber", "poisson")
 CELLS = [0.0, 1e-200, 1e-8, -1.0, 3.0, 1e9, -1e150, math.inf, math.nan]
 
 
-def contribution(x, centre, scale, margin, label, weighting):
-    """Return the entries that one record adds to all pieces, through the margins' weighting and a party's kernel."""
-    p = len(x)
-    X = np.asfortranarray([x, [0.0] * p])
-    norms = kernels.record_norms(X, centre, scale)
-    geometry = ProductClip(1.0, p * (p + 1) // 2)
-    rows, found = {"q": (Block(0, "q", 0, p, 0), centre, scale)}, []
+def contribution(x, centre, scale, margin, label, weighting, split=0):
+    """Return the entries that one record adds to all pieces, through the margins' weighting and the parties' kernels.
+
+    split : number of columns of a first party; a second one owns the others.
+    """
+    p, geometry = len(x), ProductClip(1.0, len(x) * (len(x) + 1) // 2)
+    parts = {"q": slice(0, split), "r": slice(split, p)} if 0 < split < p else {"q": slice(0, p)}
+    X = {party: np.asfortranarray([x[own], [0.0] * (own.stop - own.start)]) for party, own in parts.items()}
+    rows = {
+        party: (Block(k, party, 0, own.stop - own.start, own.start), centre[own], scale[own])
+        for k, (party, own) in enumerate(parts.items())
+    }
+    norms = sum(kernels.record_norms(X[party], centre[own], scale[own]) for party, own in parts.items())
+    found = []
     for number in range(p):
         asked = products.column(number, rows)
-        column = np.zeros(2)
-        own = X[:, [number]]
-        column = kernels.forward(np.asfortranarray(own), asked.coordinates["q"][1], column, asked.shifts["q"])
+        ((party, (block, weights)),) = asked.coordinates.items()
+        own = np.asfortranarray(X[party][:, block.local])
+        column = kernels.forward(own, weights, np.zeros(2), asked.shifts[party])
         r, _ = weighting(np.array([margin, 0.0]), np.array([label, 0.0]), {"norms": norms, "column": column})
         r[1] = 0.0
-        piece = products.piece(_Sized(p), number, rows, weighting, None)
-        at = Geometry(piece.centres[0], piece.scales[0], 1.0, geometry.grid)
-        found.append(kernels.gradient(np.asfortranarray(X[:, number:]), r, r, kernels.WEIGHTS, at) * geometry.grid)
+        for share in products.piece(_Sized(p), number, rows, weighting, None).shares().values():
+            (block,) = share.blocks
+            at = Geometry(share.centres[0], share.scales[0], 1.0, geometry.grid)
+            own = np.asfortranarray(X[block.party][:, block.local])
+            found.append(kernels.gradient(own, r, r, kernels.WEIGHTS, at) * geometry.grid)
     return np.concatenate(found), geometry
 
 
@@ -72,24 +81,26 @@ class _Sized:
     cap=st.sampled_from([1e-6, 1.0, 1e6]),
     bound=st.sampled_from([1e-9, 1.0, 1e9]),
     of_curvature=st.booleans(),
+    split=st.integers(0, 2),
 )
 def test_no_pair_of_records_exceeds_the_sensitivity(
-    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature
+    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, split
 ):
-    """Whatever cells, margins, labels, caps and bounds are."""
+    """Whatever cells, margins, labels, caps and bounds are, at one party or two."""
     weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature)
     with np.errstate(all="ignore"):
         (a, geometry), (b, _) = (
-            contribution(x, np.array(centre), np.array(scale), v, y, weighting)
+            contribution(x, np.array(centre), np.array(scale), v, y, weighting, split)
             for x, v, y in zip(rows, margins, labels, strict=True)
         )
     assert np.linalg.norm(a) <= geometry.sensitivity / math.sqrt(2.0)
     assert np.linalg.norm(a - b) <= geometry.sensitivity
 
 
-def test_the_sensitivity_is_reached():
+@pytest.mark.parametrize("split", [0, 1])
+def test_the_sensitivity_is_reached(split):
     weighting = Products(loss_of("squared"), 1e6, 1e-9, 1e-4, of_curvature=True)
-    far = [contribution(x, np.zeros(2), np.ones(2), 0.0, 1.0, weighting)[0] for x in ([2.0, 0.0], [0.0, 3.0])]
+    far = [contribution(x, np.zeros(2), np.ones(2), 0.0, 1.0, weighting, split)[0] for x in ([2.0, 0.0], [0.0, 3.0])]
     Δ = ProductClip(1.0, 3).sensitivity
     assert np.linalg.norm(far[0] - far[1]) <= Δ <= np.linalg.norm(far[0] - far[1]) * (1 + 1e-5)
 

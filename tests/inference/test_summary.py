@@ -235,6 +235,8 @@ def test_report_and_card_draw_every_interval(result: vfl.Result, tmp_path: Path)
         assert f"{row.standard_error:.3g}" in page
         if not row.name.startswith("("):
             assert f"{row.standard_error:.3g}" in card
+            if "region=" in row.name and " - " in row.name:  # a difference of levels is drawn as the table shows it
+                assert any(f"{row.name}: {row.coefficient:.3g}".replace(": -", ": −") in part for part in drawn)
             assert any(f"{row.name}: " in part for part in drawn)
     assert "noise in the coefficient's last update" not in page
 

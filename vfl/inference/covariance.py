@@ -13,7 +13,7 @@ import numpy as np
 
 from vfl.inference.inference import Inference
 from vfl.inference.matrices import Noisy
-from vfl.inference.recursion import noise_covariance
+from vfl.inference.recursion import iterate_covariance, noise_bias, noise_covariance
 from vfl.problem import INTERCEPT
 from vfl.solvers.blocks.observed import Observed
 from vfl.solvers.rules.intervals import CLEAR, clearness
@@ -73,10 +73,18 @@ def inference_of(plan: Plan, released: Sequence[Released | None], original: dict
 
 
 def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy) -> tuple[Vector, Vector]:
-    """Return the covariance due to privacy noise and the total covariance, (p, p), in units of the scaled columns."""
+    """Return the covariance due to privacy noise and the total covariance, (p, p), in units of the scaled columns.
+
+    Under a log link both contain b bᵀ, with b the bias due to noise, so that intervals cover the coefficients in spite of it.
+    """
     rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
     Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)
     noise = noise_covariance(seen.updates, skipped, Hs).mean(axis=0)
+    if problem.loss.power is not None:
+        mean, at = Hs.mean(axis=0), problem.layout.names.index(INTERCEPT)
+        spread = iterate_covariance(seen.updates, skipped, mean)
+        b = noise_bias(spread, mean, problem.loss.power, at, seen.scale[at])
+        noise += np.outer(b, b)
     ridge = problem.n_records * problem.penalty.convexity * problem.penalised * seen.scale**2
     inverse = np.linalg.inv(Hs + np.diag(ridge))
     sampling: Vector = (inverse @ Js @ inverse).mean(axis=0)

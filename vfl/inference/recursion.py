@@ -46,3 +46,35 @@ def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vect
             V += G @ G.transpose(0, 2, 1)
             pending = []
     return V
+
+
+def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
+    """Return the mean covariance (p, p) of single iterates after the first `skipped` updates, due to noise.
+
+    updates : as in `noise_covariance`. H : (p, p) curvature of the sum.
+    """
+    P, total = np.zeros_like(H), np.zeros_like(H)
+    for number, (S, gain, kept, sigma) in enumerate(updates):
+        P[S] = kept * (P[S] - gain[:, None] * (H[S] @ P))
+        P[:, S] = kept * (P[:, S] - (P @ H[:, S]) * gain)
+        at = np.arange(S.start, S.stop)
+        P[at, at] += (kept * gain * sigma) ** 2
+        total += P * (number >= skipped)
+    return np.asarray(total / (len(updates) - skipped))
+
+
+def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vector:
+    """Return the bias (p,) of the mean of all iterates that noise causes under a loss with a log link.
+
+    Iterates φ + δ with δ ~ (0, S) have the mean gradient Σ z (ℓ′ + ½ ℓ‴ zᵀSz), up to higher orders. It vanishes where the run
+    settles, so φ is off by −½ H⁻¹ Σ ℓ‴ z zᵀSz. At the mean of the labels ℓ‴ = (3 − 2·power) ℓ″, so the intercept's component
+    of the sum is (3 − 2·power)·unit·tr(SH). The others are third moments of the columns, which no run releases; they are 0 for
+    independent columns that are symmetric around their centres in the weights ℓ″. In 60 runs with Poisson loss at ε = 1 the
+    intercept was off by −0.55 ± 0.13 standard errors and, under a cap 1.5 times as wide, by −0.61 ± 0.12. The formula gives
+    −0.38 and −0.62.
+
+    at, unit : coordinate of the intercept, and its scale.
+    """
+    bent = np.zeros(len(H))
+    bent[at] = (3.0 - 2.0 * power) * unit * np.trace(S @ H)
+    return np.asarray(-0.5 * np.linalg.solve(H, bent))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.columns import Categorical
+from vfl.features import own_of
 from vfl.inference.summary import cells_of
 from vfl.launch.run.intervals import estimates_of
 from vfl.problem import INTERCEPT
@@ -21,11 +23,18 @@ ROWS, LISTED = 40, 1000
 
 
 def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
-    """Return the summary, and (row, unit of the scaled feature, party) of its features, largest scaled coefficient first."""
+    """Return the summary, and (row, unit of the plot, party) of its features, largest coefficient in these units first.
+
+    The unit is that of the scaled feature. It is 1 for levels and their differences, which the plot shows as the table does.
+    """
     result = facts.result
     summary, estimates, owners = result.summary(), estimates_of(result), result.owners
     scaling = result.job.scaling_of(result.job.partition.features)
     width = dict(zip(scaling.features, map(float, scaling.width), strict=True))
+    schema = result.job.schema
+    for column in result.job.partition.features:
+        if isinstance(schema[column], Categorical):
+            width |= dict.fromkeys(own_of(schema[column], column), 1.0)
     found = []
     for row, weights in zip(summary.rows, estimates.weights, strict=True):
         names = [estimates.inference.names[j] for j in np.flatnonzero(weights)]
@@ -59,11 +68,11 @@ def forest(facts: Facts) -> Markup | None:
         "Coefficients",
         element(
             "p",
-            f"Coefficients on the scaled features, which are comparable, with intervals of {summary.level:.0%} for sampling "
-            f"and the noise of privacy; largest first, without the intercept.{more} An interval that includes 0 leaves the "
-            "sign open.",
+            f"Coefficients on the scaled features, which are comparable, and of levels, with intervals of {summary.level:.0%} "
+            f"for sampling and the noise of privacy; largest first, without the intercept.{more} An interval that includes 0 "
+            "leaves the sign open.",
         ),
-        charts.both(lambda width: charts.rows(width, spans, "coefficient on the scaled feature")) if spans else None,
+        charts.both(lambda width: charts.rows(width, spans, "coefficient")) if spans else None,
         charts.parties_key(facts.parties),
         *(element("p", note, class_="note") for note in summary.notes),
         element(
