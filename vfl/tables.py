@@ -25,6 +25,9 @@ FORMS: Mapping[str, tuple[Any, str]] = {
     "float": ((int, float), "a number"),
     "tuple[str, ...]": ((list, tuple), "a list of text"),
     "Mapping[str, float]": (Mapping, "a table of numbers"),
+    "Mapping[str, str]": (Mapping, "a table of text"),
+    "Mapping[str, Path]": (Mapping, "a table of paths"),
+    "Read": (str, "the path of a certificate"),
 }
 """Annotation of a field → types of its value in TOML, and their name. Other annotations are not checked."""
 
@@ -118,5 +121,6 @@ def _is(value: Any, name: str) -> bool:
     types, _ = FORMS[name]
     if not isinstance(value, types) or (isinstance(value, bool) and name != "bool"):
         return False
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return all(_is(item, "float" if isinstance(value, Mapping) else "str") for item in items)
+    if isinstance(value, Mapping):
+        return all(_is(item, name[len("Mapping[str, ") : -1]) for item in value.values())
+    return not isinstance(value, list | tuple) or all(isinstance(item, str) for item in value)

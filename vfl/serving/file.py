@@ -31,20 +31,20 @@ Paths start at the file's folder.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from vfl.errors import SpecificationError, nearest
+from vfl.arguments import require_positive
+from vfl.errors import SpecificationError
 from vfl.federation.certificate import check_name
 from vfl.federation.file import check_address
 from vfl.federation.identity import read_public
 from vfl.job.file import ADDRESS
-from vfl.tables import read_toml
+from vfl.tables import built, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.federation.certificate import Read
 
 FORMAT = 1
@@ -100,146 +100,67 @@ class ServiceFile:
 def read_service(path: str | Path) -> ServiceFile:
     """Read a service file. Raises SpecificationError, which names the entry."""
     path = Path(path).expanduser().absolute()
-    return _Reader(path).read()
+    where, folder = f"the service file {path.name!r}: ", path.parent
+    plain = read_toml(path, "service file", number=FORMAT, shows=True)
+    file: ServiceFile = built(ServiceFile, plain | {"path": str(path)}, where)
 
+    def refuse(entry: str, why: str) -> NoReturn:
+        raise SpecificationError(f"{where}{entry} {why}")
 
-class _Reader:
-    def __init__(self, path: Path) -> None:
-        self._path, self._where = path, f"the service file {path.name!r}"
+    def placed(given: Any) -> Any:
+        return None if given is None else folder / Path(given).expanduser()
 
-    def read(self) -> ServiceFile:
-        plain = read_toml(self._path, "service file", shows=True)
-        known = ("format", *(name for name in ServiceFile.__slots__ if name != "path"))
-        self._known(plain, known, "")
-        if plain.get("format") != FORMAT:
-            raise self._error("format", f"must be {FORMAT}, which this vfl reads")
-        party = self._text(plain, "party")
-        if party is None:
-            raise self._error("party", "is missing: name the party that adds up, the label party of the models")
-        models = {name: self._model(name, one) for name, one in self._table(plain, "models").items()}
-        callers = {name: self._caller(name, one) for name, one in self._table(plain, "callers").items()}
-        if not models or not callers:
-            raise self._error("models" if not models else "callers", "names none, so that nothing could be answered")
-        data = {name: self._source(name, one) for name, one in self._table(plain, "data").items()}
-        policies = {name: self._file(one, f"policies.{name}") for name, one in self._table(plain, "policies").items()}
-        for name in data:
-            if name not in policies:
-                raise self._error(f"policies.{name}", "is missing: its data are served under its owner's policy only")
-        if party not in data:
-            raise self._error(f"data.{party}", "is missing: the service looks up its own records there")
-        listen = self._text(plain, "listen") or LISTEN
-        check_address(listen, f"{self._where}: listen")
-        certificate, key = (self._path_of(plain, name) for name in ("certificate", "key"))
-        if (certificate is None) != (key is None):
-            raise self._error("certificate", "and key belong together: give both, or none")
-        if certificate is None and listen.rpartition(":")[0] not in LOOPBACK:
-            raise self._error(
-                "certificate", f"and key are missing: at {listen} tokens and scores travel over HTTPS only"
-            )
-        metrics = self._text(plain, "metrics")
-        if metrics is not None:
-            check_address(metrics, f"{self._where}: metrics")
-        return ServiceFile(
-            self._path,
-            party,
-            models,
-            callers,
-            data,
-            policies,
-            listen,
-            self._path_of(plain, "federation"),
-            self._path_of(plain, "identity"),
-            certificate,
-            key,
-            metrics,
-            self._number(plain, "answer_seconds", "") or ANSWER_SECONDS,
-        )
-
-    def _model(self, name: str, plain: Any) -> ServedModel:
-        where = f"models.{name}"
-        plain = self._of_table(plain, where)
-        self._known(plain, ServedModel.__slots__[1:], f"{where}.")
-        self._named(name, where)
-        versions = {
-            version: self._file(folder, f"{where}.versions.{version}")
-            for version, folder in self._of_table(plain.get("versions", {}), f"{where}.versions").items()
+    def of_table(key: str, kind: Any) -> dict[str, Any]:
+        """Return {name: what its table describes}."""
+        tables = plain[key]
+        if not isinstance(tables, Mapping) or not tables:
+            refuse(key, "must be a table of tables, with one at least, or nothing could be answered")
+        return {
+            name: built(kind, {"name": name, **one} if isinstance(one, Mapping) else one, f"{where}{key}.{name}.")
+            for name, one in tables.items()
         }
-        for version in versions:
-            self._named(version, f"{where}.versions.{version}")
-        active, fallback = plain.get("active"), plain.get("fallback", REFUSE)
-        if active not in versions:
-            raise self._error(
-                f"{where}.active", f"must be one of the versions: {', '.join(versions) or 'none is given'}"
-            )
-        if fallback not in FALLBACKS:
-            raise self._error(f"{where}.fallback", f"must be one of {', '.join(FALLBACKS)}")
-        sources = self._of_table(plain.get("sources", {}), f"{where}.sources")
-        if not all(isinstance(own, str) for own in sources.values()):
-            raise self._error(f"{where}.sources", "must be a table of text")
-        return ServedModel(name, active, versions, fallback, sources)
 
-    def _caller(self, name: str, plain: Any) -> Caller:
-        where = f"callers.{name}"
-        plain = self._of_table(plain, where)
-        self._known(plain, Caller.__slots__[1:], f"{where}.")
+    models, callers = of_table("models", ServedModel), of_table("callers", Caller)
+    for name, model in models.items():
+        for named in (name, *model.versions):
+            if not _NAME.fullmatch(named):
+                refuse(f"models.{name}", f"needs names of at most 64 letters, digits, '.', '-' and '_', not {named!r}")
+        if model.active not in model.versions:
+            known = ", ".join(model.versions) or "none is given"
+            refuse(f"models.{name}.active", f"must be one of the versions: {known}")
+        if model.fallback not in FALLBACKS:
+            refuse(f"models.{name}.fallback", f"must be one of {', '.join(FALLBACKS)}")
+        models[name] = replace(model, name=name, versions={v: placed(own) for v, own in model.versions.items()})
+    for name, caller in callers.items():
         check_name(name, "a caller")
-        token, certificate = plain.get("token", ""), None
-        if token and not (isinstance(token, str) and _HASH.fullmatch(token)):
-            raise self._error(f"{where}.token", "must be the SHA-256 of the token, 64 hexadecimal digits in lower case")
-        if "certificate" in plain:
-            certificate = read_public(self._file(plain["certificate"], f"{where}.certificate"))
-        if not token and certificate is None:
-            raise self._error(where, "has neither token nor certificate: make a token with vfl identity token")
-        models, records = plain.get("models"), plain.get("records")
-        if models is not None and not (isinstance(models, list) and all(isinstance(own, str) for own in models)):
-            raise self._error(f"{where}.models", "must be a list of text")
-        if records is not None and (type(records) is not int or records < 0):
-            raise self._error(f"{where}.records", "must be a whole number")
-        listed = None if models is None else tuple(models)
-        return Caller(name, token, certificate, listed, records, self._number(plain, "rate", f"{where}."))
-
-    def _source(self, name: str, given: Any) -> str:
-        if isinstance(given, str) and ADDRESS in given:
-            return given
-        return str(self._file(given, f"data.{name}"))
-
-    def _file(self, given: Any, where: str) -> Path:
-        if not isinstance(given, str) or not given:
-            raise self._error(where, "must be a path, as text")
-        return self._path.parent / Path(given).expanduser()
-
-    def _path_of(self, plain: Mapping[str, Any], key: str) -> Path | None:
-        return self._file(plain[key], key) if key in plain else None
-
-    def _text(self, plain: Mapping[str, Any], key: str) -> str | None:
-        if key in plain and not isinstance(plain[key], str):
-            raise self._error(key, "must be text")
-        return plain.get(key)
-
-    def _number(self, plain: Mapping[str, Any], key: str, where: str) -> float | None:
-        given = plain.get(key)
-        if given is None:
-            return None
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
-            raise self._error(where + key, "must be a number above 0")
-        return float(given)
-
-    def _table(self, plain: Mapping[str, Any], key: str) -> dict[str, Any]:
-        return self._of_table(plain.get(key, {}), key)
-
-    def _of_table(self, plain: Any, where: str) -> dict[str, Any]:
-        if not isinstance(plain, dict):
-            raise self._error(where, "must be a table")
-        return plain
-
-    def _named(self, name: str, where: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise self._error(where, "needs a name of at most 64 letters, digits, '.', '-' and '_'")
-
-    def _known(self, plain: Mapping[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
-        for key in plain:
-            if key not in known:
-                raise self._error(where + key, f"is unknown{nearest(key, known)}; known: {', '.join(known)}")
-
-    def _error(self, key: str, why: str) -> SpecificationError:
-        return SpecificationError(f"{self._where}: {key} {why}")
+        if caller.token and not _HASH.fullmatch(caller.token):
+            refuse(f"callers.{name}.token", "must be the SHA-256 of the token, 64 hexadecimal digits in lower case")
+        if not caller.token and caller.certificate is None:
+            refuse(f"callers.{name}", "has neither token nor certificate: make a token with vfl identity token")
+        if (caller.records or 0) < 0:
+            refuse(f"callers.{name}.records", "must be a whole number of at least 0")
+        require_positive(f"{where}callers.{name}.rate", caller.rate, optional=True)
+        read = None if caller.certificate is None else read_public(folder / Path(caller.certificate).expanduser())
+        callers[name] = replace(caller, name=name, certificate=read)
+    for party in file.data:
+        if party not in file.policies:
+            refuse(f"policies.{party}", "is missing: its data are served under its owner's policy only")
+    if file.party not in file.data:
+        refuse(f"data.{file.party}", "is missing: the service looks up its own records there")
+    check_address(file.listen, f"{where}listen")
+    if file.metrics is not None:
+        check_address(file.metrics, f"{where}metrics")
+    require_positive(f"{where}answer_seconds", file.answer_seconds)
+    if (file.certificate is None) != (file.key is None):
+        refuse("certificate", "and key belong together: give both, or none")
+    if file.certificate is None and file.listen.rpartition(":")[0] not in LOOPBACK:
+        refuse("certificate", f"and key are missing: at {file.listen} tokens and scores travel over HTTPS only")
+    return replace(
+        file,
+        path=path,
+        models=models,
+        callers=callers,
+        data={party: own if ADDRESS in own else str(placed(own)) for party, own in file.data.items()},
+        policies={party: placed(own) for party, own in file.policies.items()},
+        **{name: placed(getattr(file, name)) for name in ("federation", "identity", "certificate", "key")},
+    )
