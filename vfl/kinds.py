@@ -31,6 +31,7 @@ from vfl.messages.kinds import (
     WHOLE,
     Parameter,
     choice,
+    declare,
     decode,
     encode,
     exactly,
@@ -67,8 +68,21 @@ FORMAT = 6
 FEW = 128
 """Largest number of coordinates of a block whose step's plain form is cached, since solvers repeat steps in every pass."""
 
-EVENT, CLIP, WEIGHTING = optional(kind("event")), kind("clip"), kind("weighting")
-ADJACENCY = choice(Adjacency)
+OCTETS = Parameter("bytes", bytes, exactly(bytes))
+declare(
+    Adjacency=choice(Adjacency),
+    BoundedRange=kind("event"),
+    Fold=kind("batch"),
+    Gaussian=kind("event"),
+    Rule=kind("rule"),
+    ScoreRule=kind("score"),
+    Side=choice(Side),
+    Statistic=kind("statistic"),
+    Weighting=kind("weighting"),
+    bytes=OCTETS,
+    **{"Gaussian | PoissonSubsampledGaussian": kind("event")},
+)
+declare(Head=record(Head), ReleaseKey=record(events.ReleaseKey), Version=record(Version))
 
 
 def _records(plain: Any) -> Any:
@@ -79,8 +93,7 @@ def _records(plain: Any) -> Any:
 
 RECORDS = Parameter("vector with an entry per record", lambda vector: vector, _records)
 
-_fields_of_block = [("index", WHOLE), ("party", TEXT), ("start", WHOLE), ("stop", WHOLE), ("offset", WHOLE)]
-_block = record(messages.Block, *_fields_of_block)
+_block = record(messages.Block)
 
 
 def _sound(plain: Any) -> Block:
@@ -92,15 +105,8 @@ def _sound(plain: Any) -> Block:
 
 BLOCK = Parameter("block " + _block.text, _block.encode, lru_cache(maxsize=4096)(_sound))
 
-_step = record(
-    messages.Step,
-    ("block", BLOCK),
-    ("centre", VECTOR),
-    ("scale", VECTOR),
-    ("clip", CLIP),
-    ("rule", kind("rule")),
-    ("event", EVENT),
-)
+declare(Block=BLOCK)
+_step = record(messages.Step)
 _kept_step, _known_step = lru_cache(maxsize=2048)(_step.encode), lru_cache(maxsize=2048)(_step.decode)
 
 
@@ -115,7 +121,7 @@ def _built_step(plain: Any) -> messages.Step:
 
 
 STEP = Parameter(_step.text, _plain_step, _built_step)
-HEAD = optional(record(Head, ("seq", WHOLE), ("hash", TEXT)))
+declare(Step=STEP)
 
 family("loss", LOSSES)
 family("penalty", PENALTIES)
@@ -124,9 +130,9 @@ register("clip", "norm", Clip)
 register("clip", "gram", noisy_gram.GramClip)
 register("clip", "products", products.ProductClip)
 
-register("event", "gaussian", events.Gaussian, adjacency=ADJACENCY)
-register("event", "poisson_subsampled_gaussian", events.PoissonSubsampledGaussian, adjacency=ADJACENCY)
-register("event", "bounded_range", events.BoundedRange, adjacency=ADJACENCY)
+register("event", "gaussian", events.Gaussian)
+register("event", "poisson_subsampled_gaussian", events.PoissonSubsampledGaussian)
+register("event", "bounded_range", events.BoundedRange)
 
 register("batch", "fold", messages.Fold)
 register("batch", "piece", messages.Piece)
@@ -145,18 +151,15 @@ register("weighting", "bounded_derivative", distance.BoundedDerivative)
 register("rule", "prox_step", prox.ProxStep)
 register("rule", "classes_step", prox.ClassesStep)
 # Bounds are infinite where a coordinate has none.
-register(
-    "rule", "column_step", prox.ColumnStep, low=RELEASED, high=RELEASED, pull=sequence(NUMBER), near=sequence(WHOLE)
-)
+register("rule", "column_step", prox.ColumnStep, low=RELEASED, high=RELEASED)
 
 register("score", "move", gcd.MoveScore)
 register("score", "decrease", gcd.DecreaseScore)
 
-_pair_of_steps = sequence(WHOLE)
-register("statistic", "outcomes", statistics.Outcomes, steps=_pair_of_steps)
-register("statistic", "class_outcomes", classes.ClassOutcomes, steps=_pair_of_steps)
+register("statistic", "outcomes", statistics.Outcomes, steps=sequence(WHOLE))
+register("statistic", "class_outcomes", classes.ClassOutcomes, steps=sequence(WHOLE))
 register("statistic", "scores", statistics.Scores)
-register("statistic", "residuals", statistics.Residuals, steps=_pair_of_steps)
+register("statistic", "residuals", statistics.Residuals, steps=sequence(WHOLE))
 register("statistic", "positives", statistics.Positives)
 register("statistic", "losses", statistics.Losses)
 register("statistic", "unclamped", exact.Unclamped)
@@ -167,95 +170,66 @@ register("statistic", "class_counts", labels.ClassCounts)
 register("statistic", "label_mean", statistics.LabelMean)
 
 _by_block = mapping(row(BLOCK, RELEASED))
-_fold = optional(kind("batch"))
 _rows = mapping(row(BLOCK, VECTOR, VECTOR))
-_key = record(events.ReleaseKey, ("round", WHOLE), ("part", WHOLE), ("attempt", WHOLE))
-_capped = optional(
-    record(
+declare(
+    RecordCap=record(
         lambda cap, rows, paid: messages.RecordCap(cap, rows, paid=paid),
-        ("cap", NUMBER),
-        ("rows", _rows),
-        ("paid", optional(record(messages.Paid, ("key", _key), ("event", kind("event"))))),
+        cap=NUMBER,
+        rows=_rows,
+        paid=optional(record(messages.Paid)),
     )
 )
-_side = choice(Side)
 register(
     "message",
     "moments",
     messages.Moments,
-    widths=mapping(WHOLE),
-    reach=optional(mapping(VECTOR)),
-    event=EVENT,
     uncentred=Parameter(
         "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
     ),
 )
-register("message", "ranges", messages.Ranges, columns=mapping(sequence(WHOLE)), event=EVENT)
-register(
-    "message",
-    "backward",
-    messages.Backward,
-    weighting=WEIGHTING,
-    blocks=sequence(BLOCK),
-    centres=sequence(VECTOR),
-    scales=sequence(VECTOR),
-    event=EVENT,
-    fold=_fold,
-    capped=_capped,
-)
+register("message", "ranges", messages.Ranges)
+register("message", "backward", messages.Backward)
 _shift = Parameter(
     f"{RELEASED_NUMBER.text}; a vector with several margins per record",
     lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
     lambda plain: RELEASED.decode(plain) if type(plain) is bytes else RELEASED_NUMBER.decode(plain),
 )
-register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(_shift), side=_side)
+register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(_shift))
 register(
     "message",
     "descend",
     messages.Descend,
-    weighting=WEIGHTING,
-    steps=mapping(sequence(STEP)),
     start=mapping(RELEASED),
-    parts=mapping(WHOLE),
     replayed=optional(sequence(RELEASED)),
-    capped=_capped,
     push=mapping(RELEASED),
 )
-register(
-    "message",
-    "select",
-    messages.Select,
-    weighting=WEIGHTING,
-    coordinates=_by_block,
-    centres=mapping(VECTOR),
-    scales=mapping(VECTOR),
-    rules=mapping(kind("score")),
-    event=EVENT,
-)
-register("message", "record_norms", messages.RecordNorms, rows=_rows, side=_side)
+register("message", "select", messages.Select, coordinates=_by_block)
+register("message", "record_norms", messages.RecordNorms, rows=_rows)
 register("message", "groups", messages.Groups, columns=mapping(sequence(row(TEXT, WHOLE))))
 register("message", "sample", messages.Sample)
-register("message", "tally", messages.Tally, statistic=kind("statistic"), event=EVENT, side=_side)
-register("message", "unnoised", messages.Unnoised, statistic=kind("statistic"), event=EVENT, side=_side)
-register("message", "reweigh", messages.Reweigh, weighting=WEIGHTING, fold=_fold)
+register("message", "tally", messages.Tally)
+register("message", "unnoised", messages.Unnoised)
+register("message", "reweigh", messages.Reweigh)
 register(
     "message",
     "reply",
     messages.Reply,
     released=sequence(RELEASED),
     vector=optional(RECORDS),
-    selected=optional(record(NoisyScore, ("coordinate", WHOLE), ("value", WHOLE))),
+    selected=optional(record(NoisyScore)),
 )
 register("message", "greeting", messages.Greeting)
-register("message", "notice", messages.Notice, phase=choice(messages.Phase), ledger=HEAD, noted=HEAD)
+register("message", "notice", messages.Notice, phase=choice(messages.Phase))
 register("message", "release_key", events.ReleaseKey)
-register("message", "book_heads", messages.BookHeads, own=HEAD, noted=HEAD)
+register("message", "book_heads", messages.BookHeads)
 
-OCTETS = Parameter("bytes", bytes, exactly(bytes))
-MAYBE_TEXT = optional(TEXT)
-_indexed = record(alignment.Indexed, ("alignment", TEXT), ("hash", TEXT), ("n_records", WHOLE))
-_sealing_key = record(joining.SealingKey, ("key", OCTETS), ("signature", OCTETS))
-register("message", "offer", joining.Offer, parties=sequence(TEXT))
+declare(
+    Asked=record(joining.Asked),
+    Indexed=record(alignment.Indexed),
+    Outcome=record(joining.Outcome),
+    SealingKey=record(joining.SealingKey),
+)
+register("message", "offer", joining.Offer)
 register("message", "done", joining.Done)
 register("message", "failure", joining.Failure)
 register("message", "load", joining.Load)
@@ -264,14 +238,14 @@ register("message", "finish", joining.Finish)
 register("message", "ping", joining.Ping)
 register("message", "pong", joining.Pong)
 register("message", "introduce", joining.Introduce)
-register("message", "sealing_key", joining.SealingKey, key=OCTETS, signature=OCTETS)
-register("message", "introduced", joining.Introduced, keys=mapping(_sealing_key))
+register("message", "sealing_key", joining.SealingKey)
+register("message", "introduced", joining.Introduced)
 register("message", "make_salt", joining.MakeSalt)
-register("message", "sealed", joining.Sealed, texts=mapping(OCTETS))
-register("message", "take_salt", joining.TakeSalt, text=OCTETS)
+register("message", "sealed", joining.Sealed)
+register("message", "take_salt", joining.TakeSalt)
 register("message", "read_ids", joining.ReadIds)
-register("message", "ids_greeting", alignment.IdsGreeting, pending=MAYBE_TEXT, kept=optional(_indexed))
-register("message", "begin_aligning", joining.BeginAligning, pending=MAYBE_TEXT, sizes=mapping(WHOLE))
+register("message", "ids_greeting", alignment.IdsGreeting)
+register("message", "begin_aligning", joining.BeginAligning)
 register("message", "multiply", joining.Multiply)
 register("message", "send_set", joining.SendSet)
 register("message", "conclude", joining.Conclude)
@@ -282,15 +256,11 @@ register("message", "applied", joining.Applied)
 register("message", "send_margins", joining.SendMargins)
 register("message", "take_margins", joining.TakeMargins)
 register("message", "add_up", joining.AddUp)
-register("message", "measure", joining.Measure, statistic=kind("statistic"))
-_asked = record(joining.Asked, ("part", TEXT), ("caller", TEXT), ("purpose", TEXT), ("records", WHOLE))
-register("message", "score", joining.Score, asked=sequence(_asked))
-_outcome = record(joining.Outcome, ("code", TEXT), ("why", TEXT))
-register("message", "scored", joining.Scored, outcomes=sequence(_outcome))
-register("message", "keep", joining.Keep, parts=sequence(TEXT))
-register("message", "kept", joining.Kept, states=mapping(TEXT))
-
-_version = record(Version, ("model", TEXT), ("place", WHOLE), ("attempt", WHOLE))
+register("message", "measure", joining.Measure)
+register("message", "score", joining.Score)
+register("message", "scored", joining.Scored)
+register("message", "keep", joining.Keep)
+register("message", "kept", joining.Kept)
 
 
 def _gradient(plain: Any) -> messages.Backward:
@@ -300,32 +270,30 @@ def _gradient(plain: Any) -> messages.Backward:
     return query
 
 
-_backward = Parameter("backward kind", lambda query: encode("message", query), _gradient)
+declare(Backward=Parameter("backward kind", lambda query: encode("message", query), _gradient))
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "meet", requests.Meet)
-register("message", "begin_session", requests.Begin, keys=mapping(_sealing_key))
+register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
 register("message", "take_columns", requests.TakeColumns)
-register("message", "mask_angles", requests.MaskAngles, version=_version, w=VECTOR, clamp=optional(NUMBER))
-register("message", "deal_terms", requests.DealTerms, version=_version)
-register("message", "share_residual", requests.ShareResidual, version=_version, owners=sequence(TEXT))
+register("message", "mask_angles", requests.MaskAngles)
+register("message", "deal_terms", requests.DealTerms)
+register("message", "share_residual", requests.ShareResidual)
 register("message", "toss", requests.Toss)
 register("message", "take_toss", requests.TakeToss)
 register("message", "state_records", requests.StateRecords)
 register("message", "check_records", requests.CheckRecords)
-register("message", "open_rows", requests.OpenRows, version=_version)
-register("message", "check_rows", requests.CheckRows, version=_version)
-register("message", "deal_sum", requests.DealSum, version=_version, query=_backward, key=_key)
-register(
-    "message", "contribute", requests.Contribute, version=_version, query=_backward, key=_key, fresh=sequence(TEXT)
-)
+register("message", "open_rows", requests.OpenRows)
+register("message", "check_rows", requests.CheckRows)
+register("message", "deal_sum", requests.DealSum)
+register("message", "contribute", requests.Contribute)
 register("message", "mask_products", requests.MaskProducts)
 register("message", "take_products", requests.TakeProducts)
-register("message", "deal_products", requests.DealProducts, key=_key)
-register("message", "contribute_products", requests.ContributeProducts, query=_backward, key=_key)
+register("message", "deal_products", requests.DealProducts)
+register("message", "contribute_products", requests.ContributeProducts)
 register("message", "disclose", requests.Disclose)
-register("message", "commitment", requests.Commitment, digest=OCTETS)
-register("message", "contribution", requests.Contribution, words=OCTETS, nonce=OCTETS)
+register("message", "commitment", requests.Commitment)
+register("message", "contribution", requests.Contribution)
 
 
 def to_plain(message: object) -> Plain:

@@ -110,18 +110,20 @@ def sequence(of: Parameter) -> Parameter:
     )
 
 
-def record(build: Callable[..., Any], *parts: tuple[str, Parameter]) -> Parameter:
-    """Return a parameter that is an object of these attributes."""
+def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
+    """Return a parameter that is an object of these attributes; of a dataclass, without `parts`, of all its fields."""
     items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
         if len(items(plain)) != len(parts):
             raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
-        return build(*[part.decode(item) for (_, part), item in zip(parts, plain, strict=True)])
+        return build(*[part.decode(item) for part, item in zip(parts.values(), plain, strict=True)])
 
+    if not parts:
+        parts = dict(_described(build, {}))  # type: ignore[arg-type]  # a dataclass
     return Parameter(
-        "(" + ", ".join(f"{name}: {part.text}" for name, part in parts) + ")",
-        lambda value: tuple([part.encode(getattr(value, name)) for name, part in parts]),
+        "(" + ", ".join(f"{name}: {part.text}" for name, part in parts.items()) + ")",
+        lambda value: tuple([part.encode(getattr(value, name)) for name, part in parts.items()]),
         decode,
     )
 
@@ -184,15 +186,30 @@ _PARAMETERS: dict[str, Parameter] = {
     "Vector": VECTOR,
     "ndarray": VECTOR,
     "np.ndarray": VECTOR,
-    "float | None": optional(NUMBER),
-    "int | None": optional(WHOLE),
-    "tuple[int, ...]": sequence(WHOLE),
     "Loss": kind("loss"),
     "Penalty": kind("penalty"),
     "Clip": kind("clip"),
     "Knots | None": optional(mapping(sequence(sequence(NUMBER)))),
 }
 """Annotation of a field → its parameter, for kinds that are registered without naming their parameters."""
+_WRAPPED = (("", " | None", optional), ("tuple[", ", ...]", sequence), ("Mapping[str, ", "]", mapping))
+
+
+def declare(**parameters: Parameter) -> None:
+    """Name the parameters of annotations, for kinds and records that follow."""
+    _PARAMETERS.update(parameters)
+
+
+def parameter_of(annotation: str) -> Parameter | None:
+    """Return the parameter of an annotation: of a known X, or of 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]'."""
+    if annotation in _PARAMETERS:
+        return _PARAMETERS[annotation]
+    for start, end, wrap in _WRAPPED:
+        if annotation.startswith(start) and annotation.endswith(end):
+            of = parameter_of(annotation[len(start) : len(annotation) - len(end)])
+            return None if of is None else wrap(of)
+    return None
+
 
 _families: dict[str, dict[str, type]] = {}
 _parameters: dict[type, tuple[tuple[str, Parameter], ...]] = {}
@@ -207,8 +224,7 @@ def family(name: str, table: dict[str, type]) -> None:
 def register(family: str, name: str, cls: type, **parameters: Parameter) -> None:
     """Register a frozen dataclass as the kind `name` of a family, on this side.
 
-    parameters : {field: parameter}, for fields whose parameter does not follow from their annotation. It follows from float,
-        int, bool, str, Vector, Loss, Penalty and Clip.
+    parameters : {field: parameter}, for fields whose parameter does not follow from their annotation (`parameter_of`).
 
     Raises PrivacyError for a name that is taken by another class, and for a field without a plain form.
     """
@@ -260,7 +276,7 @@ def _described(cls: type, given: Mapping[str, Parameter]) -> tuple[tuple[str, Pa
         if not field.init:
             continue
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
-        parameter = given.get(field.name) or _PARAMETERS.get(annotation)
+        parameter = given.get(field.name) or parameter_of(annotation)
         if parameter is None:
             raise PrivacyError(
                 f"{cls.__qualname__}.{field.name} of type {annotation} has no plain form: name its parameter in register(...)"
