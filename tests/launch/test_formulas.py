@@ -170,6 +170,7 @@ def agree(result: Result, frame: pd.DataFrame) -> None:
         assert onnx["positive"].tolist() == (margins > result.margin_threshold).tolist()
     parts = {party: result.part(party).margins(frame) for party in ("bank", "telco")}
     for party, own in parts.items():
+        np.testing.assert_allclose(result.to_sklearn(party=party).predict(frame), own, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(in_sql(result, frame, party)["margin_part"], own, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(in_onnx(result, frame, party)["margin_part"], own, rtol=1e-9, atol=1e-9)
     assert "other" not in result.to_sql(party="bank")

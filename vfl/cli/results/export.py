@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
-OF_PARTS = ("sql", "onnx")
+OF_PARTS = ("sklearn", "sql", "onnx")
 """Forms that also exist of one party's part."""
 
 
@@ -24,7 +24,7 @@ OF_PARTS = ("sql", "onnx")
     "forms",
     flag_value="sklearn",
     multiple=True,
-    help="Write a scikit-learn Pipeline for pickle.load or joblib.load; it needs no vfl.",
+    help="Write a scikit-learn Pipeline for pickle.load, of the model or with --party of one part; it needs no vfl.",
 )
 @click.option(
     "--onnx",
@@ -97,7 +97,7 @@ def _content(result: Result, form: str | None, party: str | None) -> str | bytes
     from vfl.launch.run.tracking import tracked
 
     if form == "sklearn":
-        return pickle.dumps(result.to_sklearn())
+        return pickle.dumps(result.to_sklearn(party=party))
     if form == "onnx":
         return result.to_onnx(party=party)
     if form == "sql":

@@ -53,7 +53,9 @@ def sum_of(result: Result, party: str | None = None) -> Sum:
     """
     job = result.applied
     if job.multinomial:
-        raise SpecificationError("SQL and ONNX have one margin, and multinomial loss has K: export to scikit-learn")
+        raise SpecificationError(
+            "SQL, ONNX and exports of parts have one margin, and multinomial loss has K: export the whole to scikit-learn"
+        )
     owners = job.partition.parties if party is None else (party,)
     by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))
     constant = float(result.intercept_on_scaled) if party is None else 0.0

@@ -329,11 +329,14 @@ class Result:
             write_whole(path, self.part(party).to_json())
         return parts
 
-    def to_sklearn(self) -> Any:
-        """Return the model as a fitted scikit-learn Pipeline, which needs no vfl; see vfl.launch.run.scikit."""
+    def to_sklearn(self, *, party: str | None = None) -> Any:
+        """Return the model as a fitted scikit-learn Pipeline, which needs no vfl; see vfl.launch.run.scikit.
+
+        party : as for `to_sql`; its part of the margin is what the pipeline predicts.
+        """
         from vfl.launch.run.scikit import pipeline_of
 
-        return pipeline_of(self)
+        return pipeline_of(self, party)
 
     def curves(self, run: str | Path | None = None) -> Effects:
         """Return each column's contribution to the margin over its range, the largest first; it costs no privacy.

@@ -21,7 +21,7 @@ import numpy as np
 from vfl.columns import canonical_category
 from vfl.errors import SpecificationError
 from vfl.features.formula import NO_DATE, Apply, Case, Cell, shared
-from vfl.launch.run.parts import coordinates_of, reach_of
+from vfl.launch.run.parts import coordinates_of, reach_of, sum_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
@@ -43,11 +43,13 @@ _DATES = {
 """Replacements in the text of dates."""
 
 
-def pipeline_of(result: Result) -> Any:
+def pipeline_of(result: Result, party: str | None = None) -> Any:
     """Return the fitted Pipeline: 'cells', 'columns', and 'model' with coef_, intercept_ and the names of coordinates.
 
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
+
+    party : for the margin's part of this party alone, from its own columns, as what a LinearRegression predicts.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 
@@ -59,11 +61,12 @@ def pipeline_of(result: Result) -> Any:
         raise SpecificationError(
             "to_sklearn needs pandas, by whose frames the columns are named: pip install 'vfl[frames]'"
         ) from None
+    from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import Pipeline, make_pipeline
 
     job, by_name = result.applied, {}
-    for party in job.partition.parties:
-        own, guards = coordinates_of(job, party, in_one_table=True)
+    for owner in job.partition.parties if party is None else (party,):
+        own, guards = coordinates_of(job, owner, in_one_table=party is None)
         for name, formula in own.items():  # a refused cell makes a coordinate NaN, which the model refuses
             by_name[name] = Apply("add", (formula, guards.pop())) if guards else formula
     made, formulas = shared(by_name.values())
@@ -77,8 +80,12 @@ def pipeline_of(result: Result) -> Any:
         _step(partial(eval, source, {"__builtins__": {}, **_NAMES})),
         _step(pd.DataFrame, columns=list(by_name)),
     )
-    coefficients = dict(zip(result.feature_names, result.coef_.T, strict=True))
     nothing = pd.DataFrame(0.0, index=range(max(2, job.n_margins)), columns=list(by_name))
+    if party is not None:
+        part, model = sum_of(result, party), LinearRegression().fit(nothing, [0.0, 1.0])
+        model.coef_, model.intercept_ = np.array([weight for weight, _ in part.terms]), part.constant
+        return Pipeline([("cells", cells), ("columns", columns), ("model", model)])
+    coefficients = dict(zip(result.feature_names, result.coef_.T, strict=True))
     model = _fitted(job, np.array([coefficients[name] for name in by_name]), result.intercept_, nothing)
     return Pipeline([("cells", cells), ("columns", columns), ("model", _at_threshold(result, model, nothing.head(2)))])
 
