@@ -157,7 +157,7 @@ class Policy:
     def read(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file. Raises SpecificationError for a missing file or an unknown entry."""
         path = Path(path).expanduser().absolute()
-        plain = read_toml(path, "policy file", number=FORMAT, remedy=": nothing is consented to")
+        plain = read_toml(path, "policy file", number=FORMAT, name=path.name, remedy=": nothing is consented to")
         if "total" not in plain:
             raise SpecificationError(
                 f"the policy file {path.name!r} needs [total] with epsilon and delta: the most that all jobs together "

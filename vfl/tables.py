@@ -38,6 +38,7 @@ def read_toml(
     *,
     number: int | None = None,
     remedy: str = "",
+    name: str = "",
     error: type[SpecificationError] = SpecificationError,
     largest: int = LARGEST_TOML,
     follow: bool = True,
@@ -47,18 +48,19 @@ def read_toml(
 
     number : format = NUMBER that the file has to state, which is left out of the content.
     remedy : end of the error for a missing file. largest, follow : as for vfl.documents.
+    name : name of the file in errors, instead of its path, which may tell more than its reader should know.
     error : raised if the file is missing, cannot be read, is not TOML, or has another format.
     shows : True shows the line that is not TOML. False suits errors that leave a party: the file may be one of its data.
     """
-    where = f"{kind} {str(path)!r}"
+    where = f"{kind} {(name or str(path))!r}"
     try:
         text = read_bytes(path, largest, follow=follow).decode()
         plain = parse_toml(text)
     except FileNotFoundError:
-        raise error(f"there is no {kind} {str(path)!r}{remedy}") from None
+        raise error(f"there is no {where}{remedy}") from None
     except (OSError, UnicodeDecodeError) as failed:
         why = failed.strerror if isinstance(failed, OSError) else "it is not text in UTF-8"
-        raise error(f"cannot read {where}: {why}") from failed
+        raise error(f"cannot read {where}: {why}") from None
     except ValueError as failed:
         raise error(f"{where} is not valid TOML: {failed}{_line(text, failed) if shows else ''}") from failed
     if number is not None and plain.pop("format", None) != number:

@@ -88,7 +88,7 @@ class TestRefusals:
             ({"--as": "bnk"}, "'bnk' is not a member of the federation 'credit' (did you mean 'bank'?)"),
             ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' belongs to 'bank', not to 'telco'"),
             ({"--identity": "none.key"}, "there is no key 'none.key'"),
-            ({"--policy": "none.toml"}, "the policy file 'none.toml' cannot be read, so nothing is consented to"),
+            ({"--policy": "none.toml"}, "there is no policy file 'none.toml': nothing is consented to"),
             ({"--policy": "bank.csv"}, "is not valid TOML"),
             ({"credit.toml": "none.toml"}, "there is no federation file 'none.toml'"),
             ({"credit.toml": "policy.toml"}, "the federation file 'policy.toml': jobs is unknown"),

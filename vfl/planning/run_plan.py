@@ -21,6 +21,7 @@ from vfl.holdout import Side
 from vfl.job.flags import flags_of
 from vfl.planning import words
 from vfl.planning.link import Link, Transfer, transfers
+from vfl.planning.machine import Machine
 from vfl.planning.public_problem import bounds_fairness, budgets_of, knots_of, problem_of
 from vfl.planning.sharing import sharing_of
 from vfl.privacy.accountants import choose_accountant
@@ -54,13 +55,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROUND_TRIP_SECONDS = 0.8e-3
-BYTES_A_SECOND = 1.2e9
-RELEASE_SECONDS = 0.15e-3
-UPDATE_SECONDS = 2e-9
 MANY = 10**9
-"""Rough costs on one machine: a message between actors, the bytes of a message, one release (charge, noise, log), and one
-record in one coordinate update. MANY : a number above the records of any job."""
+"""Number above the records of any job."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
@@ -307,14 +303,15 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Expected time of the rounds on one idle machine with running actors; a rough guide."""
+        """Expected time of the rounds on one idle, typical machine with running actors; a rough guide."""
+        machine = Machine()
         releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
         return (
-            self.round_trips * ROUND_TRIP_SECONDS
-            + self.n_bytes / BYTES_A_SECOND
-            + releases * RELEASE_SECONDS
-            + updates * self.problem.n_records * UPDATE_SECONDS
+            self.round_trips * machine.trip_seconds
+            + self.n_bytes / machine.vector_bytes_a_second
+            + releases * machine.release_seconds
+            + updates * self.problem.n_records * machine.update_seconds
         )
 
     @property
