@@ -96,8 +96,9 @@ class Drift:
         return self.index > max(self.floor + threshold, self.limit)
 
     def __str__(self) -> str:
-        noisy = "" if self.index > self.limit else ", which noise and sampling may explain"
-        return f"{self.name}: stability index {self.index:.3g} (floor {self.floor:.2g}{noisy})"
+        return (
+            f"{self.name}: stability index {self.index:.3g} (floor {self.floor:.2g}, limit of noise {self.limit:.2g})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

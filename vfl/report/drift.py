@@ -33,7 +33,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
     )
     unwatched = f" Without bins, and not watched: {', '.join(monitored.unwatched)}." if monitored.unwatched else ""
     bars = [
-        charts.Row(one.name, one.index, f"{one.index:.3g}", band=charts.around(one.floor)) for one in monitored.drifts
+        charts.Row(one.name, one.index, f"{one.index:.3g}", band=charts.around(one.limit)) for one in monitored.drifts
     ]
     return page(
         title,
@@ -42,7 +42,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
         section(
             "Drift",
             element("p", f"{ABOUT}{unwatched}"),
-            charts.both(lambda width: charts.rows(width, bars, "population stability index; grey: floor")),
+            charts.both(lambda width: charts.rows(width, bars, "population stability index; grey: limit")),
             table(("column", "index", "floor", "limit", ""), rows, numbers=(1, 2, 3)),
         ),
         *(_bins(one) for one in monitored.drifts if one.name in exceeding),

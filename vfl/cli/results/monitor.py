@@ -132,7 +132,7 @@ def command(
         days = {path.stem: compare(result, then, Counted.load(path)) for path in past}
         write_whole(output, drift_page(found, threshold, f"{result.job.name}: drift", days))
     if as_json:
-        rows = {one.name: {"index": one.index, "floor": one.floor} for one in found.drifts}
+        rows = {one.name: {"index": one.index, "floor": one.floor, "limit": one.limit} for one in found.drifts}
         click.echo(
             json.dumps({"drift": rows, "exceeding": exceeding, "unwatched": found.unwatched}, ensure_ascii=False)
         )
