@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import pytest
 
 import vfl
 from coordinator.rounds import Round
 from tests.inference.setting import job, table
 from vfl.errors import SpecificationError
+from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.train import resume
+from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 
 PIECES = 12
@@ -86,7 +91,16 @@ def test_a_matrix_lost_after_its_charge_stays_charged_and_the_run_has_no_interva
         with pytest.raises(KeyboardInterrupt):
             vfl.train(spec, data, at="inprocess", output=tmp_path / "run")
     result = resume(tmp_path / "run", data, at="inprocess")
+    written = json.loads(SqliteLedger(tmp_path / "run" / LEDGER).export())["entries"]
+    kept = Counter((e["round"], e["attempt"], e["part"]) for e in written if e["kind"] == "charge")
+    assert kept[_of(made[-1])] == 1  # once, before the process died
+    assert kept.total() <= sum(map(len, all_of))
     assert result.certificate.epsilon == pytest.approx(1.0, abs=1e-6)
     with pytest.raises(SpecificationError, match="stopped before all releases"):
         result.summary()
     result.verify()
+
+
+def _of(items):
+    ((key, _),) = items
+    return key.round, key.attempt, key.part

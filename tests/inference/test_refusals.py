@@ -8,7 +8,8 @@ import pytest
 
 import vfl
 from tests.inference.setting import NAMES, PARTITION, N, job
-from vfl.errors import SpecificationError
+from vfl.errors import PlacementError, SpecificationError
+from vfl.launch.engines.place import Organisations, require_fit
 from vfl.planning import plan
 
 UNFIT = {
@@ -59,9 +60,17 @@ def test_a_small_ridge_is_taken():
     assert plan(job(penalty=vfl.L2(0.5 / N)), N).releases
 
 
-def test_shares_and_organisations_are_refused():
-    with pytest.raises(SpecificationError, match=r"leave privacy\.inference out"):
-        job("logistic", partition=PARTITION, trust="secure")
+@pytest.mark.parametrize("inference", [True, "subsamples"])
+def test_shares_are_refused(inference):
+    with pytest.raises(SpecificationError, match=r"margins or from subsamples.*leave privacy\.inference out"):
+        job("logistic", partition=PARTITION, trust="secure", privacy={"inference": inference})
+
+
+def test_organisations_are_refused_unless_the_run_shows_no_columns():
+    place = object.__new__(Organisations)
+    with pytest.raises(PlacementError, match=r"before noise.*subsamples"):
+        require_fit(place, job())
+    require_fit(place, job(privacy={"epsilon": 30.0, "inference": "subsamples"}))
 
 
 def test_the_cap_has_a_floor_and_keeps_the_other_releases():
