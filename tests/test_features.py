@@ -469,6 +469,20 @@ def test_the_run_finds_no_knots_of_a_column_that_it_does_not_train_on() -> None:
         vfl.Job(partition=partition, privacy=None, columns=columns)
 
 
+def test_a_pair_is_listed_beside_its_columns() -> None:
+    partition = vfl.FeaturePartition({"bank": ("x", "z")}, label=("bank", "y"))
+    with pytest.raises(SpecificationError, match="list it beside its two columns"):
+        vfl.Job(partition=partition, privacy=None, bounds={"*": (0, 1)}, columns={"f": vfl.Pair("x", "z")})
+    for dropped, said in (("z", "a dropped column makes no pair"), ("f", None)):
+        columns = {"f": vfl.Pair("x", "z"), "x": vfl.Boolean(), "z": vfl.Boolean()} | {dropped: vfl.Dropped()}
+        whole = vfl.FeaturePartition({"bank": ("x", "z", "f")}, label=("bank", "y"))
+        if said is None:
+            assert "f" not in vfl.Job(partition=whole, privacy=None, columns=columns).partition.features
+            continue
+        with pytest.raises(SpecificationError, match=said):
+            vfl.Job(partition=whole, privacy=None, columns=columns)
+
+
 def test_a_pair_stays_within_a_party() -> None:
     partition = vfl.FeaturePartition({"bank": ("f",), "telco": ("b",)}, label=("bank", "y"))
     with pytest.raises(SpecificationError, match="'bank' names column 'b' of party 'telco'"):

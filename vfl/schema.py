@@ -175,6 +175,8 @@ class Schema:
         """Check that every declared column exists. Raises SpecificationError with the nearest known names."""
         for column in self.columns:
             if column not in known:
+                if isinstance(self._of[column], Pair):
+                    raise SpecificationError(f"pair {column!r} is not in the partition: list it beside its two columns")
                 close = nearest(column, known)
                 raise SpecificationError(
                     f"column {column!r} is declared, and no party of the partition holds it{close}"
@@ -293,6 +295,7 @@ class _Sides:
             raise SpecificationError(
                 f"pair {pair!r}: no bounds for column {column!r}: declare "
                 + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
+                + ", or vfl.Categorical for text"
             )
         own = self._local.get(column, column)
         (source,) = declared.sources(own) if isinstance(declared, Feature) else (own,)

@@ -23,8 +23,8 @@ SAID = (
     "record is their sum and a constant. Each curve is 0 on average."
 )
 PAIRS = (
-    "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Darker cells "
-    "are higher, and each row ends with its lowest and highest value."
+    "The part that both columns of a pair add together, on top of their curves; the mean along each column is 0. Cells in a "
+    "stronger colour are higher, and each row ends with its lowest and highest value."
 )
 
 
@@ -70,7 +70,7 @@ def _heat(pair: Joint, colour: int) -> Markup:
 
 
 def _named(point: object) -> str:
-    return point if isinstance(point, str) else f"{point:.4g}"
+    return point if isinstance(point, str) else f"{point:.3g}"
 
 
 def overlay(found: Sequence[Effect], colours: Sequence[int], names: Sequence[str] = ()) -> Markup:
