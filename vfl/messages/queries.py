@@ -326,8 +326,12 @@ class Descend(Weighted):
         part = 0
         for name, steps in self.steps.items():
             last = part + len(steps)
-            own = replace(self, parts={name: part}, replayed=self.replayed and self.replayed[part:last])
-            shares[name] = own.share(name, capped=self.capped and self.capped.of(name))
+            shares[name] = self.share(
+                name,
+                parts={name: part},
+                replayed=self.replayed and self.replayed[part:last],
+                capped=self.capped and self.capped.of(name),
+            )
             part = last
         return shares
 

@@ -201,10 +201,10 @@ class Query:
 
     def share(self, party: str, **changes: Any) -> Self:
         """Return the query with one party's entries of its fields by party, and with further changes."""
-        given = ((name, getattr(self, name)) for name in by_party(self))
-        own: dict[str, Any] = {
-            name: {party: entries[party]} if party in entries else {} for name, entries in given if entries is not None
-        }
+        own: dict[str, Any] = {}
+        for name in by_party(self):
+            if name not in changes and (entries := getattr(self, name)) is not None:
+                own[name] = {party: entries[party]} if party in entries else {}
         return replace(self, **own | changes)
 
     def events(self) -> tuple[Event | None, ...]:
