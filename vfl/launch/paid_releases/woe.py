@@ -167,23 +167,23 @@ def evidence(
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
     Bins without a visible count, of visible·σ or half a record, are left out. A hidden count P_b beside a visible N_b enters as
-    N_b·P/N, at most as the least visible count: this is the value without information if noise may explain it, and otherwise
-    lies between that value and P_b, which makes the information value smaller.
+    N_b·P/N, at most as P_b, 2σ or half a record, whichever is largest: this is the value without information if noise may
+    explain it, and otherwise lies between that value and P_b, which makes the information value smaller.
 
     Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b, f_b
     of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
     λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). It exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability e^{−x} at
     most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A hidden
-    count adds nothing if it enters as N_b·P/N, so λ_b takes at least the least visible one.
+    count adds nothing if it enters as N_b·P/N, so λ_b takes at least 2σ for it.
 
     sigma : standard deviation of the noise of each count; one number, or (2, b).
     """
     noise = np.broadcast_to(sigma, counts.shape)
-    least = np.maximum(visible * noise, 0.5)
+    least = np.maximum(SEEN * noise, 0.5)
     shown = (counts > visible * noise) & (counts >= 0.5)
     seen = np.any(shown, axis=0).tolist()
     sums = np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    raised = np.where(shown, counts, np.minimum(least, counts[::-1] * sums / sums[::-1]))
+    raised = np.where(shown, counts, np.minimum(np.maximum(counts, least), counts[::-1] * sums / sums[::-1]))
     value = error = floor = limit = 0.0
     weights = np.full(len(names), math.nan)
     if any(seen):
