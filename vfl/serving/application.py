@@ -36,6 +36,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 LARGEST_BODY = 1 << 23
 MOST_WAITING = 256
 """Largest number of requests that are answered at the same time; further ones are refused at once."""
+MOST_HELD = 8 * LARGEST_BODY
+"""Bytes of all bodies together that are received or answered at the same time."""
 LONGEST_PURPOSE = 200
 STATE = "certificate"
 """Entry of a connection's state with the fingerprint of the client certificate."""
@@ -47,7 +49,7 @@ class Application:
 
     def __init__(self, scoring: Scoring, callers: Callers) -> None:
         self._scoring, self._callers = scoring, callers
-        self._waiting = 0
+        self._waiting = self._held = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
@@ -158,7 +160,27 @@ class Application:
         model = request.path_params["model"]
         if caller.models is not None and model not in caller.models:
             raise Refusal(403, "model_not_allowed", "this caller may not ask for this model")
-        body = await _body(request)
+        with contextlib.ExitStack() as stack:
+            return await self._of_body(request, caller, model, await self._body(request, stack))
+
+    async def _body(self, request: Request, stack: contextlib.ExitStack) -> bytes:
+        """Return the body; refuse it as soon as it, or all bodies together, are too large. stack : ends with the request."""
+        pieces, size = [], 0
+
+        def end() -> None:
+            self._held -= size
+
+        stack.callback(end)
+        async for piece in request.stream():
+            size, self._held = size + len(piece), self._held + len(piece)
+            if size > LARGEST_BODY:
+                raise Refusal(413, "too_large", f"send at most {LARGEST_BODY >> 20} MiB per request")
+            if self._held > MOST_HELD:
+                raise Refusal(503, "busy", "too many requests are being answered", retry=1.0)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def _of_body(self, request: Request, caller: Caller, model: str, body: bytes) -> Response:
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind == ARROW:
             asked = _of_arrow(body, request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model"))
@@ -196,17 +218,6 @@ class Asked:
             raise Refusal(422, "bad_request", f"purpose must be text of at most {LONGEST_PURPOSE} characters")
         if model is not None and not isinstance(model, str):
             raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
-
-
-async def _body(request: Request) -> bytes:
-    """Return the body; refuse it as soon as it is too large."""
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > LARGEST_BODY:
-            raise Refusal(413, "too_large", f"send at most {LARGEST_BODY >> 20} MiB per request")
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _of_json(body: bytes) -> Asked:

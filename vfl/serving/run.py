@@ -20,10 +20,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from coordinator.federation.gathering import Gathering
 from vfl.errors import PlacementError, SpecificationError, VflError
 from vfl.federation.file import identity_for, read_federation
-from vfl.serving.application import STATE, Application
+from vfl.serving.application import LARGEST_BODY, STATE, Application
 from vfl.serving.callers import Callers
 from vfl.serving.file import read_service
 from vfl.serving.scoring import Scoring
+from vfl.wire.gate import raise_descriptors
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,19 +33,69 @@ if TYPE_CHECKING:
 
 
 STOPPING_SECONDS = 5
+MESSAGE_SECONDS = 20.0
+MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
+MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
 """Time after which a busy thread lets another one run: a request passes through five, and Python's 5 ms add up."""
 log = logging.getLogger("vfl.serving")
 
 
 class _Protocol(HttpToolsProtocol):
-    """Hands the fingerprint of a client certificate to the application."""
+    """Limits requests that are on their way, and hands the fingerprint of a client certificate to the application.
+
+    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte, or the first one after the
+    connection began, and if its head has more than MOST_HEAD bytes, or all of it more than MOST_BYTES. Of more than
+    MOST_CONNECTIONS, the one that has waited longest without a complete request is closed.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         connection = transport.get_extra_info("ssl_object")
         der = None if connection is None else connection.getpeercert(binary_form=True)
         self.app_state = {**self.app_state, STATE: hashlib.sha256(der).hexdigest() if der else ""}
+        self._late: asyncio.TimerHandle | None = None
+        self._await()
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = [each for each in self.connections if isinstance(each, _Protocol) and each.waiting]
+            min(waiting, key=lambda each: each.since, default=self).transport.abort()
+
+    @property
+    def waiting(self) -> bool:
+        """True unless a complete request is being answered."""
+        return self._late is not None or self.cycle is None or self.cycle.response_complete
+
+    def _await(self) -> None:
+        self.since, self._received, self._in_head = self.loop.time(), 0, True
+        self._late = self._late or self.loop.call_later(MESSAGE_SECONDS, self.transport.abort)
+
+    def _complete(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._complete()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._late is not None:
+            self._received += len(data)
+            if self._received > (MOST_HEAD if self._in_head else MOST_BYTES):
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._await()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._complete()
+        super().on_message_complete()
 
 
 class Service:
@@ -83,6 +134,7 @@ class Service:
 
     def run(self, watch: Callable[[dict[str, Any]], None]) -> None:
         """Serve until SIGTERM or Ctrl-C; SIGHUP reads the service file and the data again. watch : called with events."""
+        raise_descriptors()
         metrics = self._metered()
         sys.setswitchinterval(SWITCH_SECONDS)
         pa.array([""])  # the first conversion of a list imports pandas, which may take seconds

@@ -1,0 +1,142 @@
+"""Clients that mean harm: connections that send slowly, without end or too much; honest requests are answered meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.serving.setting import TOKEN, Setting, code, train
+from vfl.serving import application, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREDICT = b"POST /v1/models/credit/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+KNOWN = PREDICT + f"authorization: Bearer {TOKEN}\r\n".encode()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    made = Setting(tmp_path_factory.mktemp("hostile"))
+    made.prepare(train())
+    with made.joined(), made.serving():
+        yield made
+
+
+@contextlib.contextmanager
+def connected(setting: Setting) -> Iterator[socket.socket]:
+    host, _, port = setting.listen.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30.0) as made:
+        yield made
+
+
+def flood(made: socket.socket, piece: bytes, most: int = 1 << 26) -> int:
+    """Send a piece again and again until the service closes the connection; return the number of bytes sent."""
+    sent = 0
+    with contextlib.suppress(OSError):
+        while sent < most:
+            made.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1", PREDICT, KNOWN + b"content-length: 9\r\n\r\n{"], ids=range(4))
+def test_a_request_that_does_not_come_to_its_end_is_closed(
+    running: Setting, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "MESSAGE_SECONDS", 1.0)
+    with connected(running) as made:
+        made.sendall(begun)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while made.recv(1 << 16):  # a byte at a time does not prolong it
+                pass
+        assert 0.5 < time.monotonic() - began < 10.0
+        assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece", "most"),
+    [
+        (b"GET /", b"a" * 4096, 1 << 22),
+        (PREDICT, b"x-more: " + b"a" * 1000 + b"\r\n", 1 << 22),
+        (PREDICT + b"x-long: ", b"a" * 4096, 1 << 22),
+        (PREDICT + b"content-length: 99999999999\r\n\r\n", b"a" * 65536, 1 << 25),
+        (KNOWN + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b"a" * 65536 + b"\r\n", 1 << 25),
+    ],
+    ids=["url", "headers", "header", "body of a stranger", "chunks"],
+)
+def test_what_has_no_end_is_closed(running: Setting, begun: bytes, piece: bytes, most: int) -> None:
+    with connected(running) as made:
+        made.sendall(begun)
+        assert flood(made, piece) < most
+    assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_connections_beyond_the_limit_replace_silent_ones(running: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_CONNECTIONS", 20)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(running)) for _ in range(60)]
+        assert running.ask(ids=["secret-1"]).status_code == 200
+        silent[0].settimeout(10.0)
+        with contextlib.suppress(ConnectionError):
+            assert silent[0].recv(1) == b""
+    assert running.ask(ids=["secret-1"]).status_code == 200
+
+
+def test_bodies_have_a_limit_together(running: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "MOST_HELD", 1 << 16)
+    head = KNOWN + b"content-length: 60000\r\n\r\n"
+    with connected(running) as first, connected(running) as second:
+        first.sendall(head + b" " * 59_000)
+        time.sleep(0.3)
+        second.sendall(head + b" " * 59_000)
+        assert second.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
+    running.until(lambda: running.ask(ids=["secret-1"]).status_code == 200)
+
+
+BAD = [
+    (b"[" * 1_000_000, {(400, "bad_json")}),
+    (b'{"ids": ' + b"[" * 500 + b"]" * 500 + b"}", {(422, "bad_ids"), (400, "bad_json")}),
+    (b'{"ids": [NaN]}', {(400, "bad_json"), (422, "bad_ids")}),
+    (b'{"ids": [' + b"9" * 300 + b"]}", {(400, "bad_json")}),
+    (b'{"ids": ["\\ud800"]}', {(422, "bad_ids")}),
+    (b'{"ids": ["\\u0000secret"]}', {(404, "")}),
+    (b'{"ids": ["' + b"a" * 4_000_000 + b'"]}', {(404, ""), (422, "bad_ids"), (413, "too_large")}),
+    (b'{"ids": ["a"], "purpose": "' + b"a" * 201 + b'"}', {(422, "bad_request")}),
+    (b"\xff\xfe", {(400, "bad_json")}),
+    (b'{"columns": {"income": [NaN], "age": [1], "calls": [1]}}', {(422, "bad_columns"), (400, "bad_json")}),
+    (b'{"columns": {"income": [1' + b"0" * 30 + b'], "age": [1], "calls": [1]}}', {(422, "bad_columns"), (200, "")}),
+    (b'{"columns": {"income": [{}], "age": [1], "calls": [1]}}', {(422, "bad_columns")}),
+    (b'{"columns": {"income": [[1, 2]], "age": [1], "calls": [1]}}', {(422, "bad_columns")}),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), BAD, ids=range(len(BAD)))
+def test_cells_and_ids_that_no_data_hold(
+    running: Setting, body: bytes, expected: set[tuple[int, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        answer = running.ask(content=body)
+    found = code(answer) if "error" in answer.json() else (answer.status_code, "")
+    assert found in expected
+    assert "secret" not in caplog.text
+    assert all("secret" not in log.read_text() for log in running.folder.glob("*.answers"))
+
+
+def test_infinite_cells_are_clipped_and_repeated_ids_are_answered_each(running: Setting) -> None:
+    (huge, large) = (
+        running.ask(content=b'{"columns": {"income": [%s], "age": [1], "calls": [1]}}' % cell).json()
+        for cell in (b"1e308", b"100")
+    )
+    assert huge["predictions"][0]["margin"] == large["predictions"][0]["margin"]
+    found = json.loads(running.ask(ids=["secret-1"] * 1000).content)["predictions"]
+    assert len(found) == 1000
+    assert np.ptp([one["margin"] for one in found]) == 0.0
