@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 LIMIT = 1_000_000
-CLIENTS, EACH = 12, 400
+CLIENTS, EACH = 12, 600
 """Number of clients, and of answers between two kills."""
 WORDS = {
     "bank": ["serve", "serve.toml"],
@@ -68,20 +68,19 @@ def test_processes_killed_in_turn_under_load(tmp_path: Path) -> None:
         host, _, port = setting.listen.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=30.0)
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-        for k in itertools.count():
-            if stop.is_set():
-                return connection.close()
+        for k in itertools.takewhile(lambda _: not stop.is_set(), itertools.count()):
             purpose = f"{client}-{k}"
             body = json.dumps({"ids": [f"secret-{k % 9}"], "purpose": purpose})
             try:
                 connection.request("POST", "/v1/models/credit/predict", body, headers)
                 answer = connection.getresponse()
                 answers.append((purpose, answer.status, json.loads(answer.read())))
+                time.sleep(0.05 * (answer.status != 200))
             except (http.client.HTTPException, OSError):
                 connection.close()
                 broken.append(k)
-            if not answers or answers[-1][1] != 200:
-                time.sleep(0.05)
+                time.sleep(0.1)
+        connection.close()
 
     def answered() -> int:
         return sum(status == 200 for _, status, _ in answers)
