@@ -66,6 +66,7 @@ REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
 """Least time between two readings of a source that shows no changes, such as a database, and their largest share of time."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
+_ADMITTED = Outcome()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +155,8 @@ class Served:
         if self.rows is None or not ids:
             return {}
         try:
+            if len(ids) == 1:
+                return {k: self.rows.of(own) for k, own in ids.items()}
             whole = self.rows.of([one for own in ids.values() for one in own])
         except DataError as error:
             if len(ids) == 1:
@@ -341,7 +344,7 @@ class ServingService(Service):
             return Outcome(
                 EXHAUSTED, f"party {self._party!r} answers at most {self._rate.per_second:g} records per second"
             )
-        return Outcome()
+        return _ADMITTED
 
     def count(
         self, asked: Sequence[Asked], outcomes: list[Outcome], quotas: Mapping[str, int], *, own: bool = True
