@@ -94,3 +94,11 @@ def test_the_first_example_imports_no_heavy_modules() -> None:
     imported = _imported("from vfl import examples; examples.table('adult')")
     assert "pyarrow.parquet" in imported
     assert imported.isdisjoint({"sklearn", "pandas"})
+
+
+def test_plans_are_made_without_kernels() -> None:
+    """Only a process that holds columns needs kernels; the driver of a run on Ray and `vfl verify` start like `vfl plan`."""
+    imported = _imported("from vfl.cli import vfl; vfl(['plan', 'adult'], standalone_mode=False)")
+    assert "vfl.planning" in imported
+    assert "vfl.launch.run.result" in imported
+    assert imported.isdisjoint({"sklearn", "pandas", "numba", "ray"})

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from parties.prediction import ModelPart, added
 from vfl import markup
 from vfl.arguments import require
 from vfl.certificate import Certificate, verify
@@ -33,6 +32,7 @@ from vfl.writing import write_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from parties.prediction import ModelPart
     from vfl.certificate import Report
     from vfl.inference.hypothesis import Hypothesis, WaldTest
     from vfl.inference.summary import Summary
@@ -104,6 +104,8 @@ def margins_of(result: Result, data: Any, policies: Mapping[str, str], shards: i
     policies : {party: path of its owner's policy}.
     shards : number of row ranges; one at a time is in memory. It does not change the margins.
     """
+    from parties.prediction import added
+
     margins, _, _ = on_joined_rows(
         result.job,
         result.part,
@@ -314,6 +316,8 @@ class Result:
 
         The party computes its part of the margins from it. `save_parts` writes it to a file for vfl.predict.
         """
+        from parties.prediction import ModelPart  # loads compiled loops
+
         columns = self.job.schema.features(self.job.partition.columns(party))
         names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
         by_name = dict(zip(self.coordinates, self.w, strict=True))
