@@ -42,6 +42,7 @@ DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "CD": (vfl.CD(passes=2), {}),
     "SkGD, sums of what its cap cuts": (vfl.SkGD(passes=3, shares=vfl.Shares(excess_share=0.2)), {}),
+    "SkGD, joint steps": (vfl.SkGD(passes=3, joint=True), {"privacy": replace(SEEDED, epsilon=45.0)}),
     "SkGD, curves": (vfl.SkGD(passes=2), {"columns": {"*": vfl.Curve(4)}}),
     "SkGD, intervals": (vfl.SkGD(passes=2), {"penalty": vfl.NoPenalty(), "privacy": INFERRED}),
     "SkGD, subsamples": (vfl.SkGD(passes=2), {"loss": "squared", "penalty": vfl.NoPenalty(), "privacy": SUBSAMPLED}),

@@ -44,6 +44,7 @@ SOLVERS = {
     "one block a message": {"sweep": "block", "block_size": 3},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
     "full": {"sampling": "full", "block_size": 2},
+    "joint steps": {"joint": True},
 }
 
 # Solvers whose parties load the same columns as those of SkGD.

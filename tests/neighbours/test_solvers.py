@@ -12,8 +12,8 @@ import vfl
 from tests.neighbours.harness import compare, train, train_in_memory
 from tests.neighbours.setting import BOUNDS, ENDS, PARTIES, job, mirrored, replaced, table, turned
 from vfl.solvers import SOLVERS
-from vfl.solvers.releases import products
-from vfl.solvers.rules import intervals
+from vfl.solvers.releases import correlations, products
+from vfl.solvers.rules import intervals, record_defaults
 
 SAMPLINGS = ("shuffled", "cyclic", "uniform", "importance", "nice", "full")
 BATCHES: dict[str, Any] = {"batch_size": 4, "passes": 1}
@@ -86,6 +86,8 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEAST", "SETTLED"):
         monkeypatch.setattr(intervals, name, 0.0)
     monkeypatch.setattr(products, "LONGER", 1e-3)
+    monkeypatch.setattr(correlations, "LONGER", 1e-3)
+    monkeypatch.setattr(record_defaults, "takes_joint_steps", lambda problem, noise: True)
 
 
 def with_intervals(loss: str) -> vfl.Job:
@@ -97,6 +99,16 @@ def with_intervals(loss: str) -> vfl.Job:
 @pytest.mark.parametrize("loss", ["logistic", "squared", "huber", "poisson", "gamma", "tweedie"])
 def test_intervals_lose_no_more_than_the_charges(loss: str, pair: Any) -> None:
     found = compare(with_intervals(loss), *pair(loss), run=train, seed=WITHIN)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert 0 < found.path <= found.charged
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("pair", [turned, mirrored, crossed])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_joint_steps_lose_no_more_than_the_charges(loss: str, pair: Any) -> None:
+    found = compare(job(vfl.SkGD(passes=3, joint=True), loss), *pair(loss), run=train, seed=WITHIN)
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged

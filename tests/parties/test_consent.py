@@ -173,8 +173,9 @@ GRAM: dict[str, Any] = {"solver": vfl.NoisyGram(), "loss": "squared", "bounds": 
     [
         {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9, inference=True)},
         GRAM,
+        {"solver": vfl.SkGD(joint=True)},
     ],
-    ids=["inference", "NoisyGram"],
+    ids=["inference", "NoisyGram", "joint steps"],
 )
 def test_columns_shown_before_noise_need_their_own_consent(changes: dict[str, Any]) -> None:
     refused("products", policy(), job(**changes))

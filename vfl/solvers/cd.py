@@ -36,6 +36,7 @@ class CD(SkGD):
     tau: ClassVar[None] = None  # type: ignore[misc]
     parallel: ClassVar[int] = 1  # type: ignore[misc]
     noise_geometry: ClassVar[str] = "scaled"  # type: ignore[misc]
+    joint: ClassVar[bool] = False  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.sampling in ("nice", "full"):

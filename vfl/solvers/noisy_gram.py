@@ -144,7 +144,11 @@ class NoisyGram(Solver):
 
     name: ClassVar[str] = "NoisyGram"
     weighs: ClassVar[bool] = False
-    shows_columns: ClassVar[bool] = True
+
+    @property
+    def shows_columns(self) -> bool:
+        """True: margins hold raw columns, and parties receive them as weights."""
+        return True
 
     def __post_init__(self) -> None:
         require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)

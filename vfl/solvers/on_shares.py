@@ -71,6 +71,8 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
         if solver.constant:
             raise SpecificationError("trust='secure' opens no constant model alone: leave constant out of NoisyGram")
         solver = replace(solver, constant=False)
+    if isinstance(solver, SkGD) and solver.joint:
+        raise SpecificationError("trust='secure' shows no columns, and joint=True would: leave joint out of SkGD")
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:

@@ -49,7 +49,6 @@ class Solver(Protocol):
     takes_terms : the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
     weighs : the schedule uses losses only through derivatives, which record weights multiply.
     penalises_intercept : the intercept is penalised like other coefficients.
-    shows_columns : under trust='trusted', participants see other parties' columns before noise, so policies ask for consent.
     """
 
     __slots__ = ()
@@ -61,7 +60,6 @@ class Solver(Protocol):
     takes_terms: ClassVar[bool] = False
     weighs: ClassVar[bool] = True
     penalises_intercept: ClassVar[bool] = False
-    shows_columns: ClassVar[bool] = False
 
     @property
     def sequential(self) -> bool:
@@ -81,6 +79,11 @@ class Solver(Protocol):
     @property
     def sweeps(self) -> bool:
         """True if a party takes several steps per message, and receives margins instead of residuals."""
+        return False
+
+    @property
+    def shows_columns(self) -> bool:
+        """True if, under trust='trusted', participants see other parties' columns before noise, so policies ask for consent."""
         return False
 
     @property

@@ -19,6 +19,7 @@ from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.convergence import Convergence, describe
+from vfl.solvers.iterates.joint_steps import JointSteps
 from vfl.solvers.iterates.momentum import Momentum
 from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.trail import Trail
@@ -64,6 +65,11 @@ class SkGD(Solver):
     momentum : β: every pass adds β times the move of the pass before it to its own, at no cost in budget
         (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
         `passes` is None, which then take as few as half of the passes; 0 for other runs.
+    joint : True lets long runs take 40 passes: all parties' gradients at the same margins, then a step in a joint model of all
+        columns, from noisy products of the columns that 5 % of μ² pay for (vfl.solvers.iterates.joint_steps). Margins then hold
+        each scaled column, and parties receive it as weights, before noise: policies must say `products = true`. Parties see
+        residuals instead of margins and labels. A public rule takes such steps where
+        they pay (`record_defaults.takes_joint_steps`); other runs are as with False.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
         steps is given. It must be None with privacy: the number of steps of a private run must not depend on data.
@@ -87,6 +93,7 @@ class SkGD(Solver):
     noise_geometry: str = "scaled"
     step_size: float | None = None
     momentum: float | None = None
+    joint: bool = False
     tol: float | None = None
     iterate: str | None = None
     sweep: str = "party"
@@ -130,7 +137,7 @@ class SkGD(Solver):
         known, weighting = run.known, Derivative(run.loss)
         run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
         trail = self._trail(problem, known)
-        heavy = Momentum(self.momentum or 0.0)
+        heavy = Momentum(0.0 if self.joint else self.momentum or 0.0)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         if problem.start is None:
             w = θ = problem.intercept * run.start  # the intercept starts at the labels' released or declared centre
@@ -138,6 +145,9 @@ class SkGD(Solver):
             w = θ = known.centred(problem.start, problem.intercept)
         shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
         yield from present.norms(walk.cap(), w)
+        run.w = w
+        yield from budget.made(Phase.FIRST, run)
+        joint = self._joint_steps(run)
         try:
             for t, draws in enumerate(walk.outer()):
                 if t or self._begins(problem):
@@ -154,10 +164,13 @@ class SkGD(Solver):
                     own_push = {} if push is None else present.parts(push, visit)
                     query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap(), push=own_push)
                     moving = sum(query.sizes()) // problem.layout.width
-                    for step, u in (yield from present.descended(query, θ)):
+                    steps = yield from present.descended(query, θ)
+                    moves = None if joint is None else joint.moves(steps, θ, present.mask)
+                    for step, u in steps:
                         S = step.block.coordinates
                         shrinkage.saw(step, u)
-                        Δ = step.moved(θ[step.block.offset :], u, own_push.get(step.block.party))
+                        own = own_push.get(step.block.party)
+                        Δ = step.moved(θ[step.block.offset :], u, own) if moves is None else moves[S]
                         θ[S] += Δ
                         trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
                     if trail.still:
@@ -262,17 +275,29 @@ class SkGD(Solver):
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def piece(self, problem: Problem, number: int) -> Backward | None:
-        """Return the query for the products of a column with itself and all later ones, unscaled; None without inference.
+        """Return the query for the products of a column with itself and all later ones, unscaled; None without products.
 
         It depends on public facts alone, so a party's book can compare it with what it is asked (`products.piece`).
         """
-        return products.planned(problem, number) if problem.inference else None
+        return products.planned(problem, number) if problem.inference or self.joint else None
 
     def skipped(self, problem: Problem) -> int:
         """Return the number of block updates before the tail, which the average omits."""
         walk = Walk(self, problem, Curvature.flat(problem))
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         return early if self.by_pass else walk.n_releases // 2
+
+    @property
+    def shows_columns(self) -> bool:
+        """True if participants see other parties' columns before noise, so that policies ask for consent."""
+        return self.joint
+
+    def _joint_steps(self, run: Run) -> JointSteps | None:
+        if run.joint is None:
+            return None
+        passes = record_defaults.model_passes(run.problem, run.walk.n_passes)
+        β = self.momentum or 0.0
+        return JointSteps(run.problem, run.known.smoothness, run.joint, passes=passes, momentum=β, seed=self.seed)
 
     def _trail(self, problem: Problem, known: Curvature) -> Trail:
         average = Average(self.iterate or "last", self.skipped(problem))

@@ -12,7 +12,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
-from vfl.solvers.releases import excess, products, smoothness, start
+from vfl.solvers.releases import correlations, excess, products, smoothness, start
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.releases.smoothness import Curvature, require_bearable
 from vfl.solvers.rules import record_defaults
@@ -70,6 +70,8 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
     rows = [smoothness.row(problem)]
     if shares.label_share:
         rows.append(start.row(problem, shares.label_share, by_pass=solver.by_pass))
+    if solver.joint:
+        rows.append(correlations.row(problem, correlations.SHARE))
     if shares.excess_share:
         rows.append(excess.row(problem, shares.excess_share))
     if problem.inference:

@@ -15,7 +15,7 @@ from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_groups, require_whole
-from vfl.solvers.releases import counts
+from vfl.solvers.releases import correlations, counts
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
 
@@ -72,6 +72,7 @@ def require_options(solver: SkGD) -> None:
             f"{solver.name}: sampling={solver.sampling!r} draws several blocks by itself: leave parallel at 1"
         )
     _require_record_options(solver)
+    _require_joint_options(solver)
     sampler_of(solver.sampling, solver.tau)
 
 
@@ -100,6 +101,8 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     """Return a copy of the solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
     solver = replace(given, clip=_clip(given, problem), shares=shares)
+    if solver.joint:
+        given = solver = _with_joint_steps(solver, problem)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
     solver = replace(solver, momentum=_momentum(solver, problem))
@@ -159,6 +162,67 @@ def _momentum(solver: SkGD, problem: Problem) -> float:
     if not (open_ and averaged and solver.by_pass and solver.sequential) or problem.inference:
         return 0.0
     return record_defaults.momentum(problem, solver.step_size)
+
+
+def _with_joint_steps(solver: Solver, problem: Problem) -> Solver:
+    """Return the solver with the options of joint steps, or with joint=False where they do not pay by the public rule."""
+    noise = correlations.radius(problem.layout.n_coordinates, record_defaults.signal_to_noise(problem))
+    if not (solver.by_pass and record_defaults.takes_joint_steps(problem, noise)):
+        return replace(solver, joint=False)
+    return replace(
+        solver,
+        sampling="full",
+        block_size=1,
+        passes=None,
+        outer_rounds=solver.passes or solver.outer_rounds or record_defaults.FEW,
+        inner_rounds=1,
+        momentum=record_defaults.MOMENTUM if solver.momentum is None else solver.momentum,
+        step_size=1.0,
+    )
+
+
+def _require_joint_options(solver: SkGD) -> None:
+    """Raise SpecificationError for options that joint steps do not have."""
+    if not isinstance(solver.joint, bool):
+        raise SpecificationError(f"{solver.name}: joint must be True or False, not {solver.joint!r}")
+    usual = {
+        "clip": (None, RECORD),
+        "sampling": ("shuffled", "full"),
+        "block_size": (None, 1),
+        "parallel": (1,),
+        "outer_rounds": (None,),
+        "inner_rounds": (None,),
+        "step_size": (None, 1.0),
+        "iterate": (None, "tail"),
+        "noise_geometry": ("scaled",),
+        "tol": (None,),
+    }
+    for option, values in usual.items():
+        if solver.joint and getattr(solver, option) not in values and not _is_resolved(solver):
+            raise SpecificationError(
+                f"{solver.name}: joint=True takes steps in a model of all columns and decides {option} itself: leave it out"
+            )
+
+
+def _is_resolved(solver: SkGD) -> bool:
+    return solver.sampling == "full" and solver.inner_rounds == 1
+
+
+def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
+    """Raise SpecificationError for a problem that the joint model does not describe."""
+    several = problem.subsamples > 1 or problem.inference is not None
+    for fits, what in (
+        (
+            (problem.loss.log_odds or problem.loss.quadratic) and not counts.has_counts(problem),
+            "logistic or squared loss",
+        ),
+        (not problem.layout.classes, "one margin per record"),
+        (problem.terms is None, "columns without terms of their own"),
+        (problem.layout.explicit is None and not problem.penalty.grouped, "single columns: no blocks, no groups"),
+        (not several, "a run without standard errors, whose covariance assumes steps column by column"),
+    ):
+        if not fits:
+            raise SpecificationError(f"{solver.name}: joint=True needs {what}: leave joint out")
 
 
 def _default_passes(solver: SkGD, problem: Problem) -> int:
@@ -225,3 +289,5 @@ def require_fit(solver: SkGD, problem: Problem) -> None:
             f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
         )
     require_groups(problem)
+    if solver.joint:
+        _require_joint_fit(solver, problem)

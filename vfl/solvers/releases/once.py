@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Phase(Enum):
     """Times in a run at which it makes one-time releases."""
 
-    START = "before the first pass"
+    START = "before the record norms"
+    FIRST = "between the record norms and the first pass"
     BETWEEN = "between the early passes and the others"
     END = "after the last pass"
 
@@ -40,6 +41,7 @@ class Run:
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
     w : (p,) the current model of Xw; change it in place. settled : {pass: model before it} for the late early passes, for
     averages. passed : True after the releases between passes.
+    joint : (p, p) released curvature of the scaled columns, for joint steps; None without it.
     """
 
     problem: Problem
@@ -51,6 +53,7 @@ class Run:
     w: Vector = field(init=False)
     settled: dict[int, Vector] = field(default_factory=dict)
     passed: bool = False
+    joint: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)

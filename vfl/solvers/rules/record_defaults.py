@@ -91,6 +91,12 @@ MOVES_ON = 100.0
 """ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
 Above it, half of the passes gave up to 1.4 times the error on test problems."""
+LONG = 60
+"""Least number of passes, by the rule without momentum, for which steps in a joint model pay."""
+UNCLEAR = 0.5
+"""Largest spectral norm of the noise of correlations with which a run takes joint steps."""
+OF_MODEL = 0.75
+"""Share of the passes by rule that joint steps make in their model: with momentum, a run then goes further than by the rule."""
 FEWEST = 3
 MOST = 400
 """Limits on the number of passes. MOST also holds where long blocks need short steps."""
@@ -337,6 +343,25 @@ def momentum(problem: Problem, step: float | None = None) -> float:
     if counts.has_counts(problem) or signal_to_noise(problem) >= MOVES_ON:
         return 0.0
     return max(0.0, min(MOMENTUM, 1.0 - (step or 1.0) / 2.0, 1.0 - FEW / passes(problem, step)))
+
+
+def takes_joint_steps(problem: Problem, noise: float) -> bool:
+    """Return True if a run that may show columns takes FEW steps in a joint model instead of many passes.
+
+    noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations).
+
+    Products of p columns take 2p messages, and every step two, for any number of parties. Without joint steps, a run takes one
+    message per party and pass.
+    """
+    count, parties = passes(problem), len(problem.layout.whole())
+    if signal_to_noise(problem) < MOVES_ON:  # momentum takes as few messages, and pays for no products
+        return False
+    return count >= LONG and noise <= UNCLEAR and 2 * (FEW + problem.layout.n_coordinates) < parties * count
+
+
+def model_passes(problem: Problem, steps: int) -> int:
+    """Return the number of passes over the joint model per step, for a run of so many steps."""
+    return max(1, math.ceil(OF_MODEL * passes(problem) / steps))
 
 
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:

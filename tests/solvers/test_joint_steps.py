@@ -1,0 +1,168 @@
+"""Joint steps of SkGD: fewer messages at the same ε, never divergent without noise, and the same model after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.coordinator import Coordinator
+from parties.loading import load
+from tests.solvers import setting
+from vfl.errors import PartyLost, SpecificationError
+from vfl.job.faults import Faults
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.messages import Block, Step
+from vfl.planning import plan, problem_of
+from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import Clip
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.iterates.joint_steps import JointSteps
+from vfl.solvers.releases import correlations
+from vfl.types import Adjacency
+
+LONG = setting.job(vfl.SkGD(joint=True), epsilon=45.0)
+
+
+def nearly_parallel(n: int = 4_000) -> dict[str, np.ndarray]:
+    """Return columns of one party, each nearly parallel to the column of the other party."""
+    rng = np.random.default_rng(5)
+    b = rng.uniform(-0.9, 0.9, n)
+    columns = {c: np.clip(b + 0.1 * rng.uniform(-1, 1, n), -1, 1) for c in setting.COLUMNS[:3]}
+    v = 12.0 * (columns["a0"] - b) + 12.0 * (columns["a1"] - columns["a2"])
+    return columns | {"b0": b, "y": (v + rng.logistic(scale=0.3, size=n) > 0).astype(int)}
+
+
+def test_the_energy_of_the_proof_never_rises() -> None:
+    """F + ½β‖w − w₋‖²_C with L1 and β = ½, for C above the curvature and model steps to convergence."""
+    rng, β, strength, p = np.random.default_rng(2), 0.5, 0.01, 5
+    event = Gaussian(Adjacency.REPLACE_ONE, 2.0, 1.0, p)
+    for _ in range(20):
+        A = rng.standard_normal((6, p)) @ np.diag(rng.uniform(0.1, 3.0, p))
+        A[:, 1] = A[:, 0] + 0.05 * A[:, 1]
+        H, target, M = A.T @ A, rng.standard_normal(p), rng.uniform(0.5, 2.0, p)
+        unit = np.sqrt(M)
+        C = (H + np.diag(rng.uniform(0.0, 1.0, p))) / np.outer(unit, unit)
+        problem: Any = SimpleNamespace(n_records=1, penalty=vfl.L1(strength), penalised=np.ones(p))
+        joint = JointSteps(problem, M, C, passes=400, momentum=β, seed=1)
+        rule = ProxStep(np.zeros(p), np.zeros(p), vfl.NoPenalty())
+        step = Step(Block("bank", 0, 0, p), np.zeros(p), np.ones(p), Clip(1.0, p), rule, event)
+        w, energies = rng.standard_normal(p), []
+        for _ in range(30):
+            moves = joint.moves([(step, H @ w - target)], w, np.ones(p))
+            w = w + moves
+            F = w @ H @ w / 2.0 - target @ w + strength * abs(w).sum()
+            energies.append(F + 0.5 * β * (unit * moves) @ C @ (unit * moves))
+        assert (np.diff(energies) <= 1e-9 * (1.0 + abs(np.array(energies[1:])))).all()
+
+
+def test_the_model_has_the_columns_correlations() -> None:
+    rng, p, n, bound = np.random.default_rng(1), 4, 50_000, 6.0
+    Z = rng.standard_normal((n, p)) @ np.linalg.cholesky(0.5 * np.eye(p) + 0.5).T
+    G = Z.T @ Z / bound
+    pieces = [np.concatenate([[G[j, j]], np.sqrt(2.0) * G[j + 1 :, j]]) for j in range(p)]
+    np.testing.assert_allclose(correlations.model(pieces, bound, 0.0, n), 0.5 * np.eye(p) + 0.5, atol=0.02)
+    sigma = 0.25 * np.sqrt(2.0) * n / (2.0 * np.sqrt(p) * bound)  # noise of spectral norm 0.25
+    assert np.linalg.eigvalsh(correlations.model(pieces, bound, sigma, n))[0] == pytest.approx(0.5, abs=0.02)
+    assert np.linalg.eigvalsh(correlations.model(pieces, bound, 3.0 * sigma, n))[0] == pytest.approx(0.75)
+
+
+def test_the_rule_leaves_the_charge_and_takes_fewer_messages() -> None:
+    spec = replace(LONG, privacy=vfl.Privacy(epsilon=45.0, delta=1e-5))
+    ours, plain = plan(spec, 4_000), plan(replace(spec, solver=vfl.SkGD()), 4_000)
+    assert ours.solver.joint
+    assert ours.round_trips < 0.5 * plain.round_trips
+    assert ours.epsilon == pytest.approx(plain.epsilon, rel=1e-6)
+    assert not ours.solver.sweeps  # parties see residuals alone
+    assert any("products of columns" in line for line in ours.solver.explain(problem_of(spec, 4_000)))
+
+
+def test_short_runs_take_steps_column_by_column() -> None:
+    spec = replace(LONG, privacy=vfl.Privacy(epsilon=0.3, delta=1e-5))
+    assert plan(spec, 4_000).solver == plan(replace(spec, solver=vfl.SkGD()), 4_000).solver
+
+
+def test_nearly_parallel_columns_of_two_parties_need_no_more_passes() -> None:
+    data = nearly_parallel()
+
+    def left(solver: vfl.SkGD, seed: int) -> float:
+        spec = replace(LONG, solver=solver, penalty=vfl.L2(1e-4))
+        spec = replace(spec, privacy=vfl.Privacy(epsilon=45.0, delta=1e-5, noise=vfl.SeededNoise(seed)))
+        w = vfl.train(spec, data, at="inprocess").w
+        v = np.column_stack([data[c] for c in setting.COLUMNS]) @ w
+        return problem_of(spec, 4_000).value(w, v, 2.0 * data["y"] - 1.0)
+
+    seeds = range(3)
+    joint = np.mean([left(vfl.SkGD(joint=True), seed) for seed in seeds])
+    whole = np.mean([left(vfl.SkGD(), seed) for seed in seeds])
+    few = np.mean([left(vfl.SkGD(passes=40), seed) for seed in seeds])
+    assert joint - whole < 0.2 * (few - whole)
+
+
+def test_a_run_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlations, "LONGER", 0.5)  # 300 records
+    spec = replace(LONG, solver=vfl.SkGD(joint=True, passes=4))
+    assert plan(spec, setting.N).solver.joint
+    made, whole = setting.drive(spec)
+    for cut in (5, 9, len(made) - 2):
+        np.testing.assert_array_equal(setting.drive(spec, setting.log_of(made, cut))[1].w, whole.w)
+
+
+class WithoutBank(InProcessTransport):
+    """Loses the party 'bank' for good at a query of its own."""
+
+    left = 0
+
+    def ask(self, shares: Any, records: Any, key: Any) -> Any:
+        """Answer as the parties do before the loss."""
+        self.left -= "bank" in shares
+        if "bank" in shares and self.left < 1:
+            raise PartyLost("'bank' died", "bank")
+        return super().ask(shares, records, key)
+
+
+@pytest.mark.parametrize("number", [5, 13], ids=["at the products", "at a step"])
+def test_a_run_ends_without_a_lost_party(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlations, "LONGER", 0.5)
+    spec = replace(LONG, solver=vfl.SkGD(joint=True, passes=5))
+    sources = sources_of(spec, setting.table("logistic")).items()
+    transport = WithoutBank({name: load(spec.for_party(name), source) for name, source in sources})
+    transport.left = number
+    *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_seconds=0.1)).stream(spec, None, None)
+    w = np.asarray(outcome.w)
+    assert (w[:3] == 0.0).all()
+    assert 0.0 < abs(w[3]) < 10.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"step_size": 0.5}, "step_size"),
+        ({"block_size": 2}, "block_size"),
+        ({"sampling": "uniform"}, "sampling"),
+        ({"clip": "coordinate"}, "clip"),
+        ({"joint": "yes"}, "True or False"),
+    ],
+)
+def test_options_that_joint_steps_decide_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        vfl.SkGD(**({"joint": True} | options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss": "smoothed_hinge"}, "logistic or squared"),
+        ({"loss": "multinomial", "classes": (0, 1)}, "logistic or squared"),
+        ({"columns": {"*": vfl.Curve(4, smooth=1.0)}}, "terms of their own"),
+        ({"penalty": vfl.NoPenalty(), "privacy": vfl.Privacy(epsilon=45.0, inference=True)}, "standard errors"),
+    ],
+)
+def test_problems_that_the_model_does_not_describe_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        plan(replace(LONG, intercept=True, **changes), 4_000)
