@@ -270,3 +270,51 @@ def synthetic(name, epsilon, *, loss, n, p, correlated=False, l1=False, seed=7):
         penalty=vfl.L1(1e-3) if l1 else vfl.L2(1e-4),
     )  # fmt: skip
     return Case(f"{name} ε={epsilon:g}", job, pa.table(dict(zip(features, X.T, strict=True)) | {"y": label}))
+
+
+SIMULATED = {
+    "AR(0.9), squared": ("squared", 8_000, 12, "chain", 0.9, 11),
+    "pairs of r = 0.99": ("squared", 60_000, 30, "pairs", 0.99, 12),
+    "correlated within parties": ("logistic", 20_000, 16, "within", 0.8, 13),
+    "skewed": ("logistic", 60_000, 12, "skewed", 0.0, 101),
+    "AR(0.9), logistic": ("logistic", 60_000, 30, "chain", 0.9, 102),
+    "equicorrelated": ("squared", 20_000, 20, "equal", 0.5, 103),
+    "groups of three": ("logistic", 30_000, 24, "triples", 0.97, 104),
+    "independent": ("squared", 40_000, 40, "independent", 0.0, 105),
+}
+"""{problem of docs/studies/dp-skgd.md, joint steps: (loss, n, p, kind, r, seed) of `correlated`}."""
+
+
+def correlated(name, epsilon):
+    """A problem of SIMULATED, with a linear signal of twice the noise's spread in half of the columns; two parties, halves."""
+    loss, n, p, kind, r, seed = SIMULATED[name]
+    rng, own, half = np.random.default_rng(seed), math.sqrt(1 - r * r), p // 2
+    if kind == "chain":
+        X = rng.standard_normal((n, p))
+        for j in range(1, p):
+            X[:, j] = r * X[:, j - 1] + own * X[:, j]
+    elif kind == "pairs":
+        A = rng.standard_normal((n, half))
+        X = np.hstack([A, r * A + own * rng.standard_normal((n, half))])
+    elif kind == "triples":
+        F = rng.standard_normal((n, p // 3))
+        X = np.hstack([r * F + own * rng.standard_normal(F.shape) for _ in range(3)])
+    else:
+        X = math.sqrt(1 - r) * rng.standard_normal((n, p))
+        for part in {"equal": (slice(None),), "within": (slice(half), slice(half, None))}.get(kind, ()):
+            X[:, part] += math.sqrt(r) * rng.standard_normal((n, 1))
+    if kind == "skewed":
+        X = np.exp(0.8 * X)
+        X = (X - X.mean(axis=0)) / X.std(axis=0)
+    signal = X @ (rng.standard_normal(p) * (rng.random(p) < 0.5))
+    signal *= 2 / signal.std()
+    features, widest = [f"x{j}" for j in range(p)], 8.0 if kind == "skewed" else 4.5
+    bounds = dict.fromkeys(features, (-widest, widest))
+    if loss == "logistic":
+        label = (rng.random(n) < 1 / (1 + np.exp(-signal))).astype(float)
+    else:
+        label, bounds["y"] = signal + rng.standard_normal(n), (-10.0, 10.0)
+    parties = {"a": features[:half], "b": features[half:]}
+    job = private_job(parties, ("b", "y"), bounds, epsilon, loss=loss, penalty=vfl.L2(1e-4))
+    columns = dict(zip(features, np.clip(X, -widest, widest).T, strict=True))
+    return Case(f"{name} ε={epsilon:g}", job, pa.table(columns | {"y": label}))

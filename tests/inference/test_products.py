@@ -145,7 +145,7 @@ def test_both_matrices_are_charged_as_planned(loss):
     assert result.certificate.epsilon <= 1.0 + 1e-9
     assert len(rounds) <= planned.round_trips
     assert result.inference is not None
-    assert all("for intervals" in result.certificate.who_sees_what[who] for who in ("party", "coordinator"))
+    assert all("for products of columns" in result.certificate.who_sees_what[who] for who in ("party", "coordinator"))
     without = plan(replace(spec, privacy=vfl.Privacy(epsilon=1.0)), N)
     assert without.epsilon == pytest.approx(planned.epsilon)
 

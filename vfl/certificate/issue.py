@@ -100,9 +100,10 @@ GEOMETRY: Mapping[str, str] = {
     "NoisyGram": "Euclidean norm of a record's row over all columns of all parties, with its label; cap clip",
 }
 
-OF_INTERVALS = {
-    "party": "; for intervals, the scaled columns of the parties before it, times a weight per record",
-    "coordinator": "; for intervals, every scaled column",
+OF_PRODUCTS = {
+    "party": "; for products of columns (intervals, joint steps), the scaled columns of the parties before it, times a weight "
+    "per record",
+    "coordinator": "; for products of columns, every scaled column",
 }
 
 
@@ -125,8 +126,8 @@ def who_sees_what(
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if histograms:
         said = said | {"coordinator": said["coordinator"] + OF_CURVES}
-    if job.privacy is not None and job.privacy.inference_share:
-        said = {who: what + OF_INTERVALS.get(who, "") for who, what in said.items()}
+    if (job.privacy is not None and job.privacy.inference_share) or (job.trust == "trusted" and job.solver.shows_columns):
+        said = {who: what + OF_PRODUCTS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
         said = said | {"coordinator": said["coordinator"] + seen}
