@@ -49,7 +49,7 @@ def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatc
     kinds = [event.kind for event in seen if type(event).__name__ == "Round"]
     at, passes = len(kinds) - 1 - kinds[::-1].index("Tally"), [k for k, kind in enumerate(kinds) if kind == "Descend"]
     assert (at > passes[0], at > passes[-1]) == {
-        Phase.START: (False, False), Phase.BETWEEN: (True, False), Phase.END: (True, True),
+        Phase.START: (False, False), Phase.FIRST: (False, False), Phase.BETWEEN: (True, False), Phase.END: (True, True),
     }[phase]  # fmt: skip
     assert np.isfinite(result.w).all()
 
