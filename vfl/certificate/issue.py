@@ -126,7 +126,9 @@ def who_sees_what(
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if histograms:
         said = said | {"coordinator": said["coordinator"] + OF_CURVES}
-    if (job.privacy is not None and job.privacy.inference_share) or (job.trust == "trusted" and job.solver.shows_columns):
+    if (job.privacy is not None and job.privacy.inference_share) or (
+        job.trust == "trusted" and job.solver.shows_columns
+    ):
         said = {who: what + OF_PRODUCTS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
