@@ -205,6 +205,27 @@ def test_no_score_leaves_before_each_log_is_written_and_requests_that_wait_share
         assert (failed.status_code, "margin" in failed.text) == (503, False)
 
 
+@pytest.mark.parametrize("party", ["bank", "telco"])
+def test_two_parties_of_one_process_both_log_before_a_score_leaves(
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch, party: str
+) -> None:
+    path = setting.folder / "serve.toml"
+    text = path.read_text().replace('federation = "scoring.toml"\n', "")
+    for line in ('bank = "bank.csv"', 'bank = "bank.policy.toml"'):
+        text = text.replace(line, f"{line}\n{line.replace('bank', 'telco')}")
+    path.write_text(text)
+    with setting.serving(), ThreadPoolExecutor(1) as pool:
+        assert setting.ask(ids=["secret-3"]).status_code == 200
+        logs = Logs(results[0].part(party).digest, monkeypatch)
+        first = pool.submit(setting.ask, ids=["secret-3"])
+        assert logs.held.wait(30.0)
+        threading.Event().wait(0.5)
+        assert not first.done()
+        logs.fails = True
+        logs.release.set()
+        assert (first.result().status_code, "margin" in first.result().text) == (503, False)
+
+
 def test_a_request_that_ends_while_its_answer_is_logged_leaves_the_others(
     setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

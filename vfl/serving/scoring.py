@@ -653,6 +653,7 @@ class Scoring:
             margins[self.party] = self._accepted(version, self.party, mine, filled, n)
             known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
         asked = [party for party in missing if party != self.party]
+        logs = [mine.logged] if mine.logged is not None else []
         sent = (
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
@@ -666,6 +667,7 @@ class Scoring:
                     else Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
                 )
                 answer.cancel()
+                logs += [reply.logged] if reply.logged is not None else []
                 margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
             found = margins.get(party)
@@ -673,8 +675,8 @@ class Scoring:
                 margins[party] = self._spread(version, found, known, n)
         parties = [party for party in version.job.partition.parties if party in margins]
         total = added({party: margins[party] for party in parties}, version.intercept)
-        if mine.logged is not None:
-            await self._waited(mine.logged, until)
+        for log in logs:
+            await self._waited(log, until)
         return Scores(version, total, tuple(filled))
 
     def _spread(self, version: Version, own: Vector | None, known: Any, n: int) -> Vector:
