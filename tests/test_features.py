@@ -424,6 +424,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda: job({"f": vfl.Pair("x", "z"), "x": vfl.Numeric(), "z": vfl.Boolean()}),
         "no bounds for column 'x'",
     ),
+    "too many products": (
+        lambda: job({"f": vfl.Pair("g", "h"), "g": vfl.Hashed(65_536), "h": vfl.Hashed(65_536)}),
+        "4,294,967,296 coordinates",
+    ),
     "one column twice": (lambda: vfl.Pair("x", "x"), "two different columns"),
     "a pair of a pair": (
         lambda: job({"f": vfl.Pair("f", "g"), "g": vfl.Binned((1,))}),

@@ -45,6 +45,8 @@ KINDS: dict[str, type[Declaration | Dropped]] = {
 }
 MOST_CLASSES = 100
 """Largest number of classes of multinomial loss: margins and messages grow with it."""
+MOST_PRODUCTS = 4096
+"""Largest number of coordinates of a pair."""
 CHOSEN = ("categorical", "ordinal")
 """Kinds whose categories may not be taken from the data."""
 
@@ -258,6 +260,10 @@ class _Sides:
         a, b = (self._side(pair, name, pieces) for name in (found.a, found.b))
         if a.column == b.column:
             raise SpecificationError(f"pair {pair!r} is of column {a.column!r} and itself: name two different columns")
+        if (products := len(a.ranges) * len(b.ranges)) > MOST_PRODUCTS:
+            raise SpecificationError(
+                f"pair {pair!r} would have {products:,} coordinates, more than {MOST_PRODUCTS:,}: pair columns with fewer"
+            )
         return Crossed(a, b)
 
     def _side(self, pair: str, name: str, pieces: int) -> Side:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import vfl
+from tests.coordinator.organisations import federation
 from tests.tuning.setting import CANDIDATES, job, table
 from vfl.launch.run.verification import verify_run
+from vfl.launch.sources import sources_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.tuning.run import Begun, tune
 
@@ -29,6 +31,25 @@ def test_a_tune_on_ray(tmp_path):
     assert [event.number for event in begun if isinstance(event, Begun)] == [1, 2]
     assert found.certificate.epsilon <= 1.0
     assert verify_run(tmp_path / "run").ok
+
+
+def test_organisations_choose_pairs_as_one_process_does(tmp_path):
+    base = job(
+        partition=vfl.FeaturePartition({"bank": ["a", "b", "ab"], "telco": ["c", "d"]}, label=("bank", "y")),
+        columns={"*": vfl.Curve(), "ab": vfl.Pair("a", "b")},
+        privacy=vfl.Privacy(epsilon=8.0, delta=1e-6, noise=vfl.SeededNoise(5)),
+    )
+    choice = [{}, {"columns.ab.kind": "dropped"}]
+    here = tune(base, choice, table(), at="inprocess", watch=quiet)
+    with federation(tmp_path) as joined:
+        for name, source in sources_of(base, table()).items():
+            joined.start(name, source)
+        there = tune(base, choice, at=joined.place, watch=quiet)
+    assert any(there.result.knots.values())
+    assert there.result.knots.keys() == here.result.knots.keys()
+    if there.candidate == here.candidate:  # the draw is secret, and may leave out either
+        assert there.result.knots == here.result.knots
+        assert there.result.coef_.tobytes() == here.result.coef_.tobytes()
 
 
 def test_records_are_aligned_once_for_all_trials(tmp_path):
