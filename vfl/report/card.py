@@ -63,7 +63,7 @@ def write_card(
 ) -> tuple[Path, Report]:
     """Write the model card of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
 
-    output : a file that ends in .md or .html; None writes card.md into the folder. ledger, key : as for `verify_run`.
+    output : file name that ends in .md or .html; None writes card.md into the folder. ledger, key : as for `verify_run`.
 
     Raises OutputError if the run is not finished or a file cannot be read or written; SpecificationError for another ending.
     """
@@ -155,7 +155,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
 
 
 def _curves(facts: Facts) -> tuple[Block, ...]:
-    """Return the largest curves and pairs in numbers: their lowest and highest value, and the widest band of the noise."""
+    """Return the largest curves and pairs in numbers: their lowest and highest value, and the widest noise band."""
 
     def at(effect: Effect | Joint, k: int) -> str:
         where = np.unravel_index(k, effect.value.shape)

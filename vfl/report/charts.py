@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 WIDE, NARROW = 760, 350
 COLOURS = 8
-"""Colours of parties in the style sheet; more parties repeat them."""
+"""Number of party colours in the style sheet. With more parties the colours repeat."""
 DOTTED = 20
-"""Largest number of points that get a mark each. Marks make a curve of one point visible."""
+"""Largest number of points that get a mark each. Without marks a curve of one point is invisible."""
 DIGIT = 6.7
 """Approximate width of a small letter in the charts' font."""
 WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)

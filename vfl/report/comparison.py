@@ -107,8 +107,8 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
 def notes_of(runs: Sequence[Compared]) -> list[str]:
     """Return a sentence for each measure of another run that differs from the first run's by more than the intervals explain.
 
-    Runs are taken as independent. The interval of a difference adds the squares of the two half-widths that face each other.
-    This also holds for intervals that are not symmetric (Zou & Donner 2008).
+    Runs are taken as independent. The squared half-width of a difference is the sum of the two squared half-widths that
+    face each other. This also holds for intervals that are not symmetric (Zou & Donner 2008).
     """
     first, said = runs[0], []
     for name, own in first.measures.items():
@@ -156,7 +156,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
 
 
 def _overlaid(runs: Sequence[Compared]) -> Markup | None:
-    """Return the curves of the columns that several runs have in the same form, over each other; None without such a column."""
+    """Overlay the curves of columns that several runs have in the same form. Return None if there is no such column."""
     drawn = []
     for first in runs[0].effects:
         same = [

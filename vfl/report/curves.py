@@ -76,7 +76,7 @@ def _diagonal() -> charts.Curve:
 
 
 def _decisions(facts: Facts, found: Findings) -> Markup | None:
-    """Return the confusion matrix at the model's threshold, and the measures at each threshold."""
+    """Return the confusion matrix at the model's threshold and a table of the measures per threshold."""
     histogram, n = found.histogram, found.n_records
     if found.confusion is None or histogram is None:
         return None
@@ -129,7 +129,7 @@ def _ends(e: Estimate, form: str) -> str:
 def _chart(
     heading: str, at: Sequence[Point], place: Place, names: tuple[str, str], reference: charts.Curve
 ) -> Markup | None:
-    """Return a chart of one measure against another; None if noise hides every point."""
+    """Return a chart of one measure against another; None if noise hides all points."""
     found = [(x, y) for x, y in map(place, at) if x is not None and y is not None]
     if not found:
         return None
@@ -149,7 +149,7 @@ def calibration_chart(histogram: Histogram, n_records: int) -> Markup | None:
     if not bins:
         return None
     middles = [((b.low + b.high) / 2, b) for b in bins]
-    # All bins of a rare class lie near 0, so the axes end near the last bin.
+    # For a rare class all bins lie near 0, so the axes end near the last bin.
     top = min(1.0, 1.05 * max(max(x, b.share.interval[1]) for x, b in middles))
     lines = [
         charts.Curve("as stated", [(0.0, 0.0), (top, top)], None),

@@ -1,4 +1,4 @@
-"""Page of `vfl monitor`: drift of columns and score, and calibration before and today, from released counts."""
+"""Page of `vfl monitor`: drift of columns and score, and calibration then and now, from released counts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _bins(one: Drift) -> Markup:
 
 
 def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitored]) -> Markup:
-    """Return the index of each column over all comparisons, darkest from twice the threshold on."""
+    """Return the index of each column over all comparisons, in shades that reach the darkest at twice the threshold."""
     over = [{one.name: one.index for one in day.drifts} for day in days.values()]
     strips = [
         charts.Strip(one.name, [day[one.name] / (2.0 * threshold) for day in over], f"{one.index:.3g}")

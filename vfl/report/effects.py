@@ -1,4 +1,4 @@
-"""Section with the curve of each column: the part of the margin that it adds, with the band of the noise."""
+"""Section with the curve of each column: its contribution to the margin, with the noise band."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DRAWN = 24
 """Largest number of curves to draw, and of pairs."""
 ROWS = 9
-"""Largest number of rows of a pair's picture, which are evenly chosen."""
+"""Largest number of rows in the picture of a pair; they are chosen evenly."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
     "record is their sum and a constant. Each curve is 0 on average."

@@ -62,7 +62,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _lines(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return a lower curve, an upper curve and the best value for each signal, without values that cannot be planned."""
+    """Return a lower curve, an upper curve and the best value for each signal, omitting values at which planning fails."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

@@ -60,7 +60,7 @@ class Facts:
 
 
 def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
-    """Return the events charged in the run's own ledger; None if it is elsewhere or damaged (the checks say so)."""
+    """Return the events charged in the run's own ledger; None if it is elsewhere or damaged, which the checks report."""
     if budget.ledger is None or not Path(budget.ledger).exists():
         return None
     try:

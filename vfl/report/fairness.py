@@ -1,4 +1,4 @@
-"""Section on fairness: the gap of each group with its error, and an interval for the gap of the model without noise."""
+"""Section on fairness: the gap of each group with its error, and an interval for the gap of a noise-free model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on the certificate: guarantee, visibility, checks, particulars."""
+"""Sections on the certificate: guarantee, visibility, checks, and settings with digests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tiles(facts: Facts) -> Markup:
 
 
 def promise(facts: Facts) -> Markup:
-    """Return the guarantee in two sentences, with its flags."""
+    """Return the guarantee in two sentences, with the flags of the certificate."""
     certificate, report = facts.certificate, facts.report
     if report.ok:
         said = [element("p", sentence.replace(" = ", "\u00a0=\u00a0")) for sentence in report.guarantee]

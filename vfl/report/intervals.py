@@ -23,7 +23,7 @@ ROWS, LISTED = 40, 1000
 
 
 def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
-    """Return the summary, and (row, unit of the plot, party) of its features, largest coefficient in these units first.
+    """Return the summary, and (row, unit of the plot, party) per feature, sorted by coefficient in these units, largest first.
 
     The unit is that of the scaled feature. It is 1 for levels and their differences, which the plot shows as the table does.
     """

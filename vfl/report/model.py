@@ -62,7 +62,7 @@ def choices(facts: Facts) -> Markup | None:
 
 
 def _last_noise(facts: Facts) -> Mapping[int, float]:
-    """Return {coordinate: σ of the noise in its last update}. A sealed run has a single update, its release."""
+    """Return {coordinate: σ of the noise in its last update}. A sealed run has one update, the release itself."""
     plan, p = facts.plan, len(facts.result.coordinates)
     if facts.told is not None:
         return facts.told.noise
@@ -148,7 +148,7 @@ def _noise_of(noise: Mapping[int, float], j: int) -> str:
 
 
 def importance(facts: Facts) -> Markup | None:
-    """Return the importance of the features with intervals; None without a released, certified spread of the columns."""
+    """Return the importance of the features with intervals; None unless the run released a certified spread of the columns."""
     try:
         found = facts.result.importance()
     except VflError:

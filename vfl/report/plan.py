@@ -25,7 +25,7 @@ DECADE = 8
 """Points per decade of ε, from a tenth of the job's to ten times it."""
 
 FLAT = 1.1
-"""Draw a cost only if it varies by more than this factor."""
+"""Smallest factor by which a cost must vary to be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Point:
     """Noise and cost of a plan at one ε.
 
     noise_multiplier : σ/Δ of the most frequent release.
-    sigma : σ/n, the noise of one coordinate of its mean; σ of the published model for solvers that add noise to the model.
+    sigma : σ/n, the noise of one coordinate of its mean; for solvers that add noise to the model, σ of the published model.
     releases, round_trips, seconds : cost.
     """
 
@@ -54,7 +54,7 @@ class Panel:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return plans of the job at other ε, ascending, without those at which the job cannot be planned.
+    """Return plans of the job at other values of ε, ascending, omitting those at which planning fails.
 
     Raises SpecificationError for a job without privacy.
     """

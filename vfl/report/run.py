@@ -39,7 +39,7 @@ def write_run(
 ) -> tuple[Path, Report]:
     """Write the page of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
 
-    The page is post-processing of released values and public facts: everybody who may see the model may see it. With
+    The page is post-processing of released values and public facts, so everybody who may see the model may see the page. With
     `with_timing` it also shows the durations of rounds. They depend slightly on the data, so the page then states that it is
     not for release.
 

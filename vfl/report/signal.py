@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROWS, CELLS, POINTS = 40, 24, 16
 """Largest number of blocks drawn, of cells per block, and of points per party's curve."""
 TOGETHER = 4
-"""Number of a block's releases per cell, if there are enough; a single release is mostly noise."""
+"""Number of releases per cell, if a block has enough: a single release is mostly noise."""
 STRONG = 4.0
 """Size, in units of the noise, of the darkest cell."""
 CHANCE = 0.05
