@@ -61,7 +61,7 @@ TOLD_TOGETHER = {
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }
-"""Commands that share a line of --help, so that it fits one screen."""
+"""Commands that share a line of --help, so that the list fits one screen."""
 
 
 INSTEAD = {
@@ -73,7 +73,7 @@ INSTEAD = {
     "stop": "cancel",
     "search": "tune",
 }
-"""Names of some commands in other tools."""
+"""Names that other tools give to some commands, for suggestions."""
 
 
 class LazyGroup(click.Group):
@@ -129,7 +129,7 @@ INTERRUPTED = 130
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an unknown option; if a value of the job has its name, add the spelling with --set."""
+    """Return the error for an unknown option; if the job has a value of this name, the error suggests --set."""
     from vfl.job.file import homes_of
 
     name = error.option_name

@@ -114,9 +114,9 @@ def show(path: Path, *, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 def check(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
-    """Check the federation of FILE: who is there, versions, clocks, round trip and throughput of each link.
+    """Check the federation of FILE: connected participants, versions, clocks, round trip and throughput of each link.
 
-    The coordinator waits for the parties and the dealer, which run vfl join. A party checks that the coordinator is reached and
+    The coordinator waits for the parties and the dealer, which run vfl join. A party checks that it reaches the coordinator and
     shows the key that FILE pins. No data are touched. The exit code is 5 if a participant is missing.
     """
     from vfl.errors import FederationError

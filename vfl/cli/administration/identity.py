@@ -75,7 +75,7 @@ def show(path: Path, *, as_json: bool) -> None:
 def token() -> None:
     """Make a bearer token for a caller of a service, and the hash to write into the service file.
 
-    The token is shown once, and kept nowhere.
+    The token is shown once and is not stored.
     """
     from vfl.serving.callers import new_token
 

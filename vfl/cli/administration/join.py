@@ -29,7 +29,7 @@ DIGITS = 12
 """Number of printed digits of digests and run ids, as in other commands."""
 LONGEST_LINE = 4000
 HEARTBEAT = 60.0
-"""Seconds between two lines on the cost of one run while the ε set aside for it does not change."""
+"""Seconds between two lines on the cost of one run while its reserved ε stays the same."""
 
 
 @click.command("join")
@@ -78,8 +78,8 @@ def command(
 ) -> None:
     """Take part in the federation of FILE with your data, for any number of jobs, until Ctrl-C or SIGTERM.
 
-    Connects to the coordinator and opens no port for it; reconnects when the connection breaks. Prints each request, the
-    decision of your policy, and the cost. Data come from --data only, never from a path that the coordinator names.
+    Connects to the coordinator, opens no port, and reconnects when the connection breaks. Prints each request, the
+    decision of your policy, and the cost. Only the sources in --data are opened, never a path from the coordinator.
 
     The dealer that FILE names joins without data and policy.
     """
@@ -165,7 +165,7 @@ GAUGES = {
 class Screen:
     """The owner's screen: one line per event, on standard output. It is called from the thread of the connection.
 
-    The cost of a run is printed at its first release, when the ε set aside for it changes, and once per `HEARTBEAT`.
+    It prints the cost of a run at the first release, whenever the reserved ε changes, and once per `HEARTBEAT`.
     """
 
     def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
@@ -173,7 +173,7 @@ class Screen:
         self._as_json = as_json
         self._open: dict[str, Requested] = {}
         self._released: dict[str, Released] = {}
-        self._shown: dict[str, tuple[float, float | None]] = {}  # {run: time of the last line on its cost, ε set aside}
+        self._shown: dict[str, tuple[float, float | None]] = {}  # {run: (time of its last line, reserved ε)}
         self._lock = threading.Lock()
         self.metrics: Metrics | None = None
         self.party, self.federation = joining.identity.name, joining.federation.name

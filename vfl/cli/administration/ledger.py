@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a folder, and name the ledger in it if it is the folder of a run."""
+    """Refuse a folder. For the folder of a run, the error names the ledger in it."""
     del context, parameter  # click's signature
     if path is None or not path.is_dir():
         return path
@@ -181,7 +181,8 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
 def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
     """Recompute ε from every charge of DATASET with another accountant.
 
-    The result holds for charges that were fixed beforehand. For charges chosen in view of earlier ones, the cap holds.
+    The result is valid only for charges that were fixed beforehand. If charges were chosen in view of earlier ones, only
+    the cap is valid.
     """
     from vfl.arguments import require_fraction
     from vfl.errors import PrivacyError
@@ -278,7 +279,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Take over a run, so that its process can no longer charge, and settle it; None if nothing was charged."""
+    """Settle a run, after a takeover that keeps its process from charging; return None if nothing was charged."""
     from vfl.errors import SpecificationError
     from vfl.privacy.ledger import DatasetBook
 

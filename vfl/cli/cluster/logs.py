@@ -12,7 +12,7 @@ from vfl.cli.cluster.submit import ADDRESS, finish
 @ADDRESS
 @click.option("--follow", is_flag=True, help="Wait until the job ends, and fail if it failed.")
 def command(ident: str, address: str | None, *, follow: bool) -> None:
-    """Show the output of job ID: its plan, rounds and certificate. It holds no data."""
+    """Show the output of job ID: its plan, rounds and certificate. The output holds no data."""
     from vfl.launch.engines.submission import JobServer
 
     server = JobServer(address)

@@ -1,4 +1,4 @@
-"""`vfl submit JOB`: send a job to a cluster, and return."""
+"""`vfl submit JOB`: send a job to a cluster without waiting for its end."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
 
 
 def _left(path: Path) -> str:
-    """Return the declarations that a drafted job file still lacks, in words."""
+    """Describe the declarations that a drafted job file still lacks."""
     from vfl.documents import read_bytes
     from vfl.job.drafted import left_in
 

@@ -1,4 +1,4 @@
-"""Options for the place where a command runs, and the function that makes a site of them and the job file's tables."""
+"""Options that say where a command runs. The site follows from them and the job file's tables."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Where:
     ) -> Site:
         """Return the site of a command.
 
-        job : whose parties a federation must have. declared : site of the job file. only, others : further options, by name,
-            that are valid only with --federation, or only without it.
+        job : job whose parties must be in the federation. declared : site of the job file. only, others : further options,
+            by name, that are valid only with --federation, or only without it.
 
         Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
         key that cannot be used.

@@ -55,7 +55,7 @@ def command(
 ) -> int:
     """Try to refute the ε of JOB by many runs on simulated records. Charges nothing and reads no private record.
 
-    Exits with 1 if the job does not keep its claim.
+    Exits with 1 if the runs refute the claim.
     """
     from vfl.auditing.audit import audit
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 OF_PARTS = ("sklearn", "sql", "onnx")
-"""Forms that also exist of one party's part."""
+"""Export formats that can also hold the part of one party."""
 
 
 @click.command("export")

@@ -69,9 +69,9 @@ def command(
 ) -> None:
     """Print the population stability index of each column and of the score of the model in RUN; exit with 7 for drift.
 
-    Each counting is (ε, δ)-DP for every record, and charged to the ledger before. The baseline is paid for once. With
-    --party, one owner compares its own columns without noise, from PARTY=FILE in --data and --training. Counts with noise stay
-    in RUN/monitored, and the page shows all of them over time.
+    Counting a data set is one (ε, δ)-DP release for every record, which is charged to the ledger first. The baseline is
+    released once. With --party, one owner compares its own columns without noise, from PARTY=FILE in --data and
+    --training. Noisy counts stay in RUN/monitored, and the page shows all of them over time.
     """
     import time
 
@@ -155,7 +155,7 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
 
 
 def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
-    """Return the counts of the training: released before, or bought now and kept."""
+    """Return the counts of the training data: those stored earlier, or new ones, which are released, charged and stored."""
     from vfl.errors import SpecificationError
     from vfl.launch.monitor import Counted
 

@@ -143,7 +143,7 @@ def _names(found: Predictions) -> list[str]:
 
 
 def _table(found: Predictions) -> str:
-    """Return the text of a CSV file; its doubles read back to the same bits."""
+    """Return the text of a CSV file; reading it returns the same doubles to the bit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*([] if found.ids is None else [found.id_column]), *_names(found)])

@@ -26,8 +26,8 @@ import click
 def command(run: Path, output: Path | None, ledger: Path | None, key: str | None, *, card: bool, timing: bool) -> None:
     """Draw the run in the folder RUN as one HTML page that needs no other file.
 
-    The page shows released values and public facts only: whoever may see the model may see the page. If the certificate
-    does not hold, the page says so and the command ends with an error.
+    The page shows released values and public facts only, so everybody who may see the model may see the page. If the
+    certificate does not hold, the page says so and the command ends with an error.
     """
     from vfl.report import write_card, write_run
 

@@ -23,7 +23,7 @@ import click
 def command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
     """Show the coefficients of the run in the folder RUN with standard errors, p-values and intervals.
 
-    The run must have been trained with --intervals, or without privacy. Showing them costs no privacy.
+    The run must have been trained with --intervals, or without privacy. The table costs no privacy.
     """
     from vfl.errors import OutputError
     from vfl.launch.run.result import Result

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool) -> None:
-    """Show jobs, plans, runs at work with their ε, reports, model cards and ledgers of FOLDER on a local page.
+    """Show jobs, plans, running jobs with their ε, reports, model cards and ledgers of FOLDER on a local page.
 
     The page is for this machine alone, and only reads. Its address holds a secret token, so keep it to yourself. Ctrl-C
     ends it.
@@ -47,7 +47,7 @@ def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool)
 
 @contextlib.contextmanager
 def redirecting(url: str) -> Iterator[Path]:
-    """Yield a page, readable by this user alone, that leads to a URL: a URL in the arguments of a browser is visible to all."""
+    """Yield a page that redirects to a URL. Only this user can read it, while every user sees the arguments of a browser."""
     descriptor, name = tempfile.mkstemp(prefix="vfl-ui-", suffix=".html")  # mode 0600
     page = Path(name)
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def command(run: Path, ledger: Path | None, key: str | None, federation: Path | None, *, as_json: bool) -> None:
     """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 
-    Prints the guarantee in two sentences, then the outcome of each check and the checks that lacked their input.
+    Prints the guarantee in two sentences, the outcome of each check, and the checks that were skipped for lack of input.
     """
     from vfl.errors import OutputError
     from vfl.launch.run.verification import verify_run

@@ -56,7 +56,7 @@ class Steps:
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
-            # Rich replaces no stream, so that other output during the drawing is still filtered.
+            # Rich must not replace the streams: output of others during the drawing is still escaped.
             console = Console(file=drawing())
             self._bar = RichProgress(words, BarColumn(), console=console, redirect_stdout=False, redirect_stderr=False)
             self._task = self._bar.add_task("starting", total=self._total)
@@ -107,7 +107,7 @@ class Progress:
     Lines are not wrapped outside a terminal.
 
     earlier : events charged by earlier processes of the run, so that the ε shown is that of the whole run.
-    explain : print the whole plan and not its outline.
+    explain : print the whole plan instead of its outline.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. It ends a command as Ctrl-C does, with 130; it is the normal end of a service, which catches it."""
+    """Raised on SIGTERM. A command ends as after Ctrl-C, with exit code 130. A service catches it and ends normally."""
 
 
 @contextlib.contextmanager

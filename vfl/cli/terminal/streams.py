@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Environment that keeps Ray from reporting dead processes on standard output, among lines of JSON.
+"""Environment variables that keep Ray's reports of dead processes out of standard output, which may hold JSON.
 
 Ray does so despite `log_to_driver=False`. A run reports lost parties itself."""
 
@@ -25,7 +25,7 @@ class Unread(io.FileIO):
     """File descriptor that drops output once its reader has gone."""
 
     def write(self, data: Any) -> int:
-        """Write; report success if the reader has gone."""
+        """Write data; report success even if the reader has gone."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -35,7 +35,7 @@ class Unread(io.FileIO):
 CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
 )
-"""Characters that a terminal obeys, except tabs and ends of lines; marks of direction; and bytes that are not UTF-8."""
+"""Characters that control a terminal or the direction of text, except tabs and line ends, and bytes that are not UTF-8."""
 
 
 def shown(text: str) -> str:
@@ -44,7 +44,7 @@ def shown(text: str) -> str:
 
 
 class Shown(io.TextIOWrapper):
-    """Text stream that shows control characters; `write_control` sends them, for text that this program made."""
+    """Text stream that escapes control characters. `write_control` sends them, in text made by this program."""
 
     def write(self, text: str, /) -> int:
         """Write text with its control characters escaped by `shown`."""
@@ -57,7 +57,7 @@ class Shown(io.TextIOWrapper):
 
 
 _DRAWN = re.compile(r"(\x1b\[[\d;?]*[A-Za-z]|\r)")
-"""Motions and colours of a drawn line."""
+"""Control sequences that move or colour a drawn line."""
 
 
 class _Drawing:
@@ -78,7 +78,7 @@ class _Drawing:
 
 
 def drawing() -> Any:
-    """Return standard error for a drawn line, which Rich moves and colours: the words of its caption pass `shown` first."""
+    """Return standard error for a line that Rich moves and colours. `shown` escapes the text of its caption."""
     return _Drawing(sys.stderr)
 
 

@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Find the records that all parties of JOB have, by private set intersection: no party shows its ids to another.
 
-    A party whose data are files stores the positions of its common rows, and later runs of the job read them. Give the
-    command again to continue an alignment that was cut off. An alignment that still fits the files is reused.
+    A party whose data are files stores the positions of its common rows, and later runs of the job read them. Repeat the
+    command to continue an interrupted alignment. An alignment that still fits the files is reused.
     """
     from vfl.alignment import reveals
     from vfl.cli.terminal.progress import Progress

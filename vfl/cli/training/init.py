@@ -59,7 +59,7 @@ def command(
     curves: bool,
     yes: bool,
 ) -> None:
-    """Draft a job for the parties' FILES. A party without a name has that of its file.
+    """Draft a job for the parties' FILES. A party is named after its file unless it has a name.
 
     Bounds, categories and other values read from the records are NOT PRIVATE unless publicly known. At a terminal, each is
     asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values. Label and id are

@@ -81,7 +81,7 @@ def command(
     link: str | None,
     as_json: bool,
 ) -> None:
-    """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
+    """Show the guarantee of JOB and its expected quality and cost. Reads no party's records."""
     from vfl.federation.file import read_federation
     from vfl.launch.engines.place import check_job
     from vfl.launch.row_order import row_order_warnings

@@ -1,4 +1,4 @@
-"""`vfl resume RUN`: continue a run that was cut off."""
+"""`vfl resume RUN`: continue an interrupted run."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def unused(name: str) -> Path:
-    """Make and return runs/NAME-TIME; if it exists, append the first free number. A job of any name gets one folder in runs."""
+    """Make and return runs/NAME-TIME; if it exists, append the first free number. Any job name yields a valid folder name."""
     plain = re.sub(r"[^\w.-]+", "-", name).lstrip(".-")[:LONGEST] or "run"
     folder = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):

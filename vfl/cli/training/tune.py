@@ -65,8 +65,8 @@ def command(
 ) -> None:
     """Train every candidate of FILE, score each on the held-out records, and release the best one.
 
-    The released model and its score together have the job's ε and δ. All else is withheld: the losers, their scores, and how
-    many candidates were considered. `vfl plan JOB --candidates FILE` shows the price.
+    The released model and its score together have the job's ε and δ. The other candidates, their scores, and how many were
+    considered stay secret. `vfl plan JOB --candidates FILE` shows the cost.
     """
     from vfl.launch.align import remembered_records
     from vfl.launch.sources import data_of
