@@ -30,7 +30,8 @@ class ClassOutcomes:
 
     A record is in one of 2K cells. Replacing it lowers one cell by one and raises another, which moves the counts by at most
     √2. Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
-    when both change. Released jointly, as one Gaussian vector. A label outside the classes counts in the last class.
+    when both change. All sums are released jointly, as one Gaussian vector. A label outside the classes counts in the last
+    class.
 
     loss, cap : loss to sum, and its cap. steps : a, b in units of GRID. classes : K.
     """
@@ -54,7 +55,7 @@ class ClassOutcomes:
         return root(2 * a * a + b * b)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (a·cells, b·Σ losses) in steps; cells are wrong and right per class, in order. margins : (K·n,)."""
+        """Return (a·cells, b·Σ losses) in steps. cells : counts of (wrong, right), class by class. margins : (K·n,)."""
         K, (a, b) = self.classes, self.steps
         own = np.clip(np.nan_to_num(labels, nan=K - 1), 0, K - 1).astype(np.int64)
         with np.errstate(all="ignore"):
@@ -134,7 +135,7 @@ def measured(
     noise, K = sigma / a, statistic.classes
     cells = estimates.on_simplex(released[:-1] / a, n_records).reshape(K, 2)
     shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
-    # The accuracy sums half of the cells. Since the total is public, half of the variance of K cells is left.
+    # Accuracy sums half of the cells. The public total halves the variance of their K noises.
     noise_of_mean = noise * math.sqrt(K / 2.0) / n_records
     error = estimates.share_error(accuracy, noise_of_mean, n_records)
     raw = estimates.centred(released[:-1] / a, n_records).reshape(K, 2)

@@ -1,7 +1,7 @@
-"""Confusion matrix at one threshold, from released counts, and the measures of the decisions. Post-processing costs no privacy.
+"""Confusion matrix and measures at one threshold, computed from released counts. Post-processing costs no privacy.
 
-Every interval inverts a test, as in vfl.evaluation.estimates. The measures of a threshold that was chosen by its cost among m
-have intervals that hold for all m at once (Bonferroni), so the choice cannot make them too narrow.
+Every interval inverts a test, as in vfl.evaluation.estimates. If a threshold was chosen
+among m by its cost, its intervals hold for all m at once (Bonferroni), so the choice cannot make them too narrow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TWO = 0.25
 
 
 def width_of(tests: int) -> float:
-    """Return the standard deviations to both sides of an interval, so that `tests` intervals hold together in 95 %."""
+    """Return the half-width, in standard deviations, at which `tests` intervals hold together with probability 0.95."""
     from scipy.special import ndtri  # imported here so that an actor starts faster
 
     return max(WIDTH, float(ndtri(1.0 - ERROR / (2.0 * tests))))
@@ -53,8 +53,8 @@ def width_of(tests: int) -> float:
 class Confusion:
     """Noisy counts by label and prediction. Their true sum, the number of records, is public.
 
-    noisy : (4,) in the order of NAMES. bins : (4,) released counts in each, so the noise of one is N(0, bins·sigma²).
-    width : standard deviations to both sides of an interval.
+    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts in each sum.
+    width : half-width of an interval, in standard deviations.
     """
 
     noisy: tuple[float, ...]
@@ -79,7 +79,7 @@ class Confusion:
 
     @property
     def possible(self) -> Vector:
-        """Return the nearest counts (4,) that are possible."""
+        """Return the nearest nonnegative counts (4,) with the public sum."""
         return on_simplex(np.array(self.noisy), self.n_records)
 
     def noise(self, weights: Sequence[float]) -> float:
@@ -100,7 +100,7 @@ class Confusion:
         return Estimate(value, error, within=around(value, within))
 
     def rate(self, hits: int, misses: int) -> Estimate | None:
-        """Return the share of one cell in two; None if noise may explain their count."""
+        """Return the share hits/(hits + misses) of two cells; None if noise may explain their total count."""
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
         if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
@@ -129,7 +129,7 @@ class Confusion:
         return found | {"flagged": flagged}
 
     def cost(self, cost: Mapping[str, float]) -> Estimate:
-        """Return the mean cost of a decision; the baseline is that of the cheaper constant decision."""
+        """Return the mean cost of a decision. Its baseline is the mean cost of the cheaper constant decision."""
         missed, false_alarm = cost["missed"], cost["false_alarm"]
         unit, positive = max(missed, false_alarm), self.share(FN, TP).value
         mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
@@ -138,7 +138,7 @@ class Confusion:
     def lift(self) -> Estimate | None:
         """Return the precision divided by the share of positive records; None if noise may explain either.
 
-        Both intervals hold together, hence that of the quotient.
+        The intervals of both hold together, so the interval of the quotient holds too.
         """
         both = replace(self, width=self.width + TWO)
         precision, share = both.rate(TP, FP), both.share(FN, TP)

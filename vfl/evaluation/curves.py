@@ -1,7 +1,7 @@
 """ROC, precision–recall, calibration and lift of a classifier, from released histograms. Post-processing costs no privacy.
 
-Each point is a threshold between two bins, so nothing is interpolated. Each interval of 95 % covers noise and sampling at its
-own point. A rate is shown if the noise cannot explain its records.
+Each point is a threshold between two bins, so nothing is interpolated. Each interval of 95 % covers the noise and sampling
+of its own point. A rate is shown if the noise cannot explain its records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """One bin: the model's predicted probabilities, from `low` to `high`, and the observed share of positives.
+    """One bin: predicted probabilities from `low` to `high`, and the observed share of positives.
 
     records : noisy count.
     """

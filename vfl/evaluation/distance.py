@@ -1,7 +1,7 @@
 """Distance d between the released model and the model without noise, as a separate inquiry.
 
 Guarantee. The gradient of F at the released model is one Gaussian release on the training part. Its Δ is that of `Clip(Λ, p)`,
-with a cap Λ that no record's gradient exceeds. Where d follows from public facts, nothing is released.
+with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts, nothing is released.
 
 Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
 subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ERROR = 0.05
 """ζ: each interval about the model without noise is wrong with at most this probability."""
 OF_DISTANCE = ERROR / 2
-"""Part of ζ for d; the rest is for counts (vfl.evaluation.gaps)."""
+"""Part of ζ for d; the rest is for the counts (vfl.evaluation.gaps)."""
 MEASURE = "distance"
 LOST = "not bounded, because a party or process was lost"
 
@@ -68,7 +68,7 @@ class BoundedDerivative:
 
 
 def why_none(problem: Problem) -> str:
-    """Return the public reason for which no distance can be bounded, in words; '' if there is none."""
+    """Return a sentence that says why no distance can be bounded, from public facts alone; '' if one can."""
     if not (isinstance(problem.penalty, L2 | ElasticNet) and problem.penalty.convexity > 0):
         return "the penalty is not strongly convex: use vfl.L2 or vfl.ElasticNet with a positive strength"
     if problem.terms is not None:
@@ -88,7 +88,7 @@ def reach_of(problem: Problem) -> float:
 
 
 def lipschitz(problem: Problem) -> float:
-    """Return Λ = R√ΣB_j², which no record's gradient exceeds in norm."""
+    """Return Λ = R√ΣB_j², an upper bound on the norm of a record's gradient."""
     return problem.loss.slope * reach_of(problem)
 
 
@@ -199,18 +199,18 @@ class Distance(Inquiry):
 
     @property
     def expected(self) -> float:
-        """Return d for a model that is itself the minimiser, the smallest d that a plan can expect."""
+        """Return d for a model that is itself the minimiser: the smallest expected d of any model."""
         if self.radius is not None:
             return self.radius
         event, p = self._event, self.problem.layout.n_coordinates
         if event is None:
             return 0.0
         sigma = event.sigma / self.problem.n_records
-        noise = np.full(p, sigma)  # its length is that expected of noise alone
+        noise = np.full(p, sigma)  # a vector whose length is that of noise alone
         return self._in_model(longest(noise, sigma, OF_DISTANCE, free=True))
 
     def explain(self) -> str:
-        """Return a sentence on d, and on bounds that say nothing."""
+        """Return a sentence on d, with a warning if d is too large for useful bounds."""
         said = f"of the model from the model without noise, {'at most' if self.radius is not None else 'at best'} "
         said += f"{self.expected:.3g}" + (", from public facts" if self.radius is not None else "")
         most = largest_distance(self.problem)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 IN_A_LINE = 6
-"""Largest number of measures that are printed in one line."""
+"""Largest number of measures per printed line."""
 SEEN = 3.0
 """A class is measured if its noisy count exceeds this many standard deviations of the noise. At 2, the shown intervals hold
 0.89 of the true rates of small classes instead of 0.95."""
 WIDTH = 2.0
-"""Standard deviations on both sides of an interval of 95 %."""
+"""Half-width of an interval of 95 %, in standard deviations."""
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -41,13 +41,13 @@ Interval: TypeAlias = tuple[float, float]
 class Estimate:
     """A measure with an interval of 95 % that covers both the noise and the sampling of the records.
 
-    error : standard error; a quarter of the interval's width for a measure that is a root or a quotient.
+    error : standard error. For a measure that is a root or a quotient, a quarter of the interval's width.
     baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
         that of random predictions with the same share of positives. None if it is not known.
     best : the measure of a perfect model.
     noiseless : interval for the measure of the model without noise. shift : interval for the difference between that measure
-        and this one. None if nothing is stated (vfl.evaluation.gaps).
-    within : the interval; None for two standard errors to both sides.
+        and this one. None without a stated bound (vfl.evaluation.gaps).
+    within : the interval; None means the value ± two standard errors.
     """
 
     value: float
@@ -100,7 +100,7 @@ class Findings:
         vfl.evaluation.thresholds.ALL where the model has one threshold.
     histogram : released counts of scores, from which the area under the curve was computed; None without classes.
     confusion : numbers of true and false negatives and positives at the threshold; None without two classes.
-    selected : number of thresholds among which one was chosen on the same records; 0 if none was chosen.
+    selected : number of thresholds from which one was chosen on the same records; 0 if there was no choice.
     """
 
     measures: Mapping[str, Estimate]
@@ -232,7 +232,7 @@ def mean_interval(mean: float, noise: float, n_records: int, variance: float = 1
 
     mean : noisy mean of n records. variance : upper bound on the mean square.
     """
-    mean = min(max(mean, 0.0), 1.0)  # moves it towards every m in [0, 1]
+    mean = min(max(mean, 0.0), 1.0)  # this brings it closer to every m in [0, 1]
     z = width * width
     sides = [
         _solutions(1.0 + z / n_records, -2.0 * mean - z / n_records, mean * mean - z * noise * noise),
@@ -284,7 +284,7 @@ def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, 
 
 
 def around(value: float, within: Interval) -> Interval:
-    """Return the interval, extended to include the value, which projections may have moved a little."""
+    """Return the interval, extended to include the value. The projection onto possible counts may have moved it."""
     return min(within[0], value), max(within[1], value)
 
 
@@ -380,8 +380,9 @@ def residuals(
     mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left out
     if noise alone could explain the sum of the constant, or if the interval of the quotient has no end.
 
-    apart : distance between the constant and the labels' mean that 95 of 100 runs keep. The constant is worse than the mean by
-        exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are lowered to allow for it.
+    apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant is
+        worse than the mean by exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are
+        lowered to allow for it.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
@@ -415,8 +416,8 @@ def _explained(
 ) -> Estimate | None:
     """Return 1 − A/B from noisy means A, B of parts t, u of records in [0, 1], or None if its interval has no lower end.
 
-    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most (A + ρ²B)/n, which
-    leaves out a covariance that would lower it, and A = ρB. So ρ solves a quadratic inequality.
+    Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most (A + ρ²B)/n,
+    without a covariance that would lower it, and A = ρB. So ρ solves a quadratic inequality.
 
     excess : largest amount by which B may exceed the mean of the best constant.
     """

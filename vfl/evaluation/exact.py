@@ -1,7 +1,8 @@
 """Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
 
-NOT PRIVATE: one record moves these sums without limit. They serve `evaluate`, runs without privacy, and held-out records that
-were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of the records.
+NOT PRIVATE: one record moves these sums without limit. They are used by `evaluate`, by runs without privacy, and for held-out
+records that were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of the
+records.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 STEP = 2.0**-36
 """Grid of a record's quantity, in units of its cap."""
 EDGES = 2**14
-"""Number of edges of the histogram from which the area is computed. Ties within a bin count one half, an error below 1e-6 for
-scores that are spread over the edges."""
+"""Number of edges of the histogram from which the area is computed. Ties within a bin count one half. For scores spread
+over the edges the error of the area is below 1e-6."""
 FAR = 13
-"""Doublings of the largest distance from the centre at which the outermost edges lie."""
+"""Number of doublings of the largest distance from the centre, up to the outermost edges."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

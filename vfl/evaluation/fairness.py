@@ -48,11 +48,11 @@ class GroupColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupFairness(Inquiry):
-    """Gaps between groups of the held-out records, each with its error and, with a bound, that of the model without noise.
+    """Gaps between groups of the held-out records with errors; with a bound, also intervals for the noise-free model's gaps.
 
     problem : problem of the training part. columns : the group columns. n_records : size of the held-out part.
     mu : the budget; None counts without noise.
-    why_unbounded : reason for which a requested bound is missing; '' if it is not missing or not requested.
+    why_unbounded : reason why a requested bound is missing; '' otherwise.
     """
 
     problem: Problem
@@ -234,7 +234,7 @@ class GroupFairness(Inquiry):
         return said + ("; with bounds for the model without noise" if self.bounded else "")
 
     def guessed(self, size: int) -> float:
-        """Return the error of a gap for `size` equal groups, with half of the labels positive and 0.8 predicted correctly."""
+        """Return the error of a gap for `size` equal groups, for half of the labels positive and 0.8 predicted correctly."""
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)

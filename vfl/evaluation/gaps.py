@@ -1,6 +1,6 @@
 """Gaps between groups with standard errors and intervals, from released counts. Post-processing costs no privacy.
 
-For a notion let B be the records that it looks at, A ⊆ B the records that it counts, and r = A/B. The gap of group g is
+A notion compares rates r = A/B, where B are the records that it looks at and A ⊆ B those that it counts. The gap of group g is
 
     F_g = (1 − π_g)(r_g − r_rest) = r_g − r,    π_g = share of g in B.
 
@@ -32,7 +32,7 @@ SEEN = 5.0
 """A group is compared if its noisy count, and that of all other groups together, exceed this many standard deviations of the
 noise. At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the error probability left by the distance, for the noise of the counts and for the sampling of the records."""
+"""Division of the error probability that the distance leaves: noise of the counts, sampling of the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds, each with its share of the error probability left by the distance (Bonferroni).
+    """One-sided bounds. They divide the error probability that the distance leaves (Bonferroni).
 
-    pairs : number of bounds. Each one rounds two noisy counts and is one Clopper–Pearson limit.
+    pairs : number of bounds. Each is one Clopper–Pearson limit at two rounded noisy counts.
     """
 
     def __init__(self, pairs: int, *, noisy: bool) -> None:

@@ -39,7 +39,7 @@ class Histogram:
         return 0.5 * (1.0 + math.tanh(0.5 * margin)) if self.logistic else margin
 
     def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
-        """Return the positions of the edges nearest to margins, each once, in ascending order."""
+        """Return the positions of the edges nearest to the margins, in ascending order without repeats."""
         return sorted({int(np.argmin(abs(np.array(self.edges) - margin))) for margin in margins})
 
     def to_dict(self) -> dict[str, Any]:

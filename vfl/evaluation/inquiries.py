@@ -46,8 +46,8 @@ SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
 """Shares of μ² if several thresholds are measured. The histograms of scores then give all measures of the decisions."""
 CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Thresholds on both sides of the centre, in the unit of EDGES: 16 in all, with the centre and the best one for a calibrated
-model."""
+"""Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the best threshold of a calibrated model
+there are 16."""
 OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
 """Shares of μ² without classes, for the labels' mean, the model's errors, and the errors of predicting this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
@@ -61,7 +61,8 @@ LOWERED = 0.009
 FINE = 400
 """Number of edges for runs without noise."""
 DEVIANCE_CAP = 8.0
-"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, 0.007 and 7 times the mean have this deviance."""
+"""Cap on a deviance if the label's bounds imply none. Under Gamma loss, labels of 0.007 and of 7 times the mean have
+this deviance."""
 LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
@@ -89,7 +90,7 @@ class Inquiry(ABC):
     ) -> Generator[Query, Released, Findings]:
         """Yield the queries and return the findings. Deterministic given the released values. w : (p,) the released model.
 
-        found : findings of earlier inquiries. gone : parties that were given up and get no queries.
+        found : findings of earlier inquiries. gone : lost parties, which get no queries.
         """
 
     @abstractmethod
@@ -114,7 +115,7 @@ def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return the coordinates of all parties, without parties whose coordinates are all 0, such as a lost party."""
+    """Return the coordinates per party. Parties whose coordinates are all 0, such as a lost party, are left out."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
@@ -133,7 +134,7 @@ def label_mean(problem: Problem) -> LabelMean:
 
 
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
-    """Return the query for a statistic, with the noise of an event; None declares it un-noised."""
+    """Return the query for a statistic with the noise of an event; None asks for no noise."""
     return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
 
 
@@ -148,10 +149,10 @@ class HeldOut(Inquiry):
     and of the constant model that predicts the released mean, and the clamped deviances of both for losses of counts and
     amounts. Without bounds for the label there is neither a constant model nor a deviance.
 
-    Decisions are measured at one threshold: one that is given, or that with the smallest cost by the released histograms.
+    Decisions are measured at one threshold: the given one, or the one with the smallest cost by the released histograms.
 
     problem : problem of the training part. n_records : size of the held-out part. mu : the budget; None for no noise.
-    threshold : margin of a model's threshold, which is then not chosen again; None takes that of `spec`.
+    threshold : margin of the threshold of a finished model, which is kept; None takes the threshold of `spec`.
     """
 
     problem: Problem
@@ -211,7 +212,7 @@ class HeldOut(Inquiry):
 
     @property
     def _in_two(self) -> bool:
-        """True if there are two releases, the second of which needs the first."""
+        """True if there are two releases and the second depends on the first."""
         return self.problem.loss.classification or math.isfinite(self.problem.label_range)
 
     @property
@@ -276,7 +277,7 @@ class HeldOut(Inquiry):
         if self.mu is None:
             outward = np.geomspace(1e-3, 8.0, FINE // 2)
         edges, cuts = centre + spread * np.concatenate([-outward[::-1], [0.0], outward]), self._cuts(spread, centre)
-        if len(cuts) > self._added:  # most are edges already
+        if len(cuts) > self._added:  # most cuts are edges already
             apart = np.array([abs(edges - cut).min() for cut in cuts])
             cuts = cuts[np.argsort(-apart)[: self._added]]
         return Scores(np.sort(np.concatenate([edges, cuts])))
@@ -294,9 +295,9 @@ class HeldOut(Inquiry):
 
     @property
     def _finer(self) -> int:
-        """Number of parts into which each bin of the scores is divided, from public numbers alone.
+        """Number of parts into which each bin of the scores is divided; computed from public numbers alone.
 
-        Few bins lower the area; many bins add noise. The choice minimises the sum of squares of both errors. The lowering
+        Few bins lower the area; many bins add noise. The choice minimises the sum of squares of both errors. The first error
         counts twice, since no interval covers it.
         """
         if self.mu is None:
@@ -325,7 +326,7 @@ class HeldOut(Inquiry):
         further: dict[str, Any] = {"thresholds": fixed}
         try:
             yield from self._measure(w, measured, further)
-        except BudgetExceeded:  # a resumed run has also paid for lost releases; it keeps the measures that it has
+        except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures released so far
             cut_off = f"{note}; a run that was cut off had paid for the rest"
             return Findings(measured, self.n_records, cut_off, thresholds=fixed)
         drowned = [name for name in self._measures if name not in measured]

@@ -1,4 +1,4 @@
-"""Score of a candidate: one clamped measure of its model on the held-out records, released with their whole budget."""
+"""Score of a candidate: one clamped measure of its model on the held-out records, released with the whole budget."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Score(Inquiry):
             return Findings({}, self.n_records, f"{NOISED}; a run that was cut off had paid for it")
         mean = float(total) / (lost.steps * lost.grid) / self.n_records
         measured = bounded_mean(mean, self._noise, self.n_records, lost.unit)
-        measured = replace(measured, value=mean * lost.unit)  # not clamped: candidates are ranked by it
+        measured = replace(measured, value=mean * lost.unit)  # not clamped, since candidates are ranked by it
         if self._measure == "accuracy":
             low, high = measured.interval
             measured = replace(measured, value=1.0 - mean, within=(1.0 - high, 1.0 - low))

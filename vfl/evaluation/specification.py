@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vfl.losses import Loss
 
 MOST_COLUMNS = 8
-"""Largest number of group columns for which the sum of their codes is exact."""
+"""Largest number of group columns for which the sum of the codes is exact."""
 MOST_THRESHOLDS = 32
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
 """Measures that can be released alone: two for classes, two for numbers, and one for counts and amounts."""
@@ -50,7 +50,7 @@ class Evaluation:
         (mean absolute or mean squared clamped error) without, or 'deviance' (mean clamped deviance) for Poisson, Gamma and
         Tweedie loss. None releases all.
     thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
-        of two classes. One alone is the model's threshold. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
+        of two classes. A single one is the model's threshold. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
         threshold with the smallest noisy cost becomes the model's (Result.threshold). Measures at it have intervals that hold
         for all the thresholds at once, so the choice does not flatter them.
@@ -85,7 +85,7 @@ class Evaluation:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
 
     def _check_decisions(self) -> None:
-        """Refuse thresholds and costs that cannot be; a job also compares them with its loss."""
+        """Refuse invalid thresholds and costs; a job also compares them with its loss."""
         if self.thresholds is not None:
             given = self.thresholds
             fits = isinstance(given, list | tuple) and all(
@@ -106,7 +106,7 @@ class Evaluation:
 
     @property
     def decides(self) -> bool:
-        """True if decisions are measured at thresholds of the job's choice."""
+        """True if the job sets the thresholds at which decisions are measured."""
         return self.thresholds is not None or self.cost is not None
 
 
@@ -115,8 +115,8 @@ class Fairness:
     """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
 
     Guarantee: the counts behind all measures are one Gaussian release on the held-out part, paid with a share of the
-    evaluation's μ². The distance to the model without noise is one Gaussian release on the training part, paid with a share
-    of the training's μ², or follows from public facts. A run still costs the larger of its two parts (vfl.holdout).
+    evaluation's μ². The distance to the model without noise is one Gaussian release on the training part, paid with a share of
+    the training's μ², or follows from public facts. A run costs the larger of its two parts (vfl.holdout).
 
     Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
 

@@ -1,7 +1,7 @@
 """Sums of bounded contributions of records, from which measures are computed. Each sum derives its sensitivity.
 
 Every contribution is a vector of whole numbers, in steps of GRID, so sums are exact and independent of order. Replacing a
-record may change its margin and label arbitrarily; all other contributions stay as they are.
+record may change its margin and label arbitrarily, but no other contribution.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Outcomes:
     attained when both change. Released jointly, as one Gaussian vector.
 
     loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
-    threshold : margin above which a record is predicted positive; public or released, so no record decides it.
+    threshold : margin above which a record is predicted positive. It is public or released, so no record decides it.
     """
 
     loss: Loss
@@ -96,7 +96,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Histograms of the margins, the negative class first, with one bin more than edges per class.
+    """Histograms of the margins per class, the negative class first, each with one bin more than edges.
 
     Replacing a record lowers one bin by one and raises another: Δ = √2. A margin at an edge is not above it.
 
@@ -314,7 +314,7 @@ class GroupCells:
     at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. Released jointly, as one
     Gaussian vector.
 
-    sizes : number of groups of each column. distance : d; None leaves out the distinction, so that there are 4 cells per
+    sizes : number of groups of each column. distance : d; None drops the distinction near or far, which leaves 4 cells per
         group instead of 8. threshold : t.
     """
 
@@ -345,7 +345,7 @@ class GroupCells:
         return root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps: by column, group, label, prediction, and near last if it is counted.
+        """Return the counts in steps, ordered by column, group, label, prediction, and finally near, if it is counted.
 
         kept : sums of stride·code (m,), and ‖x‖² (m,) if records near the boundary are counted.
         """

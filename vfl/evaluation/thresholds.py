@@ -1,6 +1,6 @@
 """Thresholds of decisions: their scale, and thresholds per group.
 
-Those per group are chosen by post-processing histograms of one half of the held-out records, and measured on the other.
+Thresholds per group are chosen from released histograms of one half of the held-out records, and measured on the other half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 ALLOWED = 0.02
-"""Largest gap between groups without a penalty; each unit beyond it costs as much as a unit of accuracy."""
+"""Largest gap between groups that is not penalised. Beyond it a unit of gap costs as much as a unit of accuracy."""
 OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
 """Edges on both sides of 0, in units of the margins' spread for columns that are uniform within their bounds: 16 bins."""
 
