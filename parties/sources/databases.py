@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -40,8 +41,8 @@ _PIECE = 1 << 16
 """Number of rows fetched at once: the driver holds them in addition to their Arrow table."""
 SCHEMES = ("duckdb", "postgresql", "postgres")
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")
-LOOKUP_SECONDS = 5
-"""Limit of a query by `Lookup`, and of its connection, in Postgres."""
+LOOKUP_SECONDS = 0.8
+"""Limit of a query by `Lookup` in Postgres, below the second that a service waits for a party by default."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
@@ -161,12 +162,12 @@ class Lookup:
         """Return the records with these ids, the id first, in any order. ids : in normal form. Raises DataError."""
         cells = list(filter(None, map(_whole if self._whole else _text, set(ids))))
         read = self._in_postgres if self._path is None else self._in_duckdb
-        used = self._connection is not None
+        used, began = self._connection is not None, time.monotonic()
         try:
             found: pa.Table = self._origin.attempt(lambda: read(cells), _REFUSED)
         except DataError:
             self.close()
-            if not used:
+            if not used or time.monotonic() - began > LOOKUP_SECONDS / 2:
                 raise
             found = self._origin.attempt(lambda: read(cells), _REFUSED)  # the server may have ended the connection
         return pa.table({name: _plain(found.column(name)) for name in found.column_names})
@@ -191,11 +192,11 @@ class Lookup:
 
     def _in_postgres(self, cells: list[tuple[Any]]) -> pa.Table:
         if self._connection is None:
-            self._connection = _postgres(self._address, self._origin, connect_timeout=str(LOOKUP_SECONDS))
+            self._connection = _postgres(self._address, self._origin, connect_timeout="2")
             self._cursor = self._connection.cursor()
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
-            cursor.execute(f"SET LOCAL statement_timeout = '{LOOKUP_SECONDS}s'")
+            cursor.execute(f"SET LOCAL statement_timeout = '{LOOKUP_SECONDS * 1000:.0f}ms'")
         kind = pa.list_(pa.int64() if self._whole else pa.string())
         self._cursor.execute(self._query, pa.record_batch([pa.array([[cell for (cell,) in cells]], kind)], ["ids"]))
         found: pa.Table = self._cursor.fetch_arrow_table()

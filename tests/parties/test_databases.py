@@ -27,7 +27,7 @@ import pytest
 import vfl
 from parties.loading import Unchanged
 from parties.sources.base import Origin
-from parties.sources.databases import Lookup
+from parties.sources.databases import LOOKUP_SECONDS, Lookup
 from parties.sources.opening import open_source
 from vfl.errors import DataError
 from vfl.launch.drafting.draft import draft
@@ -251,6 +251,21 @@ class TestLookups:
                 assert cursor.fetchall()
             assert float(lookup.rows([b"x"]).column("a")[0].as_py()) == 1.0
         lookup.close()
+
+
+def test_a_lookup_waits_for_no_lock(server: str) -> None:
+    import adbc_driver_postgresql.dbapi
+
+    lookup = Lookup(f"{server}&table=t", "text", {"a": "number"}, Origin("bank", "its table"))
+    with adbc_driver_postgresql.dbapi.connect(server) as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        with pytest.raises(DataError):
+            lookup.rows([b"x"])
+        assert time.monotonic() - began < 3.0 + LOOKUP_SECONDS
+        other.rollback()
+    assert lookup.rows([b"x"]).num_rows == 1
+    lookup.close()
 
 
 class TestPostgres:
