@@ -87,6 +87,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(intervals, name, 0.0)
     monkeypatch.setattr(products, "LONGER", 1e-3)
     monkeypatch.setattr(correlations, "LONGER", 1e-3)
+    monkeypatch.setattr(correlations, "SHARE", 0.9)  # so that the passes' charge hides nothing
     monkeypatch.setattr(record_defaults, "takes_joint_steps", lambda problem, noise: True)
 
 
@@ -112,6 +113,14 @@ def test_joint_steps_lose_no_more_than_the_charges(loss: str, pair: Any) -> None
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert 0 < found.path <= found.charged
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_joint_steps_with_half_of_their_sensitivity_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    true: Any = vars(products.ProductClip)["sensitivity"]
+    monkeypatch.setattr(products.ProductClip, "sensitivity", property(lambda self: true.fget(self) / 2.0))
+    found = compare(job(vfl.SkGD(passes=3, joint=True), "squared"), *crossed(), run=train, seed=WITHIN)
+    assert found.complaints
 
 
 @pytest.mark.usefixtures("anywhere")
