@@ -31,7 +31,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
     "before",
     multiple=True,
     metavar="[PARTY=]FILE",
-    help="Count the records of the training as the baseline, and keep it in RUN/baseline.json for later comparisons.",
+    help="Count the records of the training as the baseline, kept in RUN/baseline.json.",
 )
 @click.option(
     "--party", metavar="NAME", help="Compare this party's own columns exactly, here; nothing is charged or leaves."
