@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import os
 import threading
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from vfl.job.task import PartyTask
     from vfl.types import Vector
 
+log = logging.getLogger("vfl.parties")
 LOOK_SECONDS = 1.0
 """Seconds between two looks at a source, to see whether its file has changed."""
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
@@ -300,6 +302,8 @@ class ServingService(Service):
     ) -> tuple[list[Outcome], list[Vector | None]]:
         """Return an outcome and the margins of each request, and count its records durably. No margin may leave before `log`.
 
+        Requests state single records, so a cell that refuses one is named in this process's log alone.
+
         ids : in normal form, one list per request. quotas : {caller: most records per day}, counted with the party's own.
         """
         self._reread_policy()
@@ -313,7 +317,10 @@ class ServingService(Service):
             )
             for k, given in found.items():
                 if isinstance(given, DataError):
-                    outcomes[k] = Outcome(AWAY, str(given))
+                    log.warning("%s", given)  # the column stays here: it would tell of a cell of one record
+                    outcomes[k] = Outcome(
+                        AWAY, f"party {self._party!r} cannot give its part for the records of this request"
+                    )
                 else:
                     margins[k] = given
                     self.answered += asked[k].records

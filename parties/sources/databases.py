@@ -139,7 +139,7 @@ class Lookup:
         self._connection: Any = None
         self._cursor: Any = None
         relation = ".".join(map(_quoted, text.split("."))) if kind == "table" else f"({text}\n)"
-        listed = ", ".join(map(_quoted, (column, *contents)))
+        listed = ", ".join(map(_quoted, dict.fromkeys((column, *contents))))
         head = f"SELECT {listed} FROM {relation} AS source WHERE {_quoted(column)} = ANY"  # noqa: S608 - the names are quoted
         refused = origin.error("its ids are neither whole numbers nor text, or " + _REFUSED)
         for self._whole in (True, False):

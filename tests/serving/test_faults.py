@@ -370,6 +370,32 @@ def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None
         assert code(setting.ask(ids=["secret-3"])) == (503, "party_away")
 
 
+def test_a_looked_up_cell_that_refuses_its_record_is_named_in_the_owners_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    setting, result = Setting(tmp_path), train(fill={})
+    setting.prepare(result)
+    setting.policy("telco", "lookup = true\n")
+    frame, path = table()[["customer", "calls"]], setting.folder / "telco.duckdb"
+    frame.loc[5, "calls"] = None
+    with duckdb.connect(str(path)) as connection:
+        connection.register("frame", frame)
+        connection.execute("CREATE TABLE t AS SELECT * FROM frame")
+    part = result.part("telco")
+    service = ServingService("telco", setting.folder / "telco.policy.toml", "bank")
+    service.add(part, f"duckdb://{path}?table=t")
+    setting.until(lambda: service.keep([part.digest])[part.digest] == "")
+    asked = [Asked(part.digest, "branch", "", 1)] * 2
+    outcomes, own = service.score(asked, [[b"secret-5"], [b"secret-3"]])
+    service.close()
+    assert [outcome.code for outcome in outcomes] == ["away", ""]
+    assert own[0] is None
+    assert "calls" not in outcomes[0].why
+    assert "'calls'" in caplog.text
+    assert "secret-5" not in caplog.text
+
+
 def test_a_reload_names_kept_and_refused_versions_and_sigterm_ends_the_command_well(setting: Setting) -> None:
     path = setting.folder / "run-2" / "model.json"
     model = read_json(path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ACCOUNTING = "selection"
 WITHHELD = "the number of candidates that were considered, and all candidates that lost, are withheld"
-SEEN = "; of every candidate, losers included"
+SEEN = "; of every candidate, losers included, whose solvers may show more, such as scaled columns"
 
 
 def is_selection(events: Sequence[tuple[Event, int]]) -> bool:

@@ -102,10 +102,13 @@ def read_service(path: str | Path) -> ServiceFile:
     path = Path(path).expanduser().absolute()
     where, folder = f"the service file {path.name!r}: ", path.parent
     plain = read_toml(path, "service file", number=FORMAT, shows=True)
-    file: ServiceFile = built(ServiceFile, plain | {"path": str(path)}, where)
 
     def refuse(entry: str, why: str) -> NoReturn:
         raise SpecificationError(f"{where}{entry} {why}")
+
+    if "path" in plain:
+        refuse("path", "is unknown")
+    file: ServiceFile = built(ServiceFile, plain | {"path": str(path)}, where)
 
     def placed(given: Any) -> Any:
         return None if given is None else folder / Path(given).expanduser()
@@ -115,6 +118,9 @@ def read_service(path: str | Path) -> ServiceFile:
         tables = plain[key]
         if not isinstance(tables, Mapping) or not tables:
             refuse(key, "must be a table of tables, with one at least, or nothing could be answered")
+        for name, one in tables.items():
+            if isinstance(one, Mapping) and "name" in one:
+                refuse(f"{key}.{name}.name", "is unknown: the name stands in the table's head")
         return {
             name: built(kind, {"name": name, **one} if isinstance(one, Mapping) else one, f"{where}{key}.{name}.")
             for name, one in tables.items()
