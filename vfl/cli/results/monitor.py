@@ -37,7 +37,7 @@ BASELINE, HISTORY = "baseline.json", "monitored"
     "--party", metavar="NAME", help="Compare this party's own columns exactly, here; nothing is charged or leaves."
 )
 @click.option("--epsilon", type=float, metavar="E", help="ε of each counting.")
-@click.option("--delta", type=float, metavar="D", help="δ of each counting (default: from the number of records).")
+@click.option("--delta", type=float, metavar="D", help="δ of each counting (default: from the records).")
 @click.option(
     "--dataset", metavar="NAME", help="The ledger's account of the records of today (default: that of the job)."
 )
