@@ -21,6 +21,7 @@ POLICY = """
 format = 1
 jobs = ["*"]
 trust = ["trusted"]
+products = true
 allow_non_private = true
 [total]
 epsilon = 1000.0
