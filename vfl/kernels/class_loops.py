@@ -1,10 +1,10 @@
-"""Compiled loops of vfl.kernels.classes. One pass over the columns serves all K classes of multinomial loss.
+"""Compiled loops of vfl.kernels.classes. One pass over the columns computes all K classes of multinomial loss.
 
 The bounds that vfl.kernels.dense_loops states for the s sums of a block hold for its K·s sums, with ρ_k t_j in place of r t_j:
 the computed products t_j = scale_j·(x_ij − c_j) are the same, and so are the roundings of each contribution.
 
-Labels are (n,), or labels and then weights, (2n,). A weight s_i is held to [0, 1] and multiplies the K capped residuals of
-its record, so that the bounds hold for s_i ρ_i as they do for ρ_i.
+Labels are (n,), or labels and then weights, (2n,). A weight s_i is clamped to [0, 1] and multiplies the K capped residuals of
+its record, so the bounds on ρ_i hold for s_i ρ_i too.
 
 Vectors of margins and residuals are (K·n,), one class after another. Sums are (s·K, SUMS), one column after another, each with
 its K classes.
@@ -49,8 +49,8 @@ def _class_residuals(
         low = least(low, p)
         put(r, k * n + at, p)
     f = entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE)
-    f = at_least(f, 0.0, least(f, 1.0), 0.0)  # 0 for a limit that is NaN or below 0
-    if y.size > stride:  # at most 1, and at least 0: rounding is monotone, so no norm grows
+    f = at_least(f, 0.0, least(f, 1.0), 0.0)  # 0 if the limit is NaN or negative
+    if y.size > stride:  # weights in [0, 1]: rounding is monotone, so no norm grows
         f = f * least(most(entries(y, stride + i, like), 0.0), 1.0)
     label = entries(y, i, like)
     for k in range(K):
@@ -106,7 +106,7 @@ def _add_classes(
         t = scale[j] * (cells(columns, j, i, like) - centre[j])
         for k in range(K):
             c = t * entries(r, k * n + at, like)
-            add_to(sums, j * K + k, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+            add_to(sums, j * K + k, at_least(c, c, c, 0.0) + MAGIC)  # NaN, from 0 times an overflow, counts as 0
         fetch(columns, j, i + AHEAD, like)
 
 

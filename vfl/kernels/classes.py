@@ -1,12 +1,12 @@
-"""Passes for K margins per record, under one cap for all classes. They run the kernels of one margin for every class.
+"""Passes for K margins per record, under one cap for all classes. They call the kernels for one margin once per class.
 
 For dense columns, one pass reads every cell once for all classes. It returns the same integers, and the same margins to the
 bit; plain sums agree to rounding.
 
 Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). With
 ‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖. So the bounds that vfl.kernels.dense states for s coordinates hold here
-for the s·K coordinates of a block: the cap is joint over the classes. All classes of a column must have the same centre and
-scale, since the bound needs it; other geometries are refused.
+for the s·K coordinates of a block: the cap is joint over the classes. The bound requires that all classes of a column have the
+same centre and scale; other geometries are refused.
 
 Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,), one column after
 another, each with its K classes. Labels of MULTINOMIAL are y, (n,), or y and then weights s in [0, 1], (2n,): residuals are
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassKernels:
-    """The functions of vfl.kernels.dense for K classes. They call the kernels for dense or sparse columns.
+    """The functions of vfl.kernels.dense for K classes, on dense or sparse columns.
 
     kernels : vfl.kernels.dense or vfl.kernels.sparse. classes : K.
     nothing : a block without columns.
@@ -247,7 +247,7 @@ class DenseClassKernels(ClassKernels):
 
 
 def require_weights(loss: int) -> None:
-    """Raise SpecificationError for a code that has no kernel of several classes."""
+    """Raise SpecificationError for a loss without a kernel for several classes."""
     if loss != WEIGHTS:
         raise SpecificationError(
             f"no kernel of several classes for loss code {loss!r}: compute the weights, pass WEIGHTS"

@@ -1,7 +1,7 @@
 """Compilation of the loops.
 
-Numba's cache recompiles a loop when the size or time of the loop's own file changes. Other modules of this folder are compiled
-into the loop too, so `compiled` also compares the content of the whole folder.
+Numba's cache recompiles a loop when the size or time of the loop's own file changes. A loop also contains compiled code of
+other modules of this folder, so `compiled` compares the content of the whole folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAGIC = 1.5 * 2.0**52  # c + MAGIC has rint(c) in its low bits, for |c| < 2⁵¹
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
 
 PLAIN = bool(os.environ.get("VFL_PLAIN_KERNELS"))
-"""True if the environment asks for loops without hand-made machine code (vfl.kernels.records)."""
+"""True if VFL_PLAIN_KERNELS is set: loops then use no hand-made LLVM code (vfl.kernels.records)."""
 
 
 def sources(folder: Path) -> str:
@@ -52,5 +52,5 @@ def compiled(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compile a function that is inlined into the body of a loop. It must not make arrays, since it counts no references."""
+    """Compile a function that is inlined into the body of a loop. It must not allocate arrays: it counts no references."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))

@@ -5,13 +5,12 @@ clipped sum satisfy
 
     g‖q_i‖₂ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2
 
-whatever the floats in X, v, y, centre and scale are: NaN, infinities and magnitudes that over- or underflow included.
-The sum of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads. The proof is in
-vfl.kernels.dense_loops.
+for any floats in X, v, y, centre and scale, including NaN, infinities and magnitudes that over- or underflow. The sum of the
+q_i is exact in 64-bit integers, so order, chunks and threads do not change it. The proof is in vfl.kernels.dense_loops.
 
-Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are
-contiguous float64. `threads` > 1 splits the records; it changes no result. Shapes, types or constants that do not fit
-raise SpecificationError. The loops are compiled on first use and cached.
+Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are contiguous
+float64. `threads` > 1 splits the records and changes no result. Wrong shapes, types or constants raise SpecificationError. The
+loops are compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
 """Name of a loss → its code. MULTINOMIAL is for vfl.kernels.classes alone. WEIGHTS, a further code, says that the margins
 array already holds the weights r."""
 
-TASK = 1 << 18  # elements; handing a smaller range to another thread costs more than it saves
+TASK = 1 << 18  # elements; for fewer, a second thread costs more than it saves
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
 def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64; one record's share is bounded as the module says.
+    """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64. The module's guarantee bounds each record's share.
 
-    clip_κ scales a vector down to norm κ when it is longer. A record contributes 0 when r_i is NaN or beyond 1e300 in
-    magnitude; when ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
+    clip_κ scales a longer vector down to norm κ. A record contributes 0 when r_i is NaN or beyond 1e300 in magnitude; when
+    ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
 
     v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.
     """
@@ -98,14 +97,15 @@ def capped_step(
 ) -> Integers:
     """Add X_prev Δ + shift to v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
 
-    The cap is on the record and not on this block: with limits_i ≤ κ/‖z_i‖ for all the columns z_i of a record
-    (vfl.kernels.geometry.record_limits), the contributions of one record to disjoint blocks have together the bound that
-    the module states.
+    The cap bounds the record, not this block. Let limits_i ≤ κ/‖z_i‖ over all columns z_i of a record
+    (vfl.kernels.geometry.record_limits). Then the record's contributions to disjoint blocks together have the bound of the
+    module.
+
     ρ_i = min(max(r_i, −limits_i), limits_i); for LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is
     0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
 
     v : (n,) margins for LOGISTIC, the residuals r for WEIGHTS; residuals v − y of squared loss move as margins do.
-    bounds : (n,), `bounds_of` the limits. It stands for limits and labels, so that a step reads one vector less.
+    bounds : (n,), `bounds_of` the limits. It combines limits and labels, so that a step reads one vector less.
     """
     n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     s, t = len(columns), len(previous)
@@ -205,10 +205,10 @@ def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
 def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
     """Return Σ_j t_ij², (n,) float64, of the products t_ij = scale_j (x_ij − c_j) exactly as a clipped sum computes them.
 
-    Record caps are safe only with exactly this formula: an equivalent one could round below the true contribution.
+    Record caps are safe only with exactly this formula: an algebraically equal one could round below the true contribution.
     """
     norms = np.zeros(len(X))
-    with np.errstate(over="ignore", invalid="ignore"):  # a record beyond all doubles is clipped to nothing
+    with np.errstate(over="ignore", invalid="ignore"):  # a record whose norm overflows is clipped to 0
         for rows in pieces(len(X)):
             for j in range(X.shape[1]):
                 t = scale[j] * (X[rows, j].astype(np.float64) - centre[j])
@@ -256,7 +256,7 @@ def columns_of(X: Matrix, n: int) -> Matrix:
 
 
 def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
-    """Return the checked vectors as read-only views. Numba would compile each loop again for writable vectors."""
+    """Return the checked vectors as read-only views, since Numba would compile each loop again for writable vectors."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
@@ -280,13 +280,13 @@ def check_writable(v: Vector) -> None:
 
 
 def check_loss(loss: int) -> None:
-    """Raise SpecificationError for an unknown code."""
+    """Raise SpecificationError for an unknown code of a loss."""
     if loss not in (WEIGHTS, SQUARED, LOGISTIC):
         raise SpecificationError(f"no kernel for loss code {loss!r}: compute the weights and pass WEIGHTS")
 
 
 def check_capped(loss: int) -> None:
-    """Raise SpecificationError for a code that has no capped sum."""
+    """Raise SpecificationError for a loss without a capped sum."""
     if loss not in (WEIGHTS, LOGISTIC):
         raise SpecificationError(f"no capped kernel for loss code {loss!r}: pass the residuals and WEIGHTS")
 
@@ -306,7 +306,7 @@ def inverse_grid(clip: float, grid: float, n: int) -> float:
 def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> list[T]:
     """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once.
 
-    cells : total number of cells read; a small number does not justify a second thread.
+    cells : total number of cells read. Few cells are read by one thread.
     """
     panels = -(-n // loops.PANEL)
     count = min(threads, panels, cells // TASK)

@@ -1,12 +1,16 @@
 """The compiled loops behind vfl.kernels.dense: a few records at a time through all their columns.
 
-Why the guarantee of vfl.kernels.dense holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
-(1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
-1e-43·s of the sum. (2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h; with κ in [1e-100, 1e100] it neither over-
-nor underflows, and is 0 when h² is infinite. (3) Dividing by g, a power of two, is exact, or leaves a number too small
-to round to anything but 0; the product with t_j is rounded once more. Together
-‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
-needs no norm: the product itself is clamped to ±κ, without slack.
+Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be the computed products scale_j·(x_ij − c_j).
+
+(1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵. A record with h² < 1e-280 contributes 0, so terms that underflow are below
+    1e-43·s of the sum.
+(2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h. With κ in [1e-100, 1e100] it neither over- nor underflows, and it is 0 when
+    h² is infinite.
+(3) Dividing by g, a power of two, is exact, or leaves a number too small to round to anything but 0; the product with t_j is
+    rounded once more. Together ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1.
+(4) rint moves each coordinate by at most ½.
+
+One column alone needs no norm: the product itself is clamped to ±κ, without slack.
 
 `capped_step` is given bounds of at most fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is
 at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
@@ -16,8 +20,8 @@ splits a loop, nor on the machine.
 
 Memory limits the speed, so a loop reads no more columns than the processor prefetches: at most NEAR side by side, over the rows
 of one panel, then the next columns over the same rows. The margins and weights of a panel stay in the second-level cache
-meanwhile. A record's numbers are computed in the same order for any groups of columns, and integer sums have no order, so
-groups change no bit of a result. A clip per block needs all columns of a record at once; its loop prefetches cells instead.
+meanwhile. The grouping of columns changes no bit of a result: a record's numbers are always computed in the same order, and
+integer sums have none. A clip per block needs all columns of a record at once; its loop prefetches cells instead.
 
 r, like : numbers of vfl.kernels.records. Each function for one record also works on WIDTH records at once.
 """
@@ -117,7 +121,7 @@ def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
 
 @part
 def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
-    """Return the product c of one column with r, clamped to ±κ, divided by the grid; 0 where c or r is NaN or r huge."""
+    """Return a product c of one column with r, clamped to ±κ, divided by the grid; 0 if c or r is NaN, or r is huge."""
     c = most(-clip, least(clip, c)) * per_grid
     c = at_least(c, c, c, 0.0)
     c = at_least(HUGE, r, c, 0.0)

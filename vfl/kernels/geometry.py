@@ -1,4 +1,4 @@
-"""Geometry of clipped sums: centring, scaling, clipping and rounding of a record's gradient. Limits of the record cap."""
+"""Geometry of clipped sums: centring, scaling, clipping and rounding of a record's gradient; limits under the record cap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Geometry(NamedTuple):
 
     centre : (s,) public values that are subtracted from the columns; zeros for sparse columns.
     scale : (s,) 1/√M_j in the default geometry.
-    cap : κ, the largest norm of a contribution, in [1e-100, 1e100] and in scaled units.
+    cap : κ, the largest norm of a contribution, in scaled units and in [1e-100, 1e100].
     grid : g, a power of two with g ≤ κ ≤ 2⁵⁰g and n·κ/g < 2⁶² for n records.
     """
 
@@ -58,11 +58,11 @@ def record_limits(norms: Vector, cap: float) -> Vector:
 def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
     """Return residuals within ±limits, (n,); NaN becomes 0. Residuals of K classes, (K·n,), have norms within the limits.
 
-    kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): at the true probabilities its mean is 0
-        whatever the limit is, so that an unbalanced label moves no intercept, and it is nondecreasing in the margin, so
-        that it is the derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖),
-        the same for every label, so that its mean at the true probabilities is 0 too. The others take min(max(r, −limit),
-        limit), or r·min(1, limit/‖r‖) of K classes.
+    kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): its mean at the true probabilities is 0 for
+        every limit, so an unbalanced label does not move the intercept. It is nondecreasing in the margin, so it is the
+        derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖), the same for
+        every label, so its mean at the true probabilities is 0 too. The other losses take min(max(r, −limit), limit), or
+        r·min(1, limit/‖r‖) of K classes.
     """
     if r.size != limits.size:
         return _capped_norms(r, limits, kernel)

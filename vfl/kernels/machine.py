@@ -1,9 +1,8 @@
-"""Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, fetches into the cache.
+"""Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, prefetches.
 
-Only this module and vfl.kernels.curve hold hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops
-return the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops
-without vectors of records, written for single columns, took 1.6 to 2.2 times as long.
-`vfl.kernels.records` chooses between the two modules.
+Only this module and vfl.kernels.curve hold hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops return
+the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops for single
+columns without vectors of records took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
 
 A number below is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or a few
 vector registers. Every operation is the IEEE operation on each lane, so both forms give the same result for a record.
@@ -40,7 +39,7 @@ SUMS = 8
 """Number of partial sums per column. Lane k is added to partial sum k modulo SUMS."""
 
 ROWS_AHEAD = 1024
-"""Number of words by which shares of residuals are fetched ahead of their use."""
+"""Number of words between the prefetch of shares of residuals and their use."""
 
 _LINE = 64
 _WORD, _DOUBLE, _SINGLE, _INDEX, _BYTE = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32), ir.IntType(8)
@@ -79,7 +78,7 @@ def _filled(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _like(builder: ir.IRBuilder, result: types.Type, signature: Signature, args: list[ir.Value]) -> list[ir.Value]:
-    """Return the arguments, single numbers filled into lanes where the result has lanes."""
+    """Return the arguments; if the result has lanes, copy single numbers to all lanes."""
     wide = isinstance(result, Lanes)
     return [
         _filled(builder, arg) if wide and not isinstance(kind, Lanes) else arg
@@ -130,7 +129,7 @@ def lanes(_context: BaseContext) -> tuple[Signature, Code]:
 def at_least(
     _context: BaseContext, a: types.Type, b: types.Type, then: types.Type, other: types.Type
 ) -> tuple[Signature, Code]:
-    """Return `then` where a ≥ b, else `other`, also where one of them is NaN."""
+    """Return `then` where a ≥ b, else `other`; NaN gives `other`."""
     result = _either(a, b, then, other)
 
     def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
@@ -456,7 +455,7 @@ def four_rows(
             own.append(_entry(context, builder, words, args[2], at, _WORD(0)))
             sums.append((_sum(builder, wide), _sum(builder, wide)))
         with cgutils.for_range_slice(builder, _WORD(0), builder.and_(width, _WORD(-4)), _WORD(4)) as (f, _):
-            # The four rows are contiguous; each turn fetches a quarter of a later four.
+            # The four rows are contiguous; each iteration prefetches a quarter of four later rows.
             later = builder.add(builder.mul(f, _WORD(4)), _WORD(ROWS_AHEAD))
             _prefetch(builder, builder.gep(own[0], [later]), 2 * _LINE)
             for row, there, (low, high) in zip(rows, own, sums, strict=True):

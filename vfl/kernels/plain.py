@@ -1,6 +1,6 @@
 """Operations of vfl.kernels.machine in plain Numba, one record at a time, for machines on which LLVM code does not compile.
 
-Integer sums and margins are the same to the bit. Sums of floats, which only runs without privacy take, add in another order.
+Integer sums and margins are the same to the bit. Sums of floats, which occur only without privacy, are added in another order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lanes() -> float:
 
 @part
 def at_least(a: Any, b: Any, then: Any, other: Any) -> Any:
-    """Return `then` where a ≥ b, else `other`, also where one of them is NaN."""
+    """Return `then` where a ≥ b, else `other`; NaN gives `other`."""
     return then if a >= b else other
 
 

@@ -1,6 +1,6 @@
 """Operations of the loops, from vfl.kernels.machine, or from vfl.kernels.plain where LLVM code does not load.
 
-Set VFL_PLAIN_KERNELS=1 to choose the plain operations, on machines where the others do not compile.
+Set VFL_PLAIN_KERNELS=1 to choose the plain operations on machines where the others do not compile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passes over records on shares: products and sums of words modulo 2^64, exact for every input.
 
-Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread, since several
-threads that split the records were slower than one thread per array. The loops are compiled on first use and cached.
+Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread, since splitting
+the records over threads was slower than one thread per array. The loops are compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Angles = npt.NDArray[np.uint16]
 
 UNIT = 14
-"""Bits of a column in units of its bound, for angles."""
+"""Number of bits of a column in units of its bound, for angles."""
 PERIOD = 48
-"""Bits of an angle before it is rounded to 16."""
+"""Number of bits of an angle before it is rounded to 16."""
 TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
@@ -48,7 +48,7 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
 
 
 def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
-    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): a holder's share of the series at every record.
+    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): a holder's share of the Fourier series at every record.
 
     table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the Fourier terms.
     """

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 PANEL = 512
-"""Records whose words stay in the first-level cache while all columns are multiplied by them."""
+"""Number of records whose words stay in the first-level cache while all columns are multiplied by them."""
 CROSS_PANEL = 512
-"""Records whose words of all columns stay in the second-level cache."""
+"""Number of records whose words of all columns stay in the second-level cache."""
 AHEAD = 24
-"""Records between fetching an entry of a table and using it."""
+"""Number of records processed between the prefetch of a table entry and its use."""
 _UNIT = 16384.0
 
 

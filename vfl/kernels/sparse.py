@@ -1,8 +1,8 @@
 """Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: same functions, same integers.
 
 Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with their zeros
-written out and centre 0. So one record's share has the bound that is stated there. Margins are the same to the bit. Plain
-sums agree to rounding.
+written out and centre 0. So one record's contribution has the bound stated there. Margins are the same to the bit. Plain sums
+agree to rounding.
 
 The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
 splits the records where this saves time, and changes no result. Columns are never centred, because centring would fill in
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseBlock:
-    """Consecutive columns of n records by their stored entries (CSC); `of` checks what the loops take for granted.
+    """Consecutive columns of n records by their stored entries (CSC). `of` checks the assumptions of the loops.
 
     data : (nnz,) float64 or float32.
     rows : (nnz,) int32 or int64, strictly increasing within a column, since a record that is stored twice would be clipped

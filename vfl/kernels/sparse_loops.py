@@ -1,9 +1,8 @@
 """Compiled loops of vfl.kernels.sparse. They read stored entries only, one column after another.
 
-They give the same integers as vfl.kernels.dense_loops. There, an entry that is not stored is 0:
-it adds 0 to a squared norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. The remaining IEEE operations are the
-same, on the same numbers and in the same order: margins and squared norms go through the columns in order. So the proof
-of vfl.kernels.dense_loops covers these loops.
+They give the same integers as vfl.kernels.dense_loops. There, an entry that is not stored here is 0: it adds 0 to a squared
+norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. All other IEEE operations have the same operands and the same order,
+since margins and squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops.
 
 columns : data (nnz,), rows (nnz,), and first, last (s,). Column j has the entries first[j] to last[j] − 1 of data and rows,
     no row twice.
