@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
-"""Names of NumPy's functions, each with its second argument if it has one."""
+"""Names of NumPy functions, each with its second argument if it has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """Terms that a column adds to the objective: ½ wᵀΩw, and low ≤ w ≤ high, of its m coordinates without the indicator.
+    """Terms that a column adds to the objective: ½ wᵀΩw and low ≤ w ≤ high, over its m coordinates without the indicator.
 
     low, high : (m,), low ≤ 0 ≤ high. penalty : (m, m) Ω, symmetric and positive semidefinite.
     """
@@ -66,12 +66,12 @@ class Feature(ABC):
 
     @property
     def terms(self) -> Terms | None:
-        """Terms that the column adds to the objective; None for none."""
+        """Terms that the column adds to the objective; None if it adds none."""
         return None
 
     @property
     def limits(self) -> Bounds:
-        """Least range that includes the ranges of all coordinates; infinite while bounds are not declared."""
+        """Smallest range that includes the ranges of all coordinates; infinite until bounds are declared."""
         lows, highs = zip(*self.ranges, strict=True)
         return min(lows), max(highs)
 
@@ -102,7 +102,8 @@ class OfCells(Feature, ABC):
     def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
         """Yield each coordinate, (m,) float64 within its range.
 
-        values : (m,) cells as read, missing ones marked. gaps : what missing cells become; None is the number nearest to 0.
+        values : (m,) cells as read, missing ones marked. gaps : value of the coordinates for missing cells; None is the number
+            nearest to 0.
         """
         for k, (vector, (low, high)) in enumerate(zip(self._made(values), self.ranges, strict=True)):
             vector[np.isnan(vector)] = min(max(0.0, low), high) if gaps is None else gaps[k]
@@ -114,7 +115,7 @@ class OfCells(Feature, ABC):
 
     @property
     def form(self) -> str:
-        """Content of the cell that `formulas` take (vfl.features.formula.Cell)."""
+        """Content of the cells in formulas (vfl.features.formula.Cell)."""
         return self.content
 
     @abstractmethod
@@ -132,7 +133,7 @@ class OfCells(Feature, ABC):
 
 
 class OfNumbers(OfCells, ABC):
-    """Base of features of a column of numbers; `fill` is a number, too."""
+    """Base of features of a numeric column, whose `fill` is a number."""
 
     __slots__ = ()
 
@@ -189,11 +190,11 @@ class OfBounded(OfNumbers, ABC):
     @property
     @abstractmethod
     def steps(self) -> Steps:
-        """NumPy functions that compute the coordinate from cells within the bounds, of those that formulas have (Apply)."""
+        """NumPy functions that compute the coordinate from cells within the bounds. Formulas must have them too (Apply)."""
 
 
 def check_unknown(value: Any) -> None:
-    """Raise SpecificationError unless the value is a treatment of undeclared cells: 'refuse' or 'missing'."""
+    """Raise SpecificationError unless the treatment of undeclared cells is 'refuse' or 'missing'."""
     if value not in ("refuse", "missing"):
         raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {value!r}")
 

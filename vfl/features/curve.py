@@ -33,11 +33,12 @@ class Curve(OfNumbers):
     this knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing cell has 0 in every
     coordinate, or the number within the bounds that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32, and the number of coordinates; None is 4, or one more than the knots.
-    smooth : strength λ of a penalty (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})² of the bends, over the coefficients b of the hats and
-        0 at both ends. A straight line costs nothing (a P-spline, Eilers & Marx 1996). It is on the scaled features.
-    shape : 'increasing' or 'decreasing', which the model keeps under noise. The coordinates are then ramps, one per piece, from
-        0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
+    pieces : largest number of pieces, from 1 to 32. It is also the number of coordinates. None is 4, or one more than the
+        knots.
+    smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,
+        and 0 at both ends. It applies to the scaled features. A straight line has no penalty (a P-spline, Eilers & Marx 1996).
+    shape : 'increasing' or 'decreasing'; the fitted curve has this shape in spite of noise. The coordinates are then ramps, one
+        per piece, from 0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
     knots : public points inside the bounds, ascending; fewer than `pieces` leave coordinates that are always 0. None: a private
         run releases a noisy histogram of the column and places the knots by it (vfl.solvers.releases.knots).
     bounds : (low, high) of the column; also the job's bounds for this column.
@@ -87,7 +88,7 @@ class Curve(OfNumbers):
         return replace(self, pieces=self.n_pieces, knots=tuple(knots))
 
     def coarser(self, pieces: int) -> Curve:
-        """Return a curve of at most this many pieces between some of the knots, without `smooth`."""
+        """Return a curve of at most this many pieces, on some of the knots and without `smooth`."""
         fewer = min(pieces, self.n_pieces)
         knots = None if self.knots is None else thinned(self.knots, fewer - 1)
         return replace(self, pieces=fewer, knots=knots, smooth=None)
@@ -165,7 +166,7 @@ def thinned(knots: Sequence[float], most: int) -> tuple[float, ...]:
 
 
 def checked_pieces(pieces: int | None) -> None:
-    """Raise SpecificationError unless this is a number of pieces, or None."""
+    """Raise SpecificationError unless this is a valid number of pieces or None."""
     whole = isinstance(pieces, int) and not isinstance(pieces, bool)
     if pieces is not None and not (whole and 1 <= pieces <= MOST_PIECES):
         raise SpecificationError(f"pieces are a whole number from 1 to {MOST_PIECES}, not {pieces!r}")

@@ -65,7 +65,7 @@ class Binned(OfNumbers):
 class Spline(OfNumbers):
     """B-spline basis of a number, for smooth curves of it. Range: [0, 1], since the basis functions are ≥ 0 and add up to 1.
 
-    Cells outside the knots are clamped to the first and last knot. Beyond these, further knots repeat the distance of the
+    Cells outside the knots are clamped to the first and last knot. Further knots are added beyond these, at the distance of the
     outermost two, as in scikit-learn's SplineTransformer(extrapolation="constant"). A missing cell has 0 in every function.
 
     knots : public points, ascending, at least two. degree : degree of the polynomials between knots, from 0 to 5.
@@ -139,7 +139,7 @@ class Spline(OfNumbers):
 
 @dataclass(frozen=True, slots=True)
 class Cyclic(OfNumbers):
-    """Position of a number on a circle, as an hour of the day: sin and cos of 2π·(x − start)/period. Range: [−1, 1].
+    """Position of a number on a circle, such as the hour of a day: sin and cos of 2π·(x − start)/period. Range: [−1, 1].
 
     A missing cell has 0 in both coordinates. An infinite one is replaced by the start.
 
@@ -168,7 +168,7 @@ class Cyclic(OfNumbers):
         return ((-1.0, 1.0),) * 2
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return sine and cosine of the angle; 0 and 1 for a cell too large to have one."""
+        """Return sine and cosine of the angle; 0 and 1 if the angle overflows."""
         most = LARGEST / max(1.0, 2 * math.pi / self.period) - abs(self.start)  # beyond it the angle overflows
         far = (Condition("less", cell, -most), Condition("less", most, cell))
         x = Case(tuple((condition, self.start) for condition in far), cell)

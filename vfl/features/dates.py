@@ -46,7 +46,7 @@ class DateParts(OfCells):
 
     parts : any of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
     bounds : (first, last) date, as ISO text or dates; earlier and later dates are clamped.
-    cyclic : True replaces parts that repeat by two coordinates, sin and cos of their position in the cycle, within [−1, 1].
+    cyclic : True replaces each periodic part by two coordinates within [−1, 1]: sin and cos of its position in the cycle.
     unknown : treatment of text that is not a date, such as '2020-02-30': 'refuse' (an error at the owner) or 'missing'.
     fill : date for missing cells. of, missing : as for all features (vfl.features.Feature).
     """
@@ -115,7 +115,7 @@ class DateParts(OfCells):
         return np.array(["NaT" if self.fill is None else self.fill], dtype="M8[s]")
 
     def undeclared(self, cell: Cell) -> Formula:
-        """Return the formula that is 1 for a cell that is no date."""
+        """Return the formula that is 1 for a cell that is not a date."""
         return Case(((Condition("less", cell, NO_DATE / 2), 0.0),), 1.0)
 
     def formulas(self, cell: Cell) -> list[Formula]:

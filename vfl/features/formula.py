@@ -1,7 +1,7 @@
-"""Formulas of coordinates: how they follow from a cell, in a form that exports write as SQL, ONNX or NumPy.
+"""Formulas of coordinates: their computation from cells, in a form that exports write as SQL, ONNX or NumPy.
 
 A formula is a number, a cell of one column, an operation, or a choice by conditions. An unknown value is NAN, written as NULL
-in SQL; every operation with it is unknown. Conditions that involve an unknown value do not hold, except `missing`.
+in SQL; every operation with it is unknown. A condition on an unknown value is false, except for `missing`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The formula of the first condition that holds, else `otherwise`."""
+    """Choice: the formula of the first condition that holds, else `otherwise`."""
 
     cases: tuple[tuple[Condition, Formula], ...]
     otherwise: Formula
@@ -58,7 +58,7 @@ class Case:
 Formula: TypeAlias = float | Cell | Apply | Case
 UNKNOWN = math.nan
 NO_DATE = 1e300
-"""The 'date' of a cell that is none; −NO_DATE where an export cannot tell."""
+"""The 'date' of a cell that is not a date; −NO_DATE if an export cannot decide."""
 
 
 def apply(name: str, *args: Formula) -> Formula:

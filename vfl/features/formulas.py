@@ -1,4 +1,4 @@
-"""Formulas of any declared column, for exports: those of its coordinates, and those that refuse cells."""
+"""Formulas of any declared column, for exports: its coordinates, and the refusal of undeclared cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of all coordinates of a column, and formulas that are 0, or unknown for a cell that is refused.
+    """Return the formulas of a column's coordinates, and guards: formulas that are 0, or unknown for a refused cell.
 
     sources : columns of the data from which the column is made.
 
@@ -30,7 +30,7 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
 
 
 def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of one column of a pair, less the middles, and those that refuse cells."""
+    """Return the formulas of one column of a pair, with the middles subtracted, and its guards."""
     own, guards = _of_cells(side.declared, side.name, source, side.middles)
     return [apply("subtract", x, m) if m else x for x, m in zip(own, side.middles, strict=False)], guards
 

@@ -1,4 +1,4 @@
-"""The public grid between the bounds of a number, in whose cells a private run counts records to place knots."""
+"""Public grid between the bounds of a number. A private run counts records per cell of it to place knots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def edges_of(bounds: Bounds, cells: int) -> Vector:
     """Return the ends of the cells, (cells + 1,), ascending, from the bounds alone.
 
     Three quarters of the cells are equal. The others divide the equal cell at 0, or at the bound nearest to 0, by powers of √2:
-    amounts crowd there, and a point of many records, such as "none", gets a narrow cell. Cells may be empty, of width 0.
+    amounts are dense there, and a value that many records share, such as 0, gets a narrow cell. Cells may be empty, of width 0.
     """
     low, high = bounds
     extra = cells // 4
@@ -33,7 +33,7 @@ def edges_of(bounds: Bounds, cells: int) -> Vector:
 def histogram(values: Vector, edges: Vector) -> Integers:
     """Return the number of values per cell, (cells,) int64. Values outside count in the last cells, NaN counts nowhere.
 
-    Replacing a record lowers at most one count by one and raises at most one by one.
+    Replacing a record lowers at most one count by one, and raises at most one by one.
     """
     known = values[~np.isnan(values)]
     cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(edges) - 2)

@@ -26,16 +26,16 @@ Knots: TypeAlias = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Pair(Feature):
-    """Products of the coordinates of two columns of one party, for what they say together beside what each says alone.
+    """Products of the coordinates of two columns of one party: an interaction, in addition to the effect of each column.
 
-    A number enters with its distance from the middle of its range, a curve also with its hats, a category with its
+    The coordinates are: of a number, its distance from the middle of its range; of a curve, also its hats; of a category, its
     indicators. Each product is a coordinate. Its range follows from the two ranges. A missing cell without a fill makes all
     products of its record 0.
 
     a, b : columns of one party with declared bounds or categories, or its features. A curve whose knots the run finds must be
-        in the partition, and other columns need not be.
-    pieces : largest number of pieces of each curve within the products, from 1 to 32; its knots are some of those of the
-        column. None is 2. Two curves of k pieces make k² coordinates.
+        in the partition; other columns need not.
+    pieces : largest number of pieces of each curve within the products, from 1 to 32, on some of the column's knots. None is 2.
+        Two curves of k pieces make k² coordinates.
     """
 
     kind: ClassVar[str] = "pair"
@@ -55,7 +55,7 @@ class Pair(Feature):
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Infinite range, since only a schema knows the two columns."""
+        """Infinite ranges, since only a schema knows the two columns."""
         return (UNBOUNDED,)
 
 
@@ -72,7 +72,7 @@ class Side:
     declared: Any
 
     def placed(self, knots: Knots) -> Side:
-        """Return the side with declared knots, if it is a curve without them: evenly chosen ones of the found knots."""
+        """Return the side with declared knots. A curve without knots gets some of the found ones, chosen evenly."""
         curve = self.declared
         if not isinstance(curve, Curve) or curve.knots is not None:
             return self
@@ -80,7 +80,7 @@ class Side:
 
     @property
     def ranges(self) -> tuple[Bounds, ...]:
-        """Range of each coordinate, less its middle."""
+        """Range of each coordinate minus its middle."""
         return tuple(
             (low - middle, high - middle)
             for (low, high), middle in zip(ranges_of(self.declared), self.middles, strict=True)
@@ -88,9 +88,9 @@ class Side:
 
     @property
     def middles(self) -> tuple[float, ...]:
-        """Middle of the range of each coordinate; 0 for an indicator, a hat, and whatever else lies in [0, 1].
+        """Middle of the range of each coordinate; 0 for coordinates in [0, 1], such as indicators and hats.
 
-        A product of distances from middles is hardly correlated with its two columns, which are in the model beside it.
+        A product of distances from middles is hardly correlated with its two columns, which the model contains too.
         """
         return tuple(0.0 if ends == (0.0, 1.0) else ends[0] / 2 + ends[1] / 2 for ends in ranges_of(self.declared))
 
@@ -109,7 +109,7 @@ class Crossed(Feature):
         return self.a, self.b
 
     def placed(self, knots: Knots) -> Crossed:
-        """Return the pair whose curves have declared knots. knots : of all curves without them."""
+        """Return the pair with declared knots. knots : found knots of all curves without declared ones."""
         return Crossed(self.a.placed(knots), self.b.placed(knots))
 
     def sources(self, column: str) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class Crossed(Feature):
 
 
 def curves_in(declared: Any) -> tuple[Curve, ...]:
-    """Return the curves of which a column is made: itself, or those of a pair."""
+    """Return the curves in a column: the column itself, or the curves of a pair."""
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     return tuple(side for side in sides if isinstance(side, Curve))
 

@@ -14,7 +14,7 @@ from vfl.features.base import OfBounded, Steps, finite
 
 @dataclass(frozen=True, slots=True)
 class Log(OfBounded):
-    """Logarithm of a number, log(x + offset). Range: [log(low + offset), log(high + offset)], since log ascends.
+    """Logarithm of a number, log(x + offset). Range: [log(low + offset), log(high + offset)].
 
     bounds : (low, high) of the column, low + offset > 0; also the job's bounds for this column. Cells outside are clamped.
     of, fill, missing : as for all features (vfl.features.Feature).
@@ -43,7 +43,7 @@ class Log(OfBounded):
 
 @dataclass(frozen=True, slots=True)
 class Power(OfBounded):
-    """Power of a number, x^exponent. Range: the powers of the bounds; it starts at 0 for an even power if the bounds include 0.
+    """Power of a number, x^exponent. Range: the powers of the bounds; from 0 for an even power if the bounds include 0.
 
     exponent : finite and not 0. A fraction needs bounds ≥ 0; a negative exponent needs bounds that exclude 0.
     bounds : (low, high) of the column; also the job's bounds for this column. Cells outside are clamped.

@@ -52,11 +52,11 @@ class Ordinal(OfCells):
         return form_of(self.categories)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the position, unknown for a cell that is not declared."""
+        """Return the formula of the position; it is unknown for a cell that is not declared."""
         return [Case(tuple((is_category(cell, c), float(k)) for k, c in enumerate(self.categories)), UNKNOWN)]
 
     def undeclared(self, cell: Cell) -> Formula:
-        """Return the formula that is 1 for a cell that is no category."""
+        """Return the formula that is 1 for a cell that is not a declared category."""
         return Case(tuple((is_category(cell, c), 0.0) for c in self.categories), 1.0)
 
     def filled_cell(self) -> Vector:
@@ -70,7 +70,7 @@ class Ordinal(OfCells):
 
 @dataclass(frozen=True, slots=True)
 class Hashed(OfCells):
-    """Hash of text with many different values into a fixed number of buckets, one coordinate per bucket.
+    """Hash of text with many distinct values into a fixed number of buckets, one coordinate per bucket.
 
     Range: [0, 1]; signed: [−1, 1].
 
