@@ -1,11 +1,11 @@
 """Sorting and joining of large sets of blinded points in bounded memory, in buckets on disk.
 
 Guarantee. Results equal those in memory to the bit. A bucket holds the points whose first byte lies in one of `COUNT` equal
-ranges. Buckets have the order of their points, so their results are concatenated to the result for the whole set.
+ranges. Buckets are in the order of their points, so concatenating their results gives the result for the whole set.
 
-Nothing more is revealed. The file holds blinded points and their positions, which its process holds anyway, and no identifier.
-It has no name, only its process's user can read it (mode 0600), and the system removes it when the process ends. Sizes of
-buckets do not leave the process. They count points that are random to everybody who lacks the secret.
+Nothing more is revealed. The file holds no identifier, only blinded points and their positions, which its process holds anyway.
+It has no name, only the user of the process can read it (mode 0600), and the system removes it when the process ends. Sizes of
+buckets do not leave the process. They depend on points that look random to everybody who lacks the secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     Points = npt.NDArray[np.uint8]
 
 LARGE = 1 << 19
-"""Least number of points for which a process uses the disk. All participants know the sizes of all sets."""
+"""Smallest number of points for which a process uses the disk. It reveals nothing: all participants know the sizes of all
+sets."""
 COUNT = 64
 PIECE = 1 << 17
 _ROW = np.dtype([("point", np.uint8, (32,)), ("position", np.int64)])

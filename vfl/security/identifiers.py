@@ -6,7 +6,7 @@
   space count. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
 - Integers are compared by value: 7 is 7 whatever its width. Text declared as integer is read as decimal digits with
   an optional sign, so "007" is 7; integers declared as text become decimal digits.
-- A missing, empty, repeated or unreadable identifier is an error at its owner. So are two identifiers with one normal form.
+- A missing, empty, repeated or unreadable identifier is an error at its owner. So are two identifiers with equal normal forms.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]
 
 
 class Gathered(Sequence[bytes], ABC):
-    """Normalised identifiers that are read in pieces from other processes of their owner."""
+    """Normalised identifiers, read in pieces from other processes of their owner."""
 
     @abstractmethod
     def at(self, rows: Integers) -> list[bytes]:
@@ -233,9 +233,9 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
 def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
     """Return a hash of the aligned records' ids in their order, 64 hexadecimal digits, equal when parties are aligned.
 
-    Anybody who knows the salt can test a guess of the whole list in its order. The order of a private intersection is
-    random: with 35 records or more there are over 2¹²⁸ orders, even if the ids are known. With fewer records, or in an order
-    that can be guessed, show the hash to parties only.
+    Anybody who knows the salt can test a guess of the whole list in its order. The order of a private intersection is random:
+    with 35 records or more there are over 2¹²⁸ orders, even if the ids are known. With fewer records, or if the order can be
+    guessed, show the hash to parties only.
 
     ids : (n,) normalised, in the common order. Read them again from the source to detect a changed file.
     salt : salt of the job.

@@ -11,7 +11,7 @@ on its twist, SHA-512 as a random oracle, and participants who follow the protoc
 
 The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
 party sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another
-along a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
+along a ring. Since a(bP) = b(aP), equal ids become equal points. The coordinator compares the points.
 
     parties       owning(ids) all at once, then for each step of ring(parties): blinding(points, owner named by the step)
     coordinator   intersect(sets) -> positions for each party
@@ -25,9 +25,9 @@ Limits:
   as Montgomery u. X25519 accepts every u; half of them lie on the curve, half on its twist, and blinding does not change that.
   Nothing else is revealed: the groups' orders are a large prime times 8 and times 4, and clamped scalars, multiples of 8,
   remove these factors. The order of a set is hidden, so a participant that knows the salt sees how many ids of the set hash to
-  the twist. It can tell two guesses of a whole set apart half of the time, which matters for sets of a few ids. A map onto the
+  the twist. With probability ½ this tells two guesses of a whole set apart, which matters for sets of a few ids. A map onto the
   curve alone would prevent this, at one modular exponentiation per id: in Python, four times the cost of blinding it.
-- A point of small order would make ids equal and is refused. It is a hash with probability 2⁻²⁵⁰.
+- A point of small order would make different ids equal, so it is refused. A hash is such a point with probability 2⁻²⁵⁰.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PIECE = 4096
 """Points per piece, about 25 ms on one core; progress is reported per piece."""
 
 FEW = 1024
-"""Number of points from which a piece is multiplied by vfl.kernels.curve, whose loading takes longer than 1,024 products."""
+"""Smallest number of points for which vfl.kernels.curve is used, since loading it takes longer than 1,024 products."""
 
 ROWS = 1 << 16
 """Number of positions that are converted to rows at once."""
@@ -117,7 +117,8 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 class _Pieces:
     """Set of n points that is computed piece by piece, to save memory.
 
-    piece : returns the points from one position to another, as bytes. digest : names them among the sets of one secret.
+    piece : returns the points from one position to another, as bytes. digest : identifies the set among those multiplied by one
+        secret.
     """
 
     n: int
@@ -136,7 +137,7 @@ class Blinder:
     salt : salt of the job, 32 bytes.
     cores : number of cores to use, one thread each.
     folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. An alignment can
-        then continue after its process ended. Without a folder, it can continue while this object lives.
+        then continue after its process ended. Without a folder it can continue only while this object exists.
 
     After an interruption, repeat the call: it continues with the first missing piece.
     """
@@ -252,7 +253,7 @@ class Blinder:
     def _stored(self, path: Path, points: _Pieces) -> tuple[Points, int]:
         """Return the array of products and the number of products that an earlier call has stored.
 
-        A sample shows that these belong to this secret and these points.
+        A sample is recomputed, to check that they belong to this secret and these points.
         """
         products, n = self._scratch(points.n), 0
         if path.exists():
@@ -309,7 +310,7 @@ class Blinder:
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
-    """Return {party: (k,) positions of the common points in its set}; equal places hold positions of the same point.
+    """Return {party: (k,) positions of the common points in its set}; entry i of every party is the same point.
 
     The common order is that of the fully blinded points, which is random to every participant.
 
@@ -374,7 +375,7 @@ def _checked(points: Points, owner: str) -> Points:
 
 
 def _sorted(points: Points, folder: Path | None) -> tuple[Integers, Points]:
-    """Return the order of the points, (n,), and the sorted points; large sets are sorted in buckets on disk."""
+    """Return the positions that sort the points, (n,), and the sorted points. Large sets are sorted in buckets on disk."""
     if len(points) < LARGE:
         order = _sorting(points)
         return order, points[order]
@@ -387,7 +388,7 @@ def _sorted(points: Points, folder: Path | None) -> tuple[Integers, Points]:
 
 
 def _sorting(points: Points) -> Integers:
-    """Return the stable order of the points as big-endian numbers, (n,) int64."""
+    """Return the positions that sort the points as big-endian numbers, (n,) int64; the sort is stable."""
     words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
     order = np.argsort(words[:, 0], kind="stable")
     first, rest = words[order, 0], words[order, 1:]
@@ -414,7 +415,7 @@ class _Multiplier:
             return
         pieces, threads = iter(pieces), ThreadPoolExecutor(self._cores)
         try:
-            # Each thread has a piece in waiting.
+            # Each thread has one more piece in its queue.
             asked = deque(threads.submit(self._products, piece) for piece in itertools.islice(pieces, 2 * self._cores))
             while asked:
                 yield asked.popleft().result()

@@ -1,14 +1,14 @@
 """Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
 Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
-pins. Without identities, on one cluster, the process that passes on the keys can replace them. `open` returns only texts that
+pins. Without identities, on one cluster, the process that forwards the keys can replace them. `open` returns only texts that
 the named party sealed for this party, in this run, under this label, in the order of sealing. Everything else raises
 FederationError. The coordinator learns the lengths.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length
 
-RFC 7748, RFC 5869, NIST SP 800-38D. A party takes one key of each other party in a run, and the nonces of a direction count up,
+RFC 7748, RFC 5869, NIST SP 800-38D. A party accepts one key per other party in a run, and the nonces of a direction count up,
 so no nonce is used twice under one key. The signed context names the run, so a key that was signed for one run is refused in
 every other.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PIECE = 3840 << 7
-"""Bytes of a piece. It fits the second-level cache and holds whole records of dealt words for every length of the series."""
+"""Bytes of a piece. It fits the second-level cache, and holds whole records of dealt words for any number of Fourier terms."""
 TAG = 16
 _DOMAIN = b"vfl sealed, version 2"
 
@@ -150,10 +150,10 @@ class Sealer:
         """Yield the data that `sender` sealed for this party under this label, in pieces, each verified before it is yielded.
 
         A later piece may still raise FederationError: publish nothing before the end. Without `out`, each piece overwrites the
-        last one. out : buffer as long as the text, which receives all pieces.
+        one before. out : buffer as long as the text, which receives all pieces.
         """
-        key, number = self._next(sender, self._party)  # now: texts are opened in the order of these calls
-        return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
+        key, number = self._next(sender, self._party)  # now, since texts are opened in the order of these calls return
+        self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
 
     def _opened(
         self, sender: str, label: str, sealed: memoryview, key: bytes, number: int, out: memoryview | None

@@ -34,7 +34,7 @@ LARGEST_FILE = 1 << 16
 
 
 class SigningKey:
-    """A secret key. It shows its public key only, and cannot be pickled or copied."""
+    """A secret key. It reveals only its public key, and cannot be pickled or copied."""
 
     __slots__ = ("_private",)
 
@@ -120,8 +120,8 @@ def public_key(given: str | os.PathLike[str]) -> str:
 def is_signed(message: bytes, *, public: str, signature: str) -> bool:
     """Return True if the signature is valid for this message and key; False also for a malformed key or signature.
 
-    public, signature : 64 and 128 lower-case hexadecimal digits. Other spellings of the same bytes are refused, so that a
-    text has one signature.
+    public, signature : 64 and 128 lower-case hexadecimal digits. Other spellings of the same bytes are refused, so that each
+        text has only one valid spelling of its signature.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
