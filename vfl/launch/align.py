@@ -38,12 +38,12 @@ def align(
 ) -> Aligned:
     """Align the records of the job's parties by private set intersection; no party learns an id that it does not hold.
 
-    A party whose data are a file keeps its index for later runs of the job. Those runs start training at once, and refuse
-    to start if the file has changed. An interrupted alignment continues where it stopped. An alignment of the same
-    files is reused if every party still holds its index: each party compares its file and its ids with the index.
+    A party whose data are a file keeps its index for later runs of the job. Those runs need no alignment, and refuse to start
+    if the file has changed. An interrupted alignment continues where it stopped. An alignment of the same files is reused if
+    every party still holds its index: each party compares its file and its ids with the index.
 
     data, at : as for `train`. vfl.Source(source, index=FOLDER) names the folder for a party's index.
-    again : True makes a new alignment even if one can be reused. watch : callback for the progress.
+    again : True aligns again even if an alignment can be reused. watch : callback for the progress.
 
     Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
     """
@@ -88,7 +88,7 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
 
 
 def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned, federation: Federation | None) -> None:
-    """Write n, which is public, to this user's index folder; the alignment succeeds even if this fails."""
+    """Write n, which is public, to this user's index folder. If that fails, the alignment still succeeds."""
     path = _memory(job, sources, federation)
     if path is None:
         return

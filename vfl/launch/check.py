@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from coordinator.federation.link import Link
 
 PINGS = 5
-"""Number of round trips to measure. The fastest counts, since slower ones include other waits."""
+"""Number of round trips to measure. The fastest one counts, since slower ones include other delays."""
 PAYLOAD = 8 << 20
 """Size in bytes of the answer that measures the throughput; it takes half a second at 128 Mb/s."""
 SKEW_SECONDS = 60.0
-"""Clock error above which a user is told: dates in certificates and ledgers would be wrong."""
+"""Clock error above which the user is warned, since dates in certificates and ledgers would be wrong."""
 ANSWER_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
 
@@ -29,7 +29,8 @@ PAUSE_SECONDS = 1.0
 class LinkReport:
     """One party's link, as the coordinator sees it.
 
-    why : reason why the party is not connected, '' if it is. skew : seconds, its clock minus ours, ± half a round trip.
+    why : reason why the party is not connected, '' if it is. skew : the party's clock minus the coordinator's in seconds, ±
+        half a round trip.
     round_trip : seconds. throughput : bytes per second from the party to the coordinator.
     """
 

@@ -36,9 +36,9 @@ def evaluate(
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     at : as for `predict`, with the same measures to the bit. On Ray and across organisations each party applies its part of
         the model to its own source; the label party adds the parts of the margins and returns sums.
-    threshold : at which decisions are measured; None is that of the model (Result.threshold).
+    threshold : threshold at which decisions are measured; None takes the model's (Result.threshold).
 
-    Every owner's policy is checked before any data are opened; the label party's must allow `labels`.
+    Every owner's policy is checked before any data are opened. The label party's policy must allow `labels`.
 
     Raises ConsentRefused, which names the rule, and the errors of `train`.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNNAMED = ""
 """Name of the default source."""
 STOPPING_SECONDS = 3.0
-"""Seconds for the party to end after a request to stop. No charge can be lost: each is on disk before its noise is drawn."""
+"""Seconds that the party has to end after a request to stop. No charge is lost: each is on disk before its noise is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def join(
     watch: Callable[[Event], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Take part in a federation as its member `name`, for any number of jobs, until `stop` is set or Ctrl-C.
+    """Take part in a federation as its member `name`, for any number of jobs, until Ctrl-C or until `stop` is set.
 
     Training, alignment, prediction and evaluation all check the owner's policy before they open any data. The party connects
     to the coordinator and opens no port. It reconnects whenever the connection breaks. The federation's dealer joins without
@@ -125,7 +125,7 @@ def join(
     cores : number of cores for alignment and training; None takes all. index : folder for the index of aligned records; None
         takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
-        one range at a time. Margins do not depend on it, to the bit. Databases and installed sources cannot have shards.
+        one range at a time. It changes no bit of the margins. Databases and installed sources cannot have shards.
     watch : callback for every event (vfl.federation.events), called from another thread.
 
     Returns once stopped. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.

@@ -62,7 +62,7 @@ class Echo:
 
 
 def resident() -> float:
-    """Return this process's memory in bytes, with its share of common pages; the preset if the system does not report it."""
+    """Return this process's memory in bytes, with its part of shared pages; the preset if the system reports none."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -87,7 +87,7 @@ def measure(*, ray: bool = True) -> Machine:
 
 
 def _least(run: Callable[[], object], clock: Callable[[], float] = time.process_time, times: int = TIMES) -> float:
-    """Return the seconds of the fastest of several calls, after a warm-up call. Other programs can only add time."""
+    """Return the seconds of the fastest of several calls after a warm-up call: other programs can only slow a call down."""
     run()
     taken = []
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""`monitor`: drift between the records of the training and those of today, from counts that a ledger pays for."""
+"""`monitor`: drift between the training records and today's records, from noisy counts that a ledger charges."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CELLS = 40
 REACH = 3.0
 """Distance of the outermost edges of the scores from their centre, in units of the margins' spread."""
 GROUPS, SEEN = 10, 5.0
-"""Bins are merged until each has a tenth of the baseline's records, and SEEN standard deviations of its noise."""
+"""Bins are merged until each has a tenth of the baseline's records and exceeds SEEN standard deviations of its noise."""
 MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Noisy counts of one data set, which are public from now on: save them as the baseline of later comparisons.
+    """Noisy counts of one data set. They are released, hence public: save them as the baseline of later comparisons.
 
     columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}, 0 for none.
     scores : histograms of the margins by class; None if only one party's columns were counted.
@@ -81,8 +81,8 @@ class Counted:
 class Drift:
     """Population stability index of a column or of the score, Σ (p − q)·ln(p/q) over bins with shares p today and q before.
 
-    floor : mean index that noise and sampling alone give without drift. limit : index that they exceed in one of 1,000 stable
-        columns at most (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
+    floor : mean index without drift, from noise and sampling alone. limit : index that at most one of 1,000 columns without
+        drift exceeds (vfl.launch.paid_releases.woe.evidence). bins : {bin: (share before, share today)}.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Drift:
     bins: Mapping[str, tuple[float, float]]
 
     def exceeds(self, threshold: float) -> bool:
-        """Return True if the index exceeds its limit, and by more than the threshold its floor."""
+        """Return True if the index exceeds its limit, and exceeds its floor by more than the threshold."""
         return self.index > max(self.floor + threshold, self.limit)
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Monitored:
     unwatched: tuple[str, ...]
 
     def exceeding(self, threshold: float) -> tuple[str, ...]:
-        """Return the names of columns that drifted beyond the threshold; 'score' is that of the model."""
+        """Return the names of the columns that drifted beyond the threshold; 'score' names the score of the model."""
         return tuple(drift.name for drift in self.drifts if drift.exceeds(threshold))
 
 
@@ -124,7 +124,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
     Parties count their own columns with noise; the coordinator counts the margins with noise, by class, as in training
     (vfl.solvers.releases.drift). The records need labels.
 
-    data : as for `train`. dataset : account of these records in the ledger; None is that of the job.
+    data : as for `train`. dataset : name of these records in the ledger; None takes the job's data set.
     terms : epsilon, delta, noise, at, ledger (`Terms`).
 
     Raises the errors of `train`; SpecificationError for multinomial loss and for trust='secure'.
@@ -201,8 +201,9 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
     Neighbouring bins of an ordered column are merged by the baseline, which is public. vfl.launch.paid_releases.woe.evidence
     has the formulas of index, floor and limit: bins that noise may explain in both data sets are left out.
 
-    The records of no bin are the public total minus b noisy counts (`_with_rest`), of variance bσ². The covariance of all b + 1
-    is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv²; the noise is taken to be that large.
+    The number of records in no bin is the public total minus b noisy counts (`_with_rest`), with variance bσ². The covariance
+    of all b + 1 is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv²; the noise is taken to be that
+    large.
     """
     shown = [one for one in bins if one not in (MISSING, OTHER)] if ordered else []
     groups: list[list[int]] = [[]]
@@ -227,7 +228,7 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
 
 
 def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:
-    """Return counts by the name of the bin, and of records of no bin, if there may be any, from the public total."""
+    """Return {bin: count}. Records that may be in no bin are counted too, as the rest of the public total."""
     short = {_bin(name): count for name, count in bins.items()}
     covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
     return short if covered else short | {OTHER: n_records - sum(bins.values())}
@@ -252,7 +253,7 @@ def _by_owner(job: Job, bins: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]]:
-    """Return a job of the model's columns and of bins of them, {column: coordinates of its bins}, and unwatched columns."""
+    """Return a job that bins the model's columns, {column: coordinates of its bins}, and the columns without bins."""
     require_result(result)
     job = result.applied
     if job.multinomial:

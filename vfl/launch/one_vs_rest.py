@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
-"""Fractions by which each class's μ is lowered, tried in order until the plans of all classes together fit the budget."""
+"""Fractions by which μ of every class is lowered. They are tried in order until the plans of all classes fit the budget."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +168,7 @@ def train_one_vs_rest(
 
 
 def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrangement, ...]:
-    """Return the arrangement of each class: the first aligns, and every party keeps its index until the last has loaded."""
+    """Return the arrangement per class. The first run aligns; every party keeps its index until the last run has loaded."""
     if jobs[0].id is None:
         return (arrangement,) * len(jobs)
     run, last = uuid.uuid4().hex, len(jobs) - 1

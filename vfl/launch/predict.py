@@ -36,11 +36,11 @@ class Predictions:
 
     margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
     probabilities : (n,) probabilities of the positive class; None unless the loss is logistic or multinomial.
-    classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () elsewhere.
+    classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () for other losses.
     ids : (n,) ids in the order of the adding party's rows; None if rows were not joined. id_column : name of the id column.
     rows : {party: number of rows in its data}; None if rows were not joined. Only the participants of an alignment learn
         these sizes: do not publish them.
-    threshold : that of the labels, on the scale of `Result.threshold`; None without two classes.
+    threshold : threshold of the labels, on the scale of `Result.threshold`; None without two classes.
     """
 
     margins: Vector
@@ -98,20 +98,20 @@ def predict(
 ) -> Predictions:
     """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
 
-    If the job aligns records and the data hold their id columns, the records that all parties have are predicted, in the
-    order of the adding party's rows. Otherwise row i of every party is taken for the same record. The adding party sees
-    every party's part of each margin: prediction, like training, is for participants who trust one another.
+    If the job aligns records and the data hold their id columns, the records that all parties have are predicted, in the order
+    of the adding party's rows. Otherwise row i of every party belongs to the same record. The adding party sees every party's
+    part of each margin: prediction, like training, is for participants who trust one another.
 
     model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
     at : as for `train`, with the same predictions to the bit. None is this process, which reads all data and compares ids in
-        the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party are
-        read in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is a
-        result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
-        process receives the sums, and the ids where there are any.
-    threshold : of the predicted class: a probability with logistic loss, a margin with other losses of two classes. None is
-        that of the model (Result.threshold).
+        the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party are read
+        in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is a result,
+        whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this process
+        receives the sums, and the ids if there are any.
+    threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
+        None takes the model's (Result.threshold).
     watch : callback for the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
@@ -165,7 +165,7 @@ def _followed(
     threshold: float | None,
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
-    """Return the predictions, which come last of the events; pass the progress of an alignment to `watch`."""
+    """Return the predictions, which are the last event. Pass the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
     for event in events:
         if isinstance(event, Aligned):

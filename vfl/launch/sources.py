@@ -58,7 +58,7 @@ def owned(parties: Collection[str], data: Any) -> tuple[Any, dict[str, str], dic
 
 
 def in_memory(data: Any) -> bool:
-    """Return True for tables that this process holds, False where a party has a source to open."""
+    """Return True for tables in this process, False for sources that a party has to open."""
     if isinstance(data, Mapping):
         return all(map(in_memory, data.values()))
     from parties.sources.blocks import is_dataset
@@ -79,7 +79,7 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
 
 
 def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, here: bool = False) -> None:
-    """Check the job against every owner's policy before one file of all parties is opened here. Raises ConsentRefused.
+    """Check the job against every owner's policy before this process opens one file of all parties. Raises ConsentRefused.
 
     A party with its own source checks its policy itself, where it opens the source.
 
@@ -100,7 +100,7 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, h
 def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None) -> dict[str, str]:
     """Return {party: the name that its owner gave to the source}. Raises SpecificationError for anything else.
 
-    A party of another organisation opens its own source: no data and no path goes to it.
+    A party of another organisation opens its own source; it receives neither data nor a path.
     """
     given = {} if data is None else data
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given.values()):

@@ -83,7 +83,7 @@ def train(
 
     If a process makes several private runs without a ledger, a vfl.PrivacyWarning states their total ε.
 
-    Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
+    Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if possible.
     """
     job = starting_from(job, warm_start)
     settings = settings_of(job, data, at=at, ledger=ledger)
@@ -107,7 +107,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run: those in its log, unless the arguments replace them."""
+    """Return place, data and arrangement of a resumed run, from its log unless the arguments replace them."""
     place, data, policies, indexes = located(parties, data, site_of_log(kept) if at is None else at)
     policies, indexes = {**(kept.get("policies") or {}), **policies}, {**(kept.get("indexes") or {}), **indexes}
     return place, data, Arrangement(policies=policies, folders=indexes)
@@ -129,7 +129,7 @@ def _begin(
             if log.reserved:
                 _name_remedy(error, folder)
                 raise
-            shutil.rmtree(folder)  # nothing began: leave nothing that looks like a run
+            shutil.rmtree(folder)  # the run has not begun: leave no folder that looks like a run
             if isinstance(error, PartyLost):
                 error.add_note("nothing was charged and no run is kept: when the party is back, run or submit it again")
             raise
@@ -150,7 +150,7 @@ def resume(
     Releases that were charged and lost stay charged: the run may end with fewer releases, never with more budget. It
     needs the same data and the same ledger. With seeded noise the model is the same to the bit.
 
-    at : as for `train`; None is the site at which the run began. Policies and index folders are those of the run, unless
+    at : as for `train`; None takes the site at which the run began. Policies and index folders are those of the run, unless
         `data` name others.
     """
     require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def starting_from(job: Job, model: Result | str | Path | None) -> Job:
-    """Return the job that starts from a result, or from the run in a folder; the job itself for None.
+    """Return the job with a start from a result, or from the run in a folder; for None return the job itself.
 
     A released model is public, so it costs no budget. Its coefficients are taken in original units, so bounds may differ.
 

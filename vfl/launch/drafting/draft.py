@@ -1,7 +1,7 @@
-"""`draft`: write a job file for some data files. Every value that was read from the data stands in a comment.
+"""`draft`: write a job file for some data files. Every value that was read from the data becomes a comment.
 
 vfl refuses the draft until somebody declares these values, in the file or by answers to questions at a terminal: a range or a
-list of categories that was read from the records reveals something about them, so no guarantee could rest on it.
+list of categories that was read from the records reveals something about them, so no guarantee could be based on it.
 
 The draft itself declares the label, found by its name; the ids, by their names or the overlap of their cells; the format of
 text files, by their beginning; the loss, by the label's cells; and the kind of each column. A single cell may decide them, so
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MANY = 50
-"""Largest number of distinct values in a text column; with more it is taken for free text and dropped."""
+"""Largest number of distinct values in a text column; a column with more is treated as free text and dropped."""
 FEW = 10
-"""Largest number of classes in a numeric label; with more distinct values it is taken for a number."""
+"""Largest number of classes in a numeric label; a label with more is treated as a number."""
 FEWEST = 3
-"""Largest number of distinct texts in a column of numbers that are taken for marks of missing cells."""
+"""Largest number of distinct texts in a numeric column that are treated as marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -70,9 +70,9 @@ class Question:
     """A declaration that only a person can make.
 
     about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : name of the column.
-    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label: all columns.
-        For 'read': the declarations that the records decided, in words. The answer lists those that are not public knowledge,
-        '""' if there are none.
+    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label, all columns. For
+        'read', a description of the declarations that the records decided. The answer lists those that are not public
+        knowledge, '""' if there are none.
     """
 
     about: str
@@ -186,7 +186,7 @@ def _again(
 
 
 def _are_dates(cells: pa.Array, spec: Csv) -> bool:
-    """Return True if all cells of a text file are dates in its format, and there are some."""
+    """Return True if a text file has cells and all of them are dates in its format."""
     cells = cells.drop_null()
     if spec.dates is None and len(cells):
         iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
@@ -297,9 +297,10 @@ def draft(
 def _decided(
     sources: Mapping[str, str | Path | Csv], class_lines: Sequence[str], label: Found | None, *, by_cells: bool
 ) -> str:
-    """Return, in words, the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
+    """Describe the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
-    Declared classes decide the loss in place of the cells. Plain text files count, since their format was recognised too.
+    If classes are declared, they decide the loss, not the cells. Plain text files are listed too, since their format was
+    recognised.
     """
     decided = ["the kinds of the columns"]
     if label is not None and not any(line.startswith("classes = ") for line in class_lines):
@@ -584,7 +585,7 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], beside: Mapping
 
 
 def _codes(column: str, found: Found) -> list[str]:
-    """Return a comment that asks if a column of few distinct whole numbers holds codes."""
+    """Return a comment that asks if a column with few distinct integers holds codes of categories."""
     if (
         not 2 <= len(found.values) <= FEW
         or _binary(found)
@@ -618,7 +619,7 @@ def _is_number(text: str) -> bool:
 
 
 def _middle(answer: str | None) -> str:
-    """Return 0, or the middle of public bounds that exclude 0. It depends on no record, since Enter accepts it."""
+    """Return 0, or the middle of public bounds that exclude 0. Enter accepts this default, so it must not depend on records."""
     if answer is None:
         return "0"
     low, high = tomllib.loads(f"bounds = {answer}")["bounds"]
@@ -655,12 +656,12 @@ def _text(text: str) -> str:
 
 
 def _key(text: str) -> str:
-    """Return a TOML key, bare where it may be."""
+    """Return a TOML key, without quotes if possible."""
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _text(text)
 
 
 def _relative(path: str | Path, folder: Path | None) -> str:
-    """Return the path for the job file: relative to its folder, or absolute where that is shorter."""
+    """Return the path for the job file: relative to its folder, or absolute if that is shorter."""
     if ADDRESS in str(path):
         return str(path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named

@@ -35,7 +35,7 @@ NUMBERS: tuple[tuple[str, str | None], ...] = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", "'"), (".", "’"), (",", "'")),
     *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
 )
-"""Decimal signs, each with its separator between groups of digits; the plainest come first."""
+"""(decimal sign, separator of digit groups), the plainest first."""
 DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
     *(f"{date} {time}" for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M", "%H:%M:%S")),
@@ -54,7 +54,7 @@ class Recognised:
 
 
 def recognise(source: str | Path | Csv) -> Recognised:
-    """Return a text file with its recognised format; return any other source, and a declared format, unchanged.
+    """Return a text file with its recognised format. Other sources and declared formats are returned unchanged.
 
     A file that cannot be read is returned unchanged: opening it reports the error.
     """
@@ -151,9 +151,9 @@ def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
 
 
 def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | None, list[str], bool]:
-    """Return decimal sign, separator of digit groups, marks of missing cells, and True if the sign is unsure.
+    """Return decimal sign, separator of digit groups, marks of missing cells, and True if the sign is uncertain.
 
-    The form is the one under which most columns are numbers; among equals, the plainest.
+    The chosen form is the one under which most columns are numbers; of equally good ones, the plainest.
     """
     held = [[field for field in column if field not in MISSING] for column in columns]
     clean = [[field for field in column if field not in MARKS] for column in held]

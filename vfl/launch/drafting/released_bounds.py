@@ -1,4 +1,4 @@
-"""Release of a draft's bounds with differential privacy, instead of a declaration or a value read from the records."""
+"""Private release of the bounds that a draft leaves open."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def release_bounds(
         )
         bounds |= {columns[column]: found for column, found in released.bounds.items()}
         unknown += [columns[column] for column in released.unknown]
-        failed += delta  # a ledger's cap may have another δ, at which the same release has another ε
+        failed += delta  # a ledger's cap may have a different δ, and then a different ε for the same release
     charged = f"data set {dataset!r} of {str(ledger)!r}" if ledger is not None else ""
     return ReleasedBounds(bounds, tuple(unknown), epsilon, failed, charged)
 
 
 def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
-    """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Read no data."""
+    """Refuse a ledger without a data set, a data set without a ledger, and a missing ledger. Read no data."""
     if (ledger is None) != (dataset is None):
         raise SpecificationError(
             "released bounds are charged to a data set of a ledger: give both --ledger and --dataset"

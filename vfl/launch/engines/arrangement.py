@@ -1,4 +1,4 @@
-"""The arrangement of a run: its owners' policies, and the indexes that its alignment reads and keeps."""
+"""Arrangement of a run: policies of the data owners, and indexes that its alignment reads and stores."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Arrangement:
     required: bool = False
 
     def keeping(self, party: str) -> Keeping:
-        """Return the rules by which the party keeps its index on its disk."""
+        """Return the rules for the index that the party stores."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
 
 def cores_each(cores: int | None, at_once: int) -> int:
-    """Return the cores per party: as given, or its share of this machine, on which `at_once` parties work at the same time."""
+    """Return the cores per party: the given number, or an equal share of this machine for `at_once` parties at work."""
     return cores or max(1, usable_cores() // at_once)
 
 

@@ -1,4 +1,4 @@
-"""Connecting this process to Ray: to the cluster at an address, or to a local Ray that is started here."""
+"""Connection of this process to Ray: to the cluster at an address, or to a local Ray that it starts."""
 
 from __future__ import annotations
 
@@ -124,12 +124,13 @@ def _truthy(value: str | None) -> bool:
 
 
 def compiled_modules(source: str) -> dict[str, str | None]:
-    """Return changes of the environment with which workers keep compiled modules in the user's cache folder.
+    """Return the environment variables that let workers keep compiled modules in the user's cache folder.
 
-    There are none unless the environment forbids compiled modules beside the sources and the installer wrote none. Otherwise
-    every worker would compile a thousand modules, which takes more than all else until it has loaded its columns.
+    They are set only if the environment forbids compiled modules beside the sources and the installer wrote none. Without them
+    every worker would compile a thousand modules, which takes most of the time until it has loaded its columns.
 
-    source : path of an installed module, by which the installer's compiled modules are found. None deletes a variable.
+    source : path of an installed module; its compiled module shows if the installer wrote any. In the result, None deletes a
+        variable.
     """
     forbidden, elsewhere = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
     if not os.environ.get(forbidden) or os.environ.get(elsewhere) or Path(cache_from_source(source)).exists():
@@ -207,6 +208,6 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
 
 
 def _handle_sigterm_by(handler: Any) -> None:
-    """Restore this process's own SIGTERM handler: Ray replaces it with one that exits or aborts with a stack trace."""
+    """Restore this process's SIGTERM handler, which Ray replaces with one that exits or aborts with a stack trace."""
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)

@@ -1,4 +1,4 @@
-"""Running and aligning on the engine of a place."""
+"""Choice of the engine for a site: run or align a job on it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def run(
     place: Organisations,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Wait for the parties, offer them the job, let each load its source; yield the plan, the rounds and the outcome.
+    """Wait for the parties, offer them the job, have each load its source; yield the plan, the rounds and the outcome.
 
     sources : {party: name that its owner gave the source}; '' is the party's default.
     """
@@ -91,7 +91,7 @@ def run(
 
 
 def _own_dealer(job: Job, place: Organisations, run: str) -> Dealing:
-    """Return the dealer at the coordinator, which signs with the coordinator's identity."""
+    """Return the coordinator's own dealer, which signs with the coordinator's identity."""
     certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
     return Dealing(job, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
 
@@ -210,7 +210,7 @@ def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -
 def _working(
     place: Organisations, parties: tuple[str, ...]
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
-    """Wait for the parties of an alignment, a prediction or an evaluation; then proceed as `_offering`."""
+    """Wait for the parties of an alignment, a prediction or an evaluation; then yield as `_offering` does."""
     from coordinator.federation.transport import FederationTransport
 
     with _gathered(place, parties) as gathering, _offering(gathering, parties) as complete:
@@ -221,7 +221,7 @@ def _working(
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that the job is complete.
 
-    On an earlier exit, send the reason to the connected parties.
+    If the context ends before that, send the reason to the connected parties.
     """
     open_still = True
 

@@ -1,4 +1,4 @@
-"""The in-process engine, which passes messages in their plain form. For debugging, estimators and tests."""
+"""In-process engine for debugging, estimators and tests. It passes messages in their plain form."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ONE_PROCESS = (
 
 
 class InProcessTransport(MessageTransport):
-    """Transport that calls the participants one after the other in this process. Errors keep their traces.
+    """Transport that calls the participants one after the other in this process. Errors keep their tracebacks.
 
     parties : {party: a loaded party, or a service (parties.services)}. dealer : dealer of a run on shares.
     """
@@ -135,7 +135,7 @@ def run(
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
     }
-    # The next request that deals follows the one that reads the dealt words.
+    # The next request to deal comes only after the request that reads the dealt words.
     dealer = Dealing(job, recycles=True) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
@@ -222,7 +222,7 @@ def _applying(
 ) -> tuple[InProcessTransport, PartGreeting, Aligned | None]:
     """Check all owners' policies, then join the sources by their ids, if any, which this process compares in the clear.
 
-    Returns a transport to the parties, what their parts agree on, and the sizes of sources that were joined.
+    Returns a transport to the parties, the facts on which their parts agree, and the sizes of joined sources.
     """
     read = {party: part_of(part, party) for party, part in parts.items()}
     greetings = {

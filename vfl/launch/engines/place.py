@@ -1,4 +1,4 @@
-"""The place of a command: its site, checked and opened, and the data with their owners' rules."""
+"""Place of a command: its site after checks (a federation file is read), and the data with their owners' rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GATHER_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Organisations:
-    """A federation of organisations as the place of a run; this process is the coordinator.
+    """A federation of organisations as the place of a run. This process is the coordinator.
 
     identity : identity of the coordinator. gather_seconds : longest wait for all parties to connect. listen : address to bind
         (vfl.wire.streams.Listener).
@@ -44,7 +44,7 @@ At = Site | Organisations | str | None
 
 
 def place_of(at: At, otherwise: Site) -> Place:
-    """Return the place that `at` means; None means `otherwise`.
+    """Return the place for an argument `at`; None takes `otherwise`.
 
     Raises SpecificationError if the federation file and the coordinator's identity do not fit.
     """

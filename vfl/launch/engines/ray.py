@@ -1,8 +1,8 @@
-"""The Ray engine: one actor per party and one for the coordinator. The driver starts them and watches.
+"""Ray engine: one actor per party and one for the coordinator. The driver starts and monitors them.
 
 Without an address, a local Ray is started if this process is not connected to one. The local Ray gets one CPU per actor of the
-job, for any number of cores, and never spills vectors to disk. Many parties of a simulation share few processes there
-(vfl.Ray). On a cluster the operator has to switch spilling off; the certificate flags a cluster that may spill. On a cluster
+job, for any number of cores, and never spills vectors to disk. There, the parties of a large simulation share a few processes
+(vfl.Ray). On a cluster only the operator can switch spilling off; the certificate flags a cluster that may spill. On a cluster
 with an address, every party is pinned to its node.
 """
 
@@ -47,7 +47,7 @@ ONE_CLUSTER = (
     "from one another as far as they trust that operator"
 )
 START_SECONDS = 180.0
-"""Limit for an actor to start on its node; it is long because imports are slow on a busy node."""
+"""Limit for the start of an actor on its node. It is long because imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
 """Largest number of rounds by which the coordinator may be ahead of the driver, which logs them."""
 
@@ -66,7 +66,7 @@ def _this_node(ray: Any) -> Any:
 
 
 def _blocks_of(party: str, dataset: Any) -> Blocks:
-    """Return references to the blocks of a Ray dataset and, from their metadata, their row counts. This process reads no block.
+    """Return references to the blocks of a Ray dataset, and row counts from their metadata. This process reads no block.
 
     Rows have the order of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray may then
     return its rows in a different order each time.

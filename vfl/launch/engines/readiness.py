@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 CENTRE = ""
 """Name of the coordinator among the actors; no party can have this name."""
 PIN = 0.001
-"""Amount that an actor takes of its node's resource: small, since it only pins the actor, so that jobs can run side by side."""
+"""Amount of its node's resource that an actor takes. It only pins the actor, and is small so that jobs can run side by side."""
 FRACTION = 0.01
-"""CPUs of a party's actor on one machine: small, so that any number of parties fits on a Ray with few CPUs."""
+"""CPUs of a party's actor on one machine. It is small, so that any number of parties fits on a Ray with few CPUs."""
 POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
 def cpus_of(place: Ray, *, apart: bool) -> float:
-    """Return the CPUs of a party's actor: as given, 1 if parties are `apart` on several nodes, else a small FRACTION.
+    """Return the CPUs of a party's actor: the given number; else 1 if parties are `apart` on several nodes, else FRACTION.
 
     On one machine the operating system shares the cores, and parties often wait for one another.
     """
@@ -43,12 +43,12 @@ def cpus_of(place: Ray, *, apart: bool) -> float:
 
 
 def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure | None = None) -> dict[str, Asked]:
-    """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU: it waits while parties compute.
+    """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU because it waits while parties compute.
 
     here : True if the coordinator is pinned to this node by other means.
     secure : options of a run on shares. Its dealer is an actor too: next to the coordinator, or on the node with its resource.
 
-    With several shards a party's actor takes no CPU: its shards do (`vfl.launch.engines.shards`).
+    With several shards, a party's shards take CPUs and its actor takes none (`vfl.launch.engines.shards`).
     """
     pinned = place.pinned
     cpus = cpus_of(place, apart=False) if place.shards == 1 else 0.0

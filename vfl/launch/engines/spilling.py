@@ -1,4 +1,4 @@
-"""Detection of Ray clusters that may write vectors to disk unencrypted, which only their operators can prevent."""
+"""Detection of Ray clusters that may write vectors to disk unencrypted, which only the operator can prevent."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ASK_SECONDS = 60.0
 def flags_of_cluster() -> tuple[str, ...]:
     """Return the certificate's flags for the cluster that Ray is connected to; () if spilling is off.
 
-    The head node's setting holds for all nodes, also against their environments. Ray has no public function for it; if this
-    Ray lacks the private one, the flag says that the answer is unknown.
+    The head node's setting applies to all nodes and overrides their environments. Ray has no public function for it. If this
+    version lacks the private function, the flag says that the answer is unknown.
     """
     try:
         from ray._private.state import state
@@ -44,7 +44,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
     """Return the medium of this node's object store: MEMORY, DISK or UNCERTAIN.
 
     If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports it only in its log. This
-    process maps the file once an object was put into the store.
+    process maps the file once an object is in the store.
 
     maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads them.
     """
@@ -62,7 +62,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
         mapped = [line.split(maxsplit=5) for line in maps.splitlines()]
         # Address, permissions, offset, device, inode, path: shared memory has an s among the permissions.
         devices = [part[3] for part in mapped if "s" in part[1] and part[-1].rpartition("/")[2].startswith("plasma")]
-        # A device that is not mounted itself is a disk beneath an overlay.
+        # A device that is not itself mounted is a disk below an overlay.
         found = {kinds.get(tuple(int(half, 16) for half in device.split(":")), "") for device in devices}
     except Exception:  # noqa: BLE001  # no /proc here, or none of this form
         return UNCERTAIN

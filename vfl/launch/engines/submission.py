@@ -26,7 +26,7 @@ RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that override the address given to Ray's client."""
 NO_FOLDER = 6
-"""Exit code of a job whose folder is missing; the same as for an OutputError."""
+"""Exit code of a job whose folder is missing: that of an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _unnamed(names: Sequence[str]) -> Iterator[None]:
 
 
 def _ending_without(folder: str) -> str:
-    """Return the shell command for a node that lacks the folder: print an error and exit."""
+    """Return a shell command that prints an error and exits, for a node that lacks the folder."""
     said = (
         f"error: there is no folder {folder!r} that can be entered where the coordinator runs; nothing was charged: "
         "make it there, or name another with --folder"

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateBounds:
-    """Bounds found by `private_bounds`. They are public from now on; declare them in a job like any other bounds.
+    """Bounds found by `private_bounds`. They are released, hence public: declare them in a job like any other bounds.
 
     bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.
-    least : approximate number of records that must share a magnitude for it to be found.
+    least : approximate number of records that a magnitude needs in order to be found.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 

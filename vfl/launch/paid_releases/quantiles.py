@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateQuantiles:
-    """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
+    """Quantiles found by `private_quantiles`: public values, for edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the distinct quantiles, ascending}, with 6 digits. Quantiles within one cell give its ends.
-    rank_error : standard error that noise adds to the share of records below a quantile, for the worst quantile.
+    edges : {column: the distinct quantiles, ascending}, with 6 digits. Several quantiles in one cell are replaced by its ends.
+    rank_error : standard error, from noise, of the share of records below a quantile; largest over the quantiles.
     resolution : {column: width of the widest cell of its grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 RARE = math.log(1000.0)
 SEEN = 2.0
-"""Standard deviations of its noise from which on a count is visible; one of a bin's two counts must be, for a weight."""
+"""A count is visible from this many standard deviations of its noise. A bin has a weight if one of its two counts is
+visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Bin:
     """One bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). A count that noise hides beside a visible one enters as the count without information, at most the least
-        visible one, so that the weight is nearer to 0. error : standard error of the weight, from noise and sampling. Both are
+        in the bin)). If noise hides one of the two counts, it is replaced by the count without information, at most the least
+        visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling. Both are
         None if noise hides both counts.
     """
 
@@ -47,9 +48,9 @@ class Bin:
 class Evidence:
     """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
 
-    value : information value over the bins with a weight. error : its standard error from noise and sampling, to first
-        order. floor : mean value that noise and sampling alone give to a column without information. limit : value that they
-        exceed in one of 1,000 such columns at most.
+    value : information value over the bins with a weight. error : its standard error from noise and sampling, to first order.
+        floor : mean value for a column without information, from noise and sampling alone. limit : value that at most one of
+        1,000 such columns exceeds.
     """
 
     party: str
@@ -157,7 +158,7 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
 def evidence(
     party: str, names: Sequence[str], counts: Vector, sigma: float | Vector, visible: float = SEEN
 ) -> Evidence:
-    """Return the evidence of one column: post-processing of noisy counts (2, b), the positives first.
+    """Return the evidence of one column: post-processing of noisy counts (2, b), positives first.
 
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
     information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives: the variance is
