@@ -152,8 +152,8 @@ class Sealer:
         A later piece may still raise FederationError: publish nothing before the end. Without `out`, each piece overwrites the
         one before. out : buffer as long as the text, which receives all pieces.
         """
-        key, number = self._next(sender, self._party)  # now, since texts are opened in the order of these calls return
-        self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
+        key, number = self._next(sender, self._party)  # now, since texts are opened in the order of these calls
+        return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
 
     def _opened(
         self, sender: str, label: str, sealed: memoryview, key: bytes, number: int, out: memoryview | None
