@@ -1,11 +1,10 @@
 """The log of a run, from which an interrupted run is resumed. It holds released values only.
 
 The first line names the job's digest, the run and its ledger. One line states the reservation. Then there is one line per
-query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt. On shares, the line of
-the first query on products of columns holds all of these products.
-Every line carries a hash of itself and of the line before it, so that damage is detected. An incomplete last line, which a
-crash may leave, is dropped: its releases were charged and are not used. The rounds of a sealed run hold no value, so each of
-its processes writes them from round 0 on.
+query, with the keys under which its releases were charged: round, attempt, and parts 0, 1, …. In a run on shares, the line of
+the first query on products of columns holds all of these products. Every line carries a hash of itself and of the line before
+it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases were charged and are
+not used. The rounds of a sealed run hold no values, so each process of the run writes them from round 0 on.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ SYNC_SECONDS = 1.0
 class Start:
     """First line of a log.
 
-    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : places of the run and its data.
+    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : site of the run and sources of its
+        data.
     """
 
     job: str
@@ -181,7 +181,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def _found(ledger: str | None, folder: Path) -> str | None:
-    """Return the path of the ledger: a run's own ledger moves with its folder, and its hash chain proves its identity."""
+    """Return the path of the ledger. A run's own ledger moves with its folder; its hash chain proves its identity."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger
@@ -213,7 +213,7 @@ def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budget, Log]:
-    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or of another job.
+    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or belongs to another job.
 
     digest : digest of the job that the run began with; None takes that of `job`.
     """
@@ -245,7 +245,7 @@ def _read(folder: Path, job: Job, digest: str | None, entries: list[dict[str, An
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # Leaving a party out is always followed by rebuilding Xw, even if the log was cut off between the two.
+    # After a party is left out, Xw is always rebuilt, even if the log ends between the two.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())

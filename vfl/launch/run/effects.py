@@ -1,4 +1,4 @@
-"""Curves of a model: the part of the margin that each column adds, and each pair of columns. Post-processing of the model."""
+"""Curves of a model: the contribution of each column and each pair to the margin. Post-processing of the model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 POINTS = 65
 """Number of equal steps at which a curve is evaluated, besides its knots."""
 POINTS_OF_PAIRS = 17
-"""The same for each side of a pair."""
+"""Number of equal steps for each side of a pair."""
 FEWEST = 4
-"""Least number of iterates from which the noise is estimated."""
+"""Smallest number of iterates from which the noise is estimated."""
 NEAR = 1 / 200
 """Share of the range below which a piece at an end of a curve is too short to be drawn as a line."""
 DOT_NOTE = (
@@ -47,15 +47,15 @@ BAND_NOTE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """Part of the margin that one column adds, minus its mean: over the records if the run released means, else over x.
+    """Contribution of one column to the margin, minus its mean over the records if the run released means, else over x.
 
-    It includes what pairs add on average over their other column.
+    It includes the contributions of the column's pairs, averaged over the other column.
 
     column, party : the column, as 'column[class]' with several classes, and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories.
     value : (m,) part of the margin. band : (m,) half-width of the noise's band; None if it is not known.
-    size : by which curves are sorted. √Σ w_j² v_j of the column's coefficients and released variances; without these, the
-        root mean square of the value over x.
+    size : sort key of curves: √Σ w_j² v_j over the column's coefficients and released variances; without variances, the root
+        mean square of the value over x.
     """
 
     column: str
@@ -86,10 +86,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """Part of the margin that a pair of columns adds on top of the curves of both.
+    """Contribution of a pair of columns to the margin, in addition to the curves of both.
 
-    Its mean along x and along y is 0, with the means of `Effect`, as the curves hold what depends on one column. A column
-    that is not in the partition has no curve, and its part stays here.
+    Its mean along x and along y is 0, with the means of `Effect`, since the curves hold all that depends on one column. A
+    column that is not in the partition has no curve; its part is included here.
 
     a, b : names of the columns. x, y : (m,) and (k,) numbers or categories of each.
     value, band : (m, k), as for a curve. size : root mean square of the value.
@@ -191,7 +191,7 @@ def _draw(axes: Any, effect: Effect | Joint) -> None:
 def effects_of(result: Result, told: History | None = None) -> Effects:
     """Return the curves of a model, the largest first.
 
-    told : history of the run, from whose iterates the band follows; None draws no band.
+    told : history of the run, whose iterates give the band; None draws no band.
     """
     job, schema = result.job, result.applied.schema
     scaling = job.scaling_of(job.partition.features)
@@ -243,7 +243,7 @@ def effects_of(result: Result, told: History | None = None) -> Effects:
 
 
 class _Surface:
-    """A pair over the points of both of its columns.
+    """A pair, evaluated at the points of both columns.
 
     A product c a(x) b(y) is c (a − ā)(b − b̄), which is drawn here, plus c (a − ā) b̄, which the curve of the first column
     includes, plus c ā (b − b̄), which that of the second includes, and a constant. ā and b̄ are means over the records, if
@@ -273,7 +273,7 @@ class _Surface:
         self.parts = np.einsum("mi,kj->mkij", left, right).reshape(len(left), len(right), -1) / self._width
 
     def added(self, column: str, x: Any) -> tuple[tuple[str, ...], Vector]:
-        """Return the coordinates' names and what they add to the curve of a column at x, (m, len(names))."""
+        """Return the coordinates' names and their contributions to the curve of a column at x, (m, len(names))."""
         k = self.columns.index(column)
         own = _of_side(self._pair.sides[k], x) - self._means[k]
         other = self._means[1 - k]
@@ -284,7 +284,7 @@ class _Surface:
 def _mean(side: Side, main: Any, means: Mapping[str, float], units_of: Mapping[str, Sequence[float]]) -> Vector:
     """Return the mean of each coordinate of a side: over the records if those of the column's curve were released.
 
-    The coordinates of a number are linear in those of its curve, whose knots include its own.
+    The coordinates of a number in a pair are linear in those of its curve, which has all of their knots.
     """
     x, names = _points(side.column, main, POINTS), own_of(main, side.column)
     own = _of_side(side, x)

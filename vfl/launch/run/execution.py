@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run needs besides its job. All paths are absolute.
+    """All that a run needs besides its job. All paths are absolute.
 
     budget : account that the run charges. place : opened site of the run. data : data without their owners' rules.
     arrangement : policies of the owners, and indexes of the alignment.
@@ -71,7 +71,7 @@ def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | No
 
 
 def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
-    """Return the budget of a new run; refuse a job and a ledger that do not go together."""
+    """Return the budget of a new run; refuse a ledger that does not fit the job."""
     kept = Ledger.of(ledger)
     if kept.path is not None and job.dataset is None:
         raise SpecificationError(
@@ -84,7 +84,7 @@ def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:
 
 
 def asked_sources(job: Job, settings: Settings, *others: Job) -> Mapping[str, Any]:
-    """Check the policies that this process holds against the job and `others` on the same data; return {party: source}.
+    """Check the job, and `others` on the same data, against the policies that this process holds. Return {party: source}.
 
     Across organisations, return {party: the owner's name of its source}.
     """

@@ -39,14 +39,14 @@ class Gradient:
 class History:
     """History of a run, read from its log.
 
-    charged : events charged per round. gradients : released gradients, in the order of release.
+    charged : events charged, by round. gradients : released gradients, in the order of release.
     chosen : {coordinate of w: number of selections that named it}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
     findings : results of the evaluation releases, by name.
     iterates : {party: its coordinates of w before each of its visits}, for solvers that visit parties.
-    repeated : number of rounds made more than once, after a process or a party was lost between charge and log.
-    left : {round: the party given up in it}.
+    repeated : number of rounds that were repeated, because a process or a party was lost between charge and log.
+    left : {round: the party that was left out from it on}.
     whole : True if the schedule used every line of the log.
     """
 
@@ -64,8 +64,8 @@ class History:
 def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = None) -> History:
     """Return the history of this plan's run. The log of a sealed run gives the number of rounds only.
 
-    charged : {key: event} of all charges in the run's ledger. Without it, the passes of a run under a record cap are assumed
-        to have the plan's prices in order, which is wrong after a loss during the first pass.
+    charged : {key: event} of all charges in the run's ledger. Without it, the passes of a run under a record cap are assumed to
+        cost what the plan says, in order. That is wrong after a loss during the first pass.
     """
     told, passes, attempt, subsample = History(left=log.left), 0, 0, None
     for number, query, released in _asked(plan, log, told):
@@ -78,7 +78,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             told.whole = False
             break
         keys = log.charged[number]
-        if keys:  # a process that resumes a run starts with a higher attempt and keeps it
+        if keys:  # a process that resumes a run uses a higher attempt for all of its rounds
             told.repeated += keys[0].attempt > attempt
             attempt = keys[0].attempt
         events = [event for event in query.events() if event is not None]

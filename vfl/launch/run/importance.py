@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LEVEL = 1.959963984540054
 """A normal value is within this many standard deviations of its mean with probability 0.95."""
 EACH = 2.241402727604947
-"""The same for probability 0.975."""
+"""A normal value is within this many standard deviations of its mean with probability 0.975."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     """Return the importance of every feature, largest first. Post-processing of released values: it costs no privacy.
 
     Training released mean and mean square of the columns, as one Gaussian release that its ε covers (see
-    vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that
-    [v_j − 1.96 s_j, v_j + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where
-    a mean is squared). Without standard errors the interval is about the spread alone: it says nothing about the coefficient
-    that a model without noise or with other records would have. With them, it is the product of an interval of the coefficient
-    and one of the spread, each of level 0.975, so that both hold with probability 0.95 at least. A level of a full set has no
-    error of its own, and keeps the interval of its spread. Correlated features share their importance arbitrarily.
+    vfl.solvers.releases.smoothness). They give a variance v_j with noise N(0, s_j²) of known s_j, so that [v_j − 1.96 s_j, v_j
+    + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where a mean is squared).
+    Without standard errors the interval is about the spread alone: it says nothing about the coefficient that a model without
+    noise or with other records would have. With them, it is the product of an interval of the coefficient and one of the
+    spread, each of level 0.975, so that both hold with probability 0.95 at least. A level of a full set of indicators has no
+    standard error; its interval covers the spread alone. Correlated features share their importance arbitrarily.
 
     Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def inference_of(result: Result) -> Inference:
-    """Return the result's inference; SpecificationError, which names the option, if its run has none."""
+    """Return the result's inference. If there is none, raise SpecificationError that names the option."""
     privacy = result.job.privacy
     if result.inference is None and privacy is not None and privacy.inference is not None:
         raise SpecificationError(
@@ -150,7 +150,7 @@ def _require_classical(result: Result) -> None:
 
 
 def _directions(result: Result, found: Inference) -> dict[str, Vector]:
-    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then a row of a root of the covariance."""
+    """Return {coordinate: (1 + k,)} on the scaled features: the coefficient, then its row of a root of the covariance."""
     scaling = result.job.scaling_of(result.job.partition.features)
     at = {name: j for j, name in enumerate(found.names)}
     unit = np.eye(len(at))

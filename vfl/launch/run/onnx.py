@@ -1,9 +1,9 @@
 """Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
 
 Each column is an input (n, 1): a double, NaN if missing, for numbers, booleans (1 and 0), categories that are all numbers, and
-dates, in seconds since 1970 as they are written; else text, empty if missing. Outputs (n, 1) are 'margin', 'probability' (of
-the positive class, under log-odds) and, with two classes, 'positive'. A margin is NaN where `predict` refuses a cell. Hashed
-columns need onnxruntime, whose operator MurmurHash3 they use.
+dates, in seconds since 1970 as they are written; and text, empty if missing, for all others. Outputs (n, 1) are 'margin',
+'probability' (of the positive class, under log-odds) and, with two classes, 'positive'. A margin is NaN where `predict` refuses
+a cell. Hashed columns need onnxruntime, whose operator MurmurHash3 they use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_ONNXRUNTIME = "com.microsoft"
 
 
 def onnx_of(result: Result, party: str | None = None) -> bytes:
-    """Return the bytes of the graph. party : for the margin's part of this party alone, as output 'margin_part'.
+    """Return the bytes of the graph. party : party whose part of the margin to compute, as output 'margin_part'.
 
     Raises SpecificationError if onnx is not installed, and the errors of `sum_of`.
     """

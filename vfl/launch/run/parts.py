@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from vfl.losses import Loss
 
 LARGEST = 1e9
-"""A margin beyond the reach of every loss."""
+"""A margin at which the response of every loss is constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A margin: constant + Σ weight·formula.
 
-    terms : (weight, formula). guards : formulas that are 0, or unknown for cells that are refused. made : their shared parts.
+    terms : (weight, formula). guards : formulas that are 0, or unknown for refused cells. made : shared parts of all formulas.
     """
 
     constant: float
@@ -46,8 +46,8 @@ class Sum:
 def sum_of(result: Result, party: str | None = None) -> Sum:
     """Return the margin of the model, or one party's part of it, which holds no other party's coefficients.
 
-    The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table of
-    all parties, or with `party` those in its own data.
+    The parts of all parties and the intercept on scaled features add up to the margin. Columns are named as in one table of all
+    parties; with `party`, as in its own data.
 
     Raises SpecificationError for multinomial loss and for a column without formulas.
     """

@@ -68,7 +68,7 @@ def require_result(value: Any) -> None:
 
 
 def labels_of(job: Job, margins: Vector, threshold: float = 0.0) -> Any:
-    """Return the predicted labels (n,) for margins (n,) of a job's model, or (n, K) with multinomial loss.
+    """Return the predicted labels (n,) for margins (n,), or (n, K) with multinomial loss.
 
     threshold : with two classes, the margin above which the class is positive.
     """
@@ -87,7 +87,7 @@ def probabilities_of(job: Job, margins: Vector) -> Vector:
 
     Raises SpecificationError for a loss without probabilities.
     """
-    from scipy.special import expit, softmax  # its import takes longer than those of all of vfl
+    from scipy.special import expit, softmax  # it takes longer to import than all of vfl
 
     if job.multinomial:
         return np.asarray(softmax(margins, axis=1), dtype=np.float64)
@@ -155,8 +155,8 @@ class Result:
     coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released besides the model, by name: 'held out', 'class balance', 'diagnostics'.
     moments : released sums of each party's columns, from which their spread follows; () if the run released none.
-    labels : released histogram of the labels over their declared range, which the certificate does not cover; None if the
-        run released none.
+    labels : released histogram of the labels over their declared range; None if the run released none. The certificate does not
+        cover it.
     inference : covariance of the coefficients, which the certificate's digest of the model covers; None unless requested.
     knots : {column: knots} of curves whose knots the run released; the certificate lists them too.
     """
@@ -336,7 +336,7 @@ class Result:
     def to_sklearn(self, *, party: str | None = None) -> Any:
         """Return the model as a fitted scikit-learn Pipeline, which needs no vfl; see vfl.launch.run.scikit.
 
-        party : as for `to_sql`; its part of the margin is what the pipeline predicts.
+        party : as for `to_sql`; the pipeline then predicts its part of the margin.
         """
         from vfl.launch.run.scikit import pipeline_of
 

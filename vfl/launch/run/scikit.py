@@ -49,7 +49,8 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities) or LinearRegression; for counts and amounts in a
     TransformedTargetRegressor, as `regressor_`, which applies exp and caps the mean as `predict` does.
 
-    party : for the margin's part of this party alone, from its own columns, as what a LinearRegression predicts.
+    party : party whose part of the margin to predict, from its own columns, with a LinearRegression; None predicts with the
+        whole model.
 
     A threshold different from 0.5, or from the margin 0, wraps the model in a FixedThresholdClassifier as `estimator_`.
 
@@ -98,7 +99,7 @@ def _step(function: Any, **arguments: Any) -> Any:
 
 
 class _Reading:
-    """Formulas as expressions in Python, and the transformer that makes their variables from the cells of a frame.
+    """Formulas as Python expressions, and the transformer that computes their variables from the cells of a frame.
 
     Variable vK is the number of a cell, its code among the texts that the formulas compare, or NaN; mK is 1 for a missing cell.
     """
@@ -201,7 +202,7 @@ def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
     from sklearn.frozen import FrozenEstimator
     from sklearn.model_selection import FixedThresholdClassifier
 
-    least = float(np.nextafter(result.margin_threshold, np.inf))  # it compares by >=
+    least = float(np.nextafter(result.margin_threshold, np.inf))  # scikit-learn compares by >=
     fixed = FixedThresholdClassifier(
         FrozenEstimator(model), threshold=least, pos_label=model.classes_[1], response_method="decision_function"
     )
@@ -209,7 +210,7 @@ def _at_threshold(result: Result, model: Any, nothing: Any) -> Any:
 
 
 def _unfitted(loss: Loss) -> Any:
-    """Return the model of scikit-learn that predicts as a loss does."""
+    """Return the scikit-learn model whose predictions are those of a loss."""
     from sklearn import linear_model
     from sklearn.svm import LinearSVC
 
@@ -219,7 +220,7 @@ def _unfitted(loss: Loss) -> Any:
 
 
 def _response(model: Any, reach: tuple[float, float], nothing: Any, labels: Any) -> Any:
-    """Return the regressor of exp(margin), with the margin clamped to its reach."""
+    """Return the regressor of exp(margin), with the margin clamped to `reach`."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer

@@ -44,10 +44,10 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """Points of all categories, and of curves at their knots ('at 30'), linear in between.
+    """Points of all categories, and of curves at their knots ('at 30'). Between knots the points are linear.
 
-    A pair has points for each two points of its columns ('at 30, female'). A record's score is the sum of its points, one per
-    column and pair.
+    A pair has points for each combination of points of its columns ('at 30, female'). A record's score is the sum of its
+    points, one per column and pair.
 
     score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
     """
@@ -150,7 +150,7 @@ def _of_curve(declared: Curve, column: str, coefficient: dict[str, float], missi
 
 
 def _of_pair(pair: Crossed, column: str, coefficient: dict[str, float]) -> dict[str, float]:
-    """Return {'ONE, OTHER': part of the margin} for the points of both sides; between points it is linear along each."""
+    """Return {'ONE, OTHER': part of the margin} for the points of both sides; between points it is linear along each side."""
     w = np.array([coefficient[name] for name in pair.own(column)])
     (one, left), (other, right) = map(_of_side, pair.sides)
     effects = np.einsum("mi,kj,ij->mk", left, right, w.reshape(left.shape[1], right.shape[1]))

@@ -1,7 +1,7 @@
 """Export of a result as a query in plain SQL: each feature is a CASE, each owner's part one expression.
 
-The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes as declared. A score is NULL where `predict` refuses
-a cell, and for dates without hyphens or of weeks; text where a number is declared is an error of the database.
+The query runs in DuckDB and in PostgreSQL. It clamps, fills and encodes as declared. The margin is NULL if `predict` refuses a
+cell, and for dates without hyphens and ISO week dates. Text in a numeric column is an error of the database.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]
 
 
 def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
-    """Return a SELECT of all columns of a table and the model's margin, with probability or class as far as the loss has them.
+    """Return a SELECT of a table's columns and the model's margin, and of probability and class if the loss has them.
 
-    party : for the margin's part of this party alone, in a table of its own; column 'margin_part'. Arguments as for `sum_of`.
+    party : party whose part of the margin to select, from its own table, as column 'margin_part'. Arguments as for `sum_of`.
     """
     own = sum_of(result, party)
     names = {cell: f"vfl_{k}" for k, cell in enumerate(own.cells)}
@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def _cleaned(cell: Cell) -> str:
-    """Return a column without spellings: a double, text without surrounding blanks, or 1, 0 and −1; NULL if it is missing."""
+    """Return the normal form of a column: a double, text without surrounding blanks, or 1, 0 and −1; NULL if it is missing."""
     column = f"{RECORD}.{quoted(cell.column)}"
     plain = f"TRIM(CAST({column} AS VARCHAR), {text(BLANK)})"
     none = f"WHEN {column} IS NULL OR {plain} IN ('NaN', 'nan') THEN NULL"

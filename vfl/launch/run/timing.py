@@ -34,7 +34,7 @@ class Line:
 
 
 class Stopwatch:
-    """Appends one line per round to the folder's timing.csv. It ignores a full disk: no run needs this file."""
+    """Appends one line per round to the folder's timing.csv. It ignores a full disk, since no run needs this file."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -53,7 +53,7 @@ class Stopwatch:
 
 
 def read(folder: Path) -> tuple[Line, ...]:
-    """Return the lines of the file, () if there is none; incomplete lines are left out."""
+    """Return the complete lines of the file; () if there is no file."""
     try:
         text = read_bytes(folder / NAME, follow=False).decode()
     except (OSError, UnicodeDecodeError):

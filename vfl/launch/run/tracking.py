@@ -1,7 +1,7 @@
 """Export of a finished run to experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
 
 The export holds only public facts and released values: declarations of the job, the certificate's statement, and measures that
-were released with noise and charged. It omits un-noised diagnostics, durations and the places of the data.
+were released with noise and charged. It omits un-noised diagnostics, durations and the locations of the data.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def tracked(result: Result) -> Tracked:
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values under names that trackers accept; names that become equal are numbered."""
+    """Return the values under names that trackers accept. Names that become equal get numbers."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         plain = base = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:200]

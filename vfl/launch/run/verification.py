@@ -89,7 +89,7 @@ def _filed(run: Path) -> str | None:
 
 
 def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Plan | None, Check | None]:
-    """Return the plan of the run's job, or the failed check if the job was changed or cannot be planned."""
+    """Return the plan of the run's job, or the failed check if the job was changed or its planning fails."""
     if filed is None and job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:

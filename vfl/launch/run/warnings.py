@@ -66,7 +66,7 @@ of_this_process = RunningTotal()
 def count_run(job: Job, *events: object) -> None:
     """Add the plans of a starting run to this process's total, unless a ledger counts it or its noise is seeded.
 
-    events : events of the run, of which only plans count.
+    events : events of the run; only plans are counted.
     """
     plans = [event for event in events if isinstance(event, Plan)]
     if plans:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 WIDE = 20.0
 """Smallest width of wide bounds, in released standard deviations. Uniform values need 3.5, normal values about 8."""
 NARROW = 0.125
-"""Largest share of a label's declared range that is called narrow if it contains most labels. The declared range is then at
+"""Largest share of a label's declared range that counts as narrow if it contains most labels. The declared range is then at
 least 31 standard deviations wide for normal labels, and 26 for uniform labels."""
 
 AT_END = 0.05
-"""Largest distance of a released mean, noise included, from an end of its bounds at which most values are said to lie at that
-end; in units of half the bounds' width."""
+"""Largest distance, in units of half the bounds' width, between a released mean (with its noise) and an end of the bounds at
+which most values are reported to lie at that end."""
 FAR = 50.0
 """Smallest width of wide bounds, in mean distances of the labels from their median. Uniform labels need 4, normal labels about
-10, and labels of which one in twenty is not 0 about 20 to 40."""
+10, and labels that are 0 in 19 of 20 records about 20 to 40."""
 
 
 def wide_bounds(result: Result) -> tuple[str, ...]:
