@@ -10,10 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.serving.setting import TOKEN, Setting, code, train
-from vfl.serving import application, run
+from vfl.serving import application, run, scoring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,3 +141,31 @@ def test_infinite_cells_are_clipped_and_repeated_ids_are_answered_each(running: 
     found = json.loads(running.ask(ids=["secret-1"] * 1000).content)["predictions"]
     assert len(found) == 1000
     assert np.ptp([one["margin"] for one in found]) == 0.0
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", None])
+def test_a_small_arrow_body_that_stands_for_much_memory_is_refused(compression: str | None) -> None:
+    """Compressed zeros shrink 30,000 times."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0, 1]), ["a" * 1000, "b" * 1000])
+    for cells in (pa.array(np.zeros(100)), pa.array(["a", None]), text):
+        sink, batch = pa.BufferOutputStream(), pa.table({"x": cells})
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_table(batch)
+        body = sink.getvalue().to_pybytes()
+        if compression is None:
+            assert application._of_arrow(body, "", None).n == len(cells)
+            continue
+        with pytest.raises(scoring.Refusal, match="without compression"):
+            application._of_arrow(body, "", None)
+
+
+def test_cut_and_altered_arrow_bodies_are_refused_or_read() -> None:
+    sink, batch = pa.BufferOutputStream(), pa.table({"x": pa.array(["a", "b"]).dictionary_encode()})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_table(batch)
+    body, rng = sink.getvalue().to_pybytes(), np.random.default_rng(0)
+    for _ in range(300):
+        altered = bytearray(body[: int(rng.integers(1, len(body) + 1))])
+        altered[int(rng.integers(len(altered)))] = int(rng.integers(256))
+        with contextlib.suppress(scoring.Refusal):
+            application._of_arrow(bytes(altered), "", None)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -252,10 +253,14 @@ def _array(cells: list[Any]) -> Any:
 
 def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
     try:
-        table = pa.ipc.open_stream(body).read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError):
+        compressed = _is_compressed(body)
+        if not compressed:
+            table = pa.ipc.open_stream(body).read_all()
+            table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, TypeError, struct.error):
         raise Refusal(400, "bad_arrow", "the body is not an Arrow stream") from None
+    if compressed:
+        raise Refusal(400, "bad_arrow", "send the Arrow stream without compression")
     if len(set(table.column_names)) < len(table.column_names):
         raise Refusal(422, "bad_columns", "two columns have one name")
     columns = {name: table.column(name) for name in table.column_names}
@@ -267,6 +272,32 @@ def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
     if ids is not None and ids.null_count:
         raise Refusal(422, "bad_ids", "an id is missing")
     return Asked(None if ids is None else ids.to_pylist(), columns, purpose, model)
+
+
+def _is_compressed(body: bytes) -> bool:
+    """Return True if a batch of an Arrow stream is compressed: then a few bytes may stand for any amount of memory.
+
+    Message.fbs of the Arrow format: field 2 of a message is its header, field 1 of a dictionary's header is a batch, and
+    field 3 of a batch is its compression.
+    """
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
+        if message.type in ("record batch", "dictionary"):
+            head = message.metadata.to_pybytes()
+            batch = _field(head, struct.unpack_from("<I", head)[0], 2)
+            if message.type == "dictionary":
+                batch = _field(head, batch, 1)
+            if _field(head, batch, 3):
+                return True
+    return False
+
+
+def _field(head: bytes, table: int, number: int) -> int:
+    """Return the position of the table in a field of a FlatBuffers table; 0 if the field is absent."""
+    fields = table - struct.unpack_from("<i", head, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", head, fields)[0]:
+        return 0
+    offset = struct.unpack_from("<H", head, fields + 4 + 2 * number)[0]
+    return table + offset + struct.unpack_from("<I", head, table + offset)[0] if offset else 0
 
 
 def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
