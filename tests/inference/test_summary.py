@@ -16,6 +16,7 @@ import vfl
 from vfl import cli
 from vfl.errors import OutputError, SpecificationError
 from vfl.inference import Inference
+from vfl.losses import LOSSES, Huber
 from vfl.report import write_card, write_run
 
 if TYPE_CHECKING:
@@ -315,6 +316,30 @@ def test_weights_count_in_classical_errors() -> None:
     ).fit(FRAME[["age2"]], FRAME["y"], sample_weight=weights)
     _, V = classical(np.column_stack([np.ones(N), FRAME["age2"]]), FRAME["y"].to_numpy(), "logistic", weights)
     assert [row.standard_error for row in fitted.summary().rows] == pytest.approx(np.sqrt(np.diag(V)), rel=1e-6)
+
+
+def test_errors_follow_from_the_facts_of_a_loss_and_not_from_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(Huber):
+        __slots__ = ()
+        name = "named"
+
+    monkeypatch.setitem(LOSSES, "named", Named)
+    frame = FRAME.assign(y=np.random.default_rng(5).normal(size=N))
+    fits = [
+        vfl.train(
+            vfl.Job(
+                partition=vfl.FeaturePartition({"bank": ("age2",), "telco": ()}, label=("telco", "y")),
+                bounds={"age2": (0, 1), "y": (-5, 5)},
+                privacy=None,
+                loss=loss,
+            ),
+            frame,
+            at=vfl.InProcess(cores=1),
+        ).infer(frame)
+        for loss in ("huber", "named")
+    ]
+    errors = [[row.standard_error for row in fit.summary().rows] for fit in fits]
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +91,6 @@ def mean_confint_of(result: Result, data: Any, level: float) -> Vector:
     return np.asarray(_response(result, ends), dtype=np.float64)
 
 
-INFERS = ("logistic", "squared", "huber", "poisson", "gamma", "tweedie")
-"""Losses for which `Result.infer` computes standard errors; also logistic loss with class weights."""
-
-
 def inferred(result: Result, data: Any) -> Result:
     """Add standard errors to a result without privacy; see `Result.infer`."""
     job, loss = result.job, loss_of(result.job.loss)
@@ -137,7 +134,14 @@ def _require_classical(result: Result) -> None:
     for met, unfit in (
         (job.privacy is None, "the run is private, and exact errors would not be: train with Privacy(inference=True)"),
         (not loss.multinomial, "multinomial loss has one margin per class: train one class against the rest"),
-        (loss.name in INFERS or loss.log_odds, f"{loss.name} loss has a kink: choose logistic, squared or Huber loss"),
+        (
+            loss.log_odds or not loss.classification,
+            f"{loss.name} loss has no log-odds: choose logistic, squared or Huber loss",
+        ),
+        (
+            loss.power is not None or math.isfinite(loss.curvature),
+            f"{loss.name} loss has a kink: choose logistic, squared or Huber loss",
+        ),
         (job.penalty.name in ("none", "l2"), f"the penalty {job.penalty.name} biases coefficients: leave it out"),
         (
             ridge <= 1.0 + 1e-9,
