@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mean_tweedie_deviance
 
+from vfl import losses
 from vfl.errors import SpecificationError
 from vfl.losses import (
     LOSSES,
@@ -190,6 +193,22 @@ def test_losses_are_found_by_name(loss):
     assert loss_of(loss.name) == loss
     assert loss_of(loss) is loss
     assert LOSSES[loss.name] is type(loss)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_in_reports_and_in_the_tables_of_the_docs(name):
+    docs = Path(__file__).parents[2] / "docs"
+    assert LOSSES[name].words, f"{name}: plans and reports need `words`"
+    assert f"| {name} |" in losses.__doc__, f"add {name} to the table of vfl/losses/__init__.py"
+    assert f"`{name}`" in (docs / "choosing.md").read_text(encoding="utf-8"), f"docs/choosing.md does not name {name}"
+    row = next(
+        (row for row in (docs / "mathematics.md").read_text(encoding="utf-8").splitlines() if _is_row(row, name)), ""
+    )
+    assert row, f"docs/mathematics.md has no row of {name}"
+
+
+def _is_row(line, name):
+    return line.startswith("| ") and re.search(rf"\b{name.replace('_', ' ')}\b", line.split("|")[1]) is not None
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def real_options(kind: type) -> list[str]:
 
 CASES = [(name, option) for name, kind in KINDS.items() for option in real_options(kind)]
 
+FLAGS = [(name, f.name) for name, kind in KINDS.items() for f in fields(kind) if "bool" in str(f.type)]
+
 
 def made(name: str, option: str, value: Any) -> Any:
     kind = KINDS[name]
@@ -50,6 +52,20 @@ def test_a_whole_number_is_a_float(name: str, option: str) -> None:
         specification = made(name, option, value)
         assert type(getattr(specification, option)) is float
         assert specification == made(name, option, float(whole))
+
+
+@pytest.mark.parametrize(("name", "option"), CASES)
+@pytest.mark.parametrize("wrong", [float("nan"), "much"])
+def test_neither_nan_nor_text_is_a_value(name: str, option: str, wrong: object) -> None:
+    """Else a number that no comparison holds for would reach steps, caps and noise."""
+    with pytest.raises(vfl.VflError):
+        made(name, option, wrong)
+
+
+@pytest.mark.parametrize(("name", "option"), FLAGS)
+def test_a_flag_is_true_or_false(name: str, option: str) -> None:
+    with pytest.raises(vfl.VflError):
+        made(name, option, 3)
 
 
 @pytest.mark.parametrize("name", ["CD", "GCD", "GD", "SGD", "SVRG", "SCD", "SkGD"])
