@@ -1,6 +1,7 @@
 """Opening of any kind of source.
 
-A new kind of data is a module in this folder and a line in `_opened`. This module imports all kinds; none imports it.
+A new kind of data is a module in this folder and a line in `_opened`; a kind of file has its line in files.OPENERS. This module
+imports all kinds; none imports it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pytest
 from parties.alignment.index import file_of
 from parties.sources.files import column_names
 from parties.sources.opening import open_source, read_table, split_table
-from vfl import FeaturePartition
+from vfl import FeaturePartition, endings
 from vfl.csv import Csv
 from vfl.errors import DataError, PartitionError, SpecificationError
 
@@ -293,10 +293,7 @@ BROKEN_FILES = {
     "not there": (lambda f: f / "no.csv", "is not there"),
     "extension": (
         broken("d.xlsx", ""),
-        (
-            "has an unknown extension; known are .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .pq, .feather, .arrow, .ipc, "
-            ".npy, .npz"
-        ),
+        f"has an unknown extension; known are {', '.join((*endings.CSV, *endings.TYPED))}",
     ),
     "missing column": (broken("d.csv", "a,bb\n1,2\n"), "there is no column 'b' (did you mean 'bb'?)"),
     "missing column, parquet": (
