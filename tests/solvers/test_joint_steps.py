@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import vfl
 from coordinator.coordinator import Coordinator
+from parties.charges import Charges
 from parties.loading import load
 from tests.solvers import setting
-from vfl.errors import PartyLost, SpecificationError
+from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
@@ -23,8 +24,11 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.joint_steps import JointSteps
-from vfl.solvers.releases import correlations
+from vfl.solvers.releases import correlations, products
 from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LONG = setting.job(vfl.SkGD(joint=True), epsilon=45.0)
 
@@ -111,6 +115,37 @@ def test_a_run_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
     made, whole = setting.drive(spec)
     for cut in (5, 9, len(made) - 2):
         np.testing.assert_array_equal(setting.drive(spec, setting.log_of(made, cut))[1].w, whole.w)
+
+
+def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_others() -> None:
+    assert LONG.privacy is not None
+    planned = plan(replace(LONG, privacy=replace(LONG.privacy, noise=None)), 4_000)
+    problem, whole = planned.problem, planned.problem.layout.whole()
+    party = next(reversed(whole))
+
+    def charged(n: int, numbers: Sequence[int], stretched: int = 99) -> list[int]:
+        own, found = Charges(planned.job, party), []
+        own._plan = plan(planned.job, n)
+        for number in numbers:
+            scale = 1.0 + (number >= stretched)
+            rows = {q: (block, np.full(block.size, 0.1), np.full(block.size, scale)) for q, block in whole.items()}
+            weighting = correlations.weighting_of(problem, problem.loss, 3.0)
+            query = products.piece(problem, number, rows, weighting, correlations.event_of(problem, 0.2)).shares()[
+                party
+            ]
+            own._require_planned(query)
+            found.append(len(own._events(query)))
+        return found
+
+    every = range(problem.layout.n_coordinates)
+    assert planned.solver.joint
+    assert charged(4_000, every) == [1, *[0] * (len(every) - 1)]
+    assert charged(4_000, (0, 1, 1, 2)) == [1, 0, 1, 0]  # a repeated piece is another release
+    with pytest.raises(ConsentRefused, match="joint release"):
+        charged(4_000, every, stretched=1)
+    assert not plan(planned.job, 300).solver.joint
+    with pytest.raises(ConsentRefused, match="joint release"):  # the public rule takes no joint steps
+        charged(300, every)
 
 
 class WithoutBank(InProcessTransport):
