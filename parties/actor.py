@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 SHARD_SECONDS = 3600.0
-"""Limit for one shard to load its rows, or to compute one sum over them."""
+"""Time limit for one shard to load its rows, or to compute one sum over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class RowsActor(Serving, IdsActor):
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
-        """Return (margins, party), each True if this process can read that memory. party : memory of the party's main actor.
+        """Return two flags: this process can read the memory of the margins, and that of the party's main actor.
 
         If it can read the memory of the margins, it also sends its own vectors through shared memory.
         """
@@ -213,7 +213,7 @@ class RowsActor(Serving, IdsActor):
         given: Any = records.weights
         read = self._read(records)
         if isinstance(given, Lent) and read.weights is not None:
-            # Nobody can change a weight of the copy between two readings, so its clip holds.
+            # Copy the weights, so that nobody can change one between its clipping and its use.
             read = replace(read, weights=read.weights.copy())
         return self._rows.sums(from_plain(query, Query), read)
 
@@ -249,7 +249,7 @@ class RowsActor(Serving, IdsActor):
         return sent(vector, self._lender.lend, near=self._near)
 
     def _read(self, records: Records) -> Records:
-        """Return the vectors of handles. Margins and weights may be views of memory that the coordinator can change."""
+        """Resolve handles to their vectors. Margins and weights may be views of memory that the coordinator can change."""
         return Records(
             self._view(records.weights),
             self._view(records.margins),
@@ -371,11 +371,11 @@ class ServiceActor:
         view = self._borrower.borrow(given)
         if view is None:
             raise _cut_off(self._name)
-        return view.copy()  # nobody can change a record of the copy between two readings, so its clip holds
+        return view.copy()  # a copy, in which nobody can change a record between its clipping and its use
 
 
 def _stored_once(vector: Any) -> Any:
-    """Return a vector as an array: Ray copies it once into its store, and bytes several times."""
+    """Return a vector as an array, which Ray copies once into its store; it copies bytes several times."""
     return np.frombuffer(vector, np.uint8) if isinstance(vector, bytes | bytearray) else vector
 
 
@@ -439,7 +439,7 @@ class PartyActor(Serving, ServiceActor):
                 return self._party
             if not self._shards:
                 self._party = load(task, aligning.source, agreed, index=settled(), threads=self._threads)
-                aligning.source = None  # it may be a table
+                aligning.source = None  # free its memory if it is a table
                 return self._party
             if self._divided is None:
                 self._index = settled()
@@ -504,7 +504,7 @@ class PartyActor(Serving, ServiceActor):
         return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
-        """Return (per shard, True if it can read its probe; True if this actor can read the coordinator's memory).
+        """Return a flag per shard, True if it can read its probe, and True if this actor can read the coordinator's memory.
 
         probes : memory of each shard of the margins. coordinator : memory of the coordinator.
         """

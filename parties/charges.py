@@ -124,7 +124,7 @@ class Charges:
         self._made.update(each for each, _ in items)
 
     def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece that differs from the plan's piece of its number: one charge pays for all.
+        """Raise ConsentRefused for a piece unlike the planned one of the same number: one charge pays for all pieces.
 
         The party compares the summands of its own sum and the number of pieces. Columns that a run centres and scales by
         released values must keep the centres and scales of the first piece. It trusts the coordinator to bound all

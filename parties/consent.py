@@ -27,7 +27,7 @@ delta = 1e-6
 [prediction]                    applying models to this party's records, un-noised; left out: no prediction is allowed
 models = ["7be1…"]              digests of this party's part of a model, as a refusal states them; "*" is any
 parties = ["bank"]              that may add up and so see this party's part of each margin; left out: any
-sources = ["new/*.csv"]         of the sources above those that may be predicted; left out: all of them
+sources = ["new/*.csv"]         those of the sources above that may be predicted; left out: all of them
 records = 1000                  that may be predicted on one day (UTC), counted beside the book; left out: any number
 labels = true                   also measure a model on this party's labels, without noise (vfl evaluate)
 callers = ["branch"]            whose requests a resident service may answer (vfl serve); "*" is any; left out: no service
@@ -189,10 +189,13 @@ class Policy:
                     refuse("columns", f"it uses column {column!r}, which is not allowed{hint}")
         inference = job.privacy is not None and job.privacy.inference_share
         if (inference or (job.solver.shows_columns and job.trust != "secure")) and not self.products:
-            refuse("products", "it would show columns to other participants before noise, and that is not allowed")
+            refuse(
+                "products",
+                "it would show columns to other participants before noise, and the policy does not allow that",
+            )
         not_private = _not_private(job)
         if not_private and not self.allow_non_private:
-            refuse("allow_non_private", f"{not_private}, and that is allowed to no job")
+            refuse("allow_non_private", f"{not_private}, and the policy allows no such job")
         if job.privacy is not None:
             self.check_demand(job, party, job.privacy.epsilon, job.privacy.delta)
         if not listed and not (ask or _ask_at_terminal)(_question(job, party)):

@@ -417,7 +417,7 @@ class Holder:
         return event
 
     def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
-        """Note the coordinates of all parties that a charge has covered; a charge covers each of them once."""
+        """Record the coordinates, of all parties, that a charge has covered: it covers each of them once."""
         cap = query.capped
         if cap is None or cap.paid is None:
             raise PrivacyError(f"party {self.name!r} was asked for a block of a pass that nothing was charged for")

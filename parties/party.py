@@ -339,7 +339,7 @@ class Party:
         return self._noised(sums, UNIT_GRID, query.event, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
-        """Release histograms of the asked columns."""
+        """Release histograms of the columns in the query."""
         if not 1 <= query.cells <= MOST_CELLS:
             raise PrivacyError(f"a histogram has from 1 to {MOST_CELLS} cells, not {query.cells}")
         (counts,) = self._sums(query, self._nothing())
@@ -357,7 +357,7 @@ class Party:
         return query.rules[self.name](w, np.asarray(sums * grid, dtype=np.float64))
 
     def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
-        """Release a statistic of this party's labels alone."""
+        """Release a statistic that depends on this party's labels only."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
                 f"party {self.name!r} tallies labels of records that are all trained on, and some are held out"

@@ -38,7 +38,7 @@ class Permission:
             taken = count.take(self.party, records, allowed.records)
         if not taken:
             self.policy.refuse_prediction(
-                self.party, "records", f"these are more than are left today of the {allowed.records} of a day"
+                self.party, "records", f"these are more records than are left today of the {allowed.records} per day"
             )
 
 

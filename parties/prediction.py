@@ -77,7 +77,7 @@ class ModelPart:
         return self._read(self.applied, source, permission, shards)
 
     def products(self, source: Any, weights: Mapping[str, Vector], *, permission: Permission | None = None) -> Vector:
-        """Return X_k W, (n, r), of new records for several weights (r,) of each coordinate. Else as `margins`."""
+        """Return X_k W, (n, r), of new records, for r weights per coordinate; otherwise as `margins`."""
 
         def product(columns: Storage) -> Vector:
             W, whole = np.array([weights[name] for name in columns.names]), columns.block(0, len(columns.names))
@@ -140,7 +140,9 @@ class ModelPart:
         except ValueError as error:
             raise OutputError(f"{where} is damaged: {error}") from error
         if not isinstance(plain, dict) or plain.get("format") != FORMAT or "party" not in plain:
-            raise OutputError(f"{where} is no part of a model of format {FORMAT}: vfl export RUN --party NAME")
+            raise OutputError(
+                f"{where} is not a part of a model of format {FORMAT}: make one with vfl export RUN --party NAME"
+            )
         try:
             w = np.array(list(plain["w"].values()), dtype=np.float64)
             job = decode(plain["job"])
@@ -153,7 +155,7 @@ class ModelPart:
         if not math.isfinite(part.threshold):
             raise OutputError(f"{where} is damaged: its threshold is not a finite number")
         if np.size(part.intercept) != job.n_margins:
-            raise OutputError(f"{where} is damaged: it holds another number of intercepts than of classes")
+            raise OutputError(f"{where} is damaged: its numbers of intercepts and of classes differ")
         return part
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Bounds(NamedTuple):
-    """Bounds of residuals, and the inputs of their computation."""
+    """Bounds of residuals, and the inputs from which they were computed."""
 
     shape: Shape
     loss: int
@@ -70,7 +70,9 @@ class OwnCap:
             raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")
         for block, own_centre, own_scale in asked:
             if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
-                raise PrivacyError(f"party {self._party!r} was asked for a block in another scale than its pass has")
+                raise PrivacyError(
+                    f"party {self._party!r} was asked for a block in a scale different from that of its pass"
+                )
         if cap.paid is None:
             if any(event is not None for _, event in releases):
                 raise PrivacyError(
@@ -79,12 +81,14 @@ class OwnCap:
             return
         cap.require_covered(releases)
         if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C; other clips claim less
-            raise PrivacyError(f"party {self._party!r} was asked for a block of a pass under another clip than 'norm'")
+            raise PrivacyError(
+                f"party {self._party!r} was asked for a block of a pass under a clip different from 'norm'"
+            )
         own = cap.paid.event, _shape(cap, self._party), query.subsample
         charged, shape, subsample, made = self._made.setdefault(cap.paid.key, (*own, set()))
         if subsample != query.subsample:
             raise PrivacyError(
-                f"party {self._party!r} was asked for other records within a pass, and its charge pays for one subsample"
+                f"party {self._party!r} was asked for other records within a pass: its charge pays for only one subsample"
             )
         if charged != cap.paid.event:
             raise PrivacyError(

@@ -248,7 +248,7 @@ class Rows:
         return change.astype(visit.kind, copy=False)
 
     def place(self, knots: Knots | None, *, fixes: bool = True) -> None:
-        """Make the coordinates of curves by the released knots. Every query but a histogram fixes them.
+        """Compute the coordinates of curves from the released knots. After any query except a histogram, they are fixed.
 
         Caps of records rest on norms of these coordinates, which are kept between queries.
         """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class SubsampledRows:
     """Rows with the methods of `parties.rows.Rows`, divided among subsamples.
 
-    Guarantee. A query uses the rows of one subsample, the one that its releases are charged on, and no row is in two. The party
+    Guarantee. A query uses only the rows of the subsample that its releases are charged on; no row is in two. The party
     computes the division itself, from its job and n, and refuses a query that names none.
 
     columns, labels, threads, n_margins : as for `Rows`. start : position of the first of these rows among all n.
@@ -101,5 +101,5 @@ class SubsampledRows:
     def _of(self, query: Query) -> Rows:
         number = query.subsample
         if number is None or not 0 <= number < len(self.parts):
-            raise PrivacyError(f"party {self._party!r} trains on subsamples, and was sent a query on none of them")
+            raise PrivacyError(f"party {self._party!r} trains on subsamples, and was sent a query that names none")
         return self.parts[number]

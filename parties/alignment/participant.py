@@ -147,7 +147,7 @@ class Alignment:
     def _found(self) -> Index | None:
         """Return an index to continue with: the run's own, else the one that `vfl align` left for these files.
 
-        The data may have changed before a new alignment, but not before a run that starts on an index.
+        If the data have changed, a new alignment follows, but a run that starts on an index raises DataError.
         """
         if self._keeping.again:
             return None

@@ -1,4 +1,4 @@
-"""Saved state of an alignment, so that it can be interrupted: salt and secret, on the party's disk until it is concluded."""
+"""Saved state of an alignment: salt and secret, on the party's disk, so that an interrupted alignment can continue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pending:
             self.salt = self._left if content[SIZE:] == self._fingerprint else None
 
     def begin(self, salt: bytes) -> Path | None:
-        """Record the starting alignment, discard an older one unless it continues it, and return the folder for its state."""
+        """Record that an alignment begins or continues, discard any other one, and return the folder for its state."""
         if self._file is None:
             return None
         if self._left not in (None, salt):

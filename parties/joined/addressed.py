@@ -33,7 +33,7 @@ def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
 
 
 def _blocks(query: Query) -> Iterator[tuple[str, Block]]:
-    """Yield every block of a query, with the party under whose name it came."""
+    """Yield every block of a query, with the party that the query names for it."""
     capped = query.capped if isinstance(query, Descend | Backward) else None
     if capped is not None:
         yield from ((name, block) for name, (block, _, _) in capped.rows.items())

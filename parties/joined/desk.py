@@ -144,7 +144,7 @@ class Desk:
         return self._last[1]
 
     def connected(self, process: bytes) -> None:
-        """Note a new stream, to a coordinator's process."""
+        """Record the coordinator's process of a new stream."""
         self._coordinator = process
         self.held.clear()
 
@@ -175,7 +175,7 @@ class Desk:
         return Failure(kind, self._without_folders(why)), {}
 
     def _without_folders(self, why: str) -> str:
-        """Return the sentence without folders of the owner's files, for the coordinator."""
+        """Return a reason for the coordinator: the sentence without the folders of the owner's files."""
         for source in self._sources.values():
             if path := file_of(source):
                 for form in (path, str(path_of(source))):
@@ -230,7 +230,7 @@ class Desk:
         return work if same and isinstance(work, ServingWork) and work.coordinator == self._coordinator else None
 
     def _due(self, offer: Offer) -> bool:
-        """Return True for an offer that this member may be sent."""
+        """Return True if the coordinator may send this offer to this member."""
         return offer.purpose in PURPOSES and self.party in offer.parties
 
     def _begun(self, offer: Offer) -> Sent:

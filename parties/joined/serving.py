@@ -75,7 +75,7 @@ def serve(
     """
     federation.check_identity(identity)
     if identity.name not in federation.joining:
-        raise FederationError(f"{identity.name!r} is the coordinator of the federation: a party joins")
+        raise FederationError(f"{identity.name!r} is the coordinator of the federation: only parties join")
     stop = stop or threading.Event()
     desk: Desk
     if identity.name in federation.parties:

@@ -1,4 +1,4 @@
-"""Work that an owner has agreed to: a service behind the limits, the keys and the counts of a federation."""
+"""Work that an owner has agreed to: a service, with the checks of a federation on sizes, keys and counts of its calls."""
 
 from __future__ import annotations
 
@@ -204,9 +204,7 @@ class TrainingWork(Work):
 
     def _hears(self, notice: Notice) -> None:
         if notice.run != self.offer.run:
-            raise FederationError(
-                f"party {self._task.party!r} was sent a notice of another run than the one it works on"
-            )
+            raise FederationError(f"party {self._task.party!r} was sent a notice of another run")
         self._notices += 1
         if self._notices > MOST_NOTICES:
             raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")

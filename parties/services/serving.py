@@ -65,7 +65,7 @@ log = logging.getLogger("vfl.parties")
 LOOK_SECONDS = 1.0
 """Seconds between two looks at a source, to see whether its file has changed."""
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
-"""Least time between two readings of a source that shows no changes, such as a database, and their largest share of time."""
+"""For a source that shows no changes, such as a database: least time between readings, and their largest share of time."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
 _ADMITTED = Outcome()
@@ -271,7 +271,7 @@ class ServingService(Service):
             for digest in set(self._served) - set(parts):
                 self._drop(digest)
             for served in self._served.values():
-                served.look()  # a source that could not be read is not asked for, and may have been mended
+                served.look()  # nobody requests a source that could not be read: try it again
             return {digest: served.state for digest, served in self._served.items()}
 
     @property
@@ -302,7 +302,7 @@ class ServingService(Service):
     ) -> tuple[list[Outcome], list[Vector | None]]:
         """Return an outcome and the margins of each request, and count its records durably. No margin may leave before `log`.
 
-        Requests state single records, so a cell that refuses one is named in this process's log alone.
+        A request names single records, so a cell that makes it fail is named in this process's log only.
 
         ids : in normal form, one list per request. quotas : {caller: most records per day}, counted with the party's own.
         """
@@ -317,7 +317,7 @@ class ServingService(Service):
             )
             for k, given in found.items():
                 if isinstance(given, DataError):
-                    log.warning("%s", given)  # the column stays here: it would tell of a cell of one record
+                    log.warning("%s", given)  # only here: the column would reveal a cell of one record
                     outcomes[k] = Outcome(
                         AWAY, f"party {self._party!r} cannot give its part for the records of this request"
                     )
@@ -373,7 +373,7 @@ class ServingService(Service):
                 outcomes[k] = Outcome(QUOTA, "this caller has used up its records of this day (UTC)")
 
     def answers_at_once(self, one: Asked, quotas: Mapping[str, int], *, own: bool) -> bool:
-        """Return True if neither the disk nor a database has to be waited for; arguments as for `count`."""
+        """Return True if the answer waits for neither the disk nor a database; arguments as for `count`."""
         served = self._served.get(one.part)
         if served is not None and served.lookup:
             return False
@@ -460,7 +460,7 @@ def unpacked(vectors: Mapping[str, Any], counts: Sequence[int]) -> list[list[byt
     starts = np.concatenate([[0], ends])
     fits = all(count >= 0 for count in counts) and sum(counts) == len(ends)
     if not fits or (np.diff(starts) < 0).any() or int(starts[-1]) != len(text):
-        raise FederationError("the ids of a request have another number or length than it states")
+        raise FederationError("the number or length of the ids differs from what the request states")
     cuts = starts.tolist()
     whole = [text[start:stop] for start, stop in itertools.pairwise(cuts)]
     found, at = [], 0

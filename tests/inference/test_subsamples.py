@@ -137,7 +137,7 @@ def test_a_party_refuses_another_subsample_under_a_charge_and_a_query_on_none(mo
                     answer(self, replace(query, subsample=other), records, key)
             refused.append(query)
         elif isinstance(query, RecordNorms):
-            with pytest.raises(PrivacyError, match="on none of them"):
+            with pytest.raises(PrivacyError, match="that names none"):
                 answer(self, replace(query, subsample=None), records, key)
             refused.append(query)
         return reply

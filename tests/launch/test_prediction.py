@@ -309,7 +309,7 @@ WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
         "the parts of parties 'bank' and 'telco' belong to different models: export both again",
     ),
     "damaged": ({"bank": "bank", "telco": "damaged"}, OutputError, "damaged' is damaged: 'model'"),
-    "no part": ({"bank": "bank", "telco": "none"}, OutputError, "is no part of a model of format 1"),
+    "no part": ({"bank": "bank", "telco": "none"}, OutputError, "is not a part of a model of format 1"),
     "absent": ({"bank": "bank", "telco": "absent"}, OutputError, "cannot read the part of a model"),
 }
 

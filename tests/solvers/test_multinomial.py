@@ -447,7 +447,7 @@ def test_predictions_of_the_whole_and_of_parts_agree(exact: Result, tmp_path: An
     assert list(frame)[-1] == "margin[virginica]"
     part = exact.part("bank")
     plain = json.loads(part.to_json()) | {"intercept": [1.0]}
-    with pytest.raises(OutputError, match="another number of intercepts"):
+    with pytest.raises(OutputError, match="numbers of intercepts"):
         ModelPart.parse(json.dumps(plain), "the part")
 
 

@@ -203,7 +203,7 @@ class TestOffers:
             ({"purpose": "steal"}, "has an unknown purpose"),
             ({"parties": ("telco",)}, "not for this party"),
             ({"source": "/etc/passwd"}, "without a source named '/etc/passwd'"),
-            ({"purpose": "predict"}, "is no part of a model"),
+            ({"purpose": "predict"}, "is not a part of a model"),
         ],
         ids=str,
     )
@@ -424,7 +424,7 @@ class TestQueries:
         block, zeros, ones = Block(0, "bank", 0, 1, 0), np.zeros(1), np.ones(1)
         cap = RecordCap(1.0, rows, paid=Paid(ReleaseKey(1), event))
         query = Backward(Derivative(Logistic()), (block,), (zeros,), (ones,), clip, event, capped=cap)
-        with pytest.raises(PrivacyError, match="under another clip than 'norm'"):
+        with pytest.raises(PrivacyError, match="under a clip different from 'norm'"):
             OwnCap("bank", 2, repeats=False).admit(query, cap)
 
     def test_a_negative_round(self, counter) -> None:
