@@ -35,9 +35,9 @@ ENOUGH = 0.97
 SEARCH_SECONDS = 30.0
 """Time after which the search takes the best canary so far."""
 WEAK = 0.9
-"""Reach below which an audit warns of its canary."""
+"""Share of the claimed μ below which an audit warns that its canary is weak."""
 PROBES = 2
-"""Number of runs on each data set that measure the reach of the chosen canary."""
+"""Number of runs on each data set, to measure the share of the claimed μ that the chosen canary attains."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,10 @@ class Audit:
     """Outcome of an audit. An audit can find errors but cannot prove their absence.
 
     lower : lower bound on the job's ε, with the given confidence; 0 shows nothing. claim : the plan's ε at `delta`.
-    reach : reach of the weaker canary. checks : checks of all parts. attacks : one per part of the records.
+    reach : smallest share of a claim that the canaries of an attack attain. attacks : one per part of the records.
+    checks : checks of the noise in the runs of all attacks.
     passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.
-    taken_off : settings of the job that concern real records; the audit leaves them out. seconds : duration.
+    taken_off : settings that the audit removes from the job, since they concern real records only. seconds : duration.
     """
 
     name: str
@@ -109,12 +110,12 @@ class Audit:
 
     @property
     def reach(self) -> float:
-        """Smallest reach of the attacks."""
+        """Smallest share of a claim that the canaries of an attack attain."""
         return min(attack.reach for attack in self.attacks)
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Checks of all parts."""
+        """Checks of the runs of all attacks."""
         return tuple(check for attack in self.attacks for check in attack.checks)
 
     @property
@@ -146,7 +147,7 @@ class Audit:
             lines += [f"  {key:<10} {said}" for key, said in _lines(attack, self.delta)]
         lines += [f"  {'warning':<10} {said}" for said in self.warnings]
         if self.taken_off:
-            lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: about real records only")
+            lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: they concern real records only")
         verdict = "PASS: nothing refutes the claim" if self.passed else "FAIL: the job does not keep its claim"
         verdict += f" (confidence {self.confidence:g}). An audit finds errors; it does not prove their absence."
         return "\n".join((*lines, verdict))
@@ -204,7 +205,7 @@ def audit(
     runs : number of runs for each part; None for the number that detects noise of σ/√2 with probability 0.95, at most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
-        simulated records. The canaries replace the first of them. Their number is n.
+        simulated records. The canaries replace the first of them. n is their number.
 
     Raises PrivacyError or SpecificationError for a job without a claim to audit.
     """
@@ -347,7 +348,7 @@ def _attack(
 
 
 def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] | None) -> tuple[Rehearsal, int, float]:
-    """Return the rehearsal with the canary of the largest reach, its size and its reach."""
+    """Return the rehearsal whose canary attains the largest share of the claim, the size of the canary, and this share."""
     job, n = plan.job, plan.n_records
     held_out = np.zeros(n, dtype=bool) if job.split is None else job.split.held_out(n)
     eligible = np.flatnonzero(held_out if side is Side.HELD_OUT else ~held_out)

@@ -1,4 +1,4 @@
-"""Bounds on the accuracy of guesses: the largest under a claim, the one shown by runs, and the number of runs to compare them.
+"""Bounds on the accuracy of guesses: the largest under a claim, the lower bound from runs, and the number of runs needed.
 
 Let a fair coin choose D1 or D0, and let an opponent guess it from all releases. If they are μ-GDP for the pair, a guess is
 right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022, §2),

@@ -79,7 +79,7 @@ def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
             ratio = math.inf if release.event is None and shift else 0.0
             if release.event is not None:
                 ratio = shift / (size * allowed(release.event))
-                if release.absent is not None:  # the pair of a sampled release is about the norm of one contribution
+                if release.absent is not None:  # Δ of a sampled release bounds 2‖contribution‖
                     σ = release.event.sigma  # type: ignore[attr-defined]
                     alone = max(float(np.linalg.norm(s - release.absent)) for s in release.exact) / σ
                     ratio = max(ratio, 2.0 * alone / allowed(release.event))

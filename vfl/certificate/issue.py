@@ -205,7 +205,7 @@ def certify(
     statement : None without privacy.
     model, findings : contents of model.json and findings.json.
     charged : {event: count} of the run's charges.
-    released : values that the first queries released.
+    released : values released by the first queries.
     books : heads of the parties' own books.
     run, account : the ledger's names of the run and of the account charged.
     flags : one sentence for each deviation of the run from its job.

@@ -384,7 +384,7 @@ def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) 
 
 
 def _follows(certificate: Certificate, plan: Plan, chosen: Mapping[str, Any], added: Sequence[str]) -> bool:
-    """Return True if the certificate follows from the job with these options of its solver, and this differs from the plan."""
+    """Return True if these options of the solver differ from the plan, and the certificate follows from the job with them."""
     if not (chosen or added):
         return False
     try:
@@ -520,7 +520,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
 
 
 def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Find changes of the data set's cap after releases. Require flags for earlier changes and report later ones."""
+    """Report changes of the data set's cap after releases. Those before the run settled need a flag in the certificate."""
     if ledger is None or not certificate.ledger:
         return None
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]
