@@ -1,4 +1,4 @@
-"""The plan of a run: everything that public facts decide, before any data is touched."""
+"""The plan of a run: everything that public facts decide, before any data are read."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""n-vectors of a party besides its columns: labels, limits and bounds of residuals, margins and their copy, X_S Δ."""
+"""Number of n-vectors of a party besides its columns: labels, limits and bounds of residuals, margins and their copy, X_S Δ."""
 MARGIN_VECTORS = 6
-"""n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
+"""Number of n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
-"""n-vectors in the object store of a machine: labels, limits, margins and a reply."""
+"""Number of n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 FIRST_READING = 2.0
-"""Cost of a column's norms and bounds, computed at its first visit, in coordinate updates of the column."""
+"""Cost of computing a column's norms and bounds at its first visit, in coordinate updates of the column."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray kills processes beyond 0.95, and other programs need some memory."""
 MESSAGE_WARMUP = 3.0
-"""Cost of the first queries by message to a process, in warm-ups of its kernels; it includes loading the message classes."""
+"""Cost of the first messages to a process, in units of the warm-up of its kernels; it includes loading the message classes."""
 VISIT_CALLS = 4
-"""Calls to each shard per visit besides its steps: begin, end, and the margins before and after."""
+"""Number of calls to each shard per visit besides its steps: begin, end, and the margins before and after."""
 INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
 APART = (CLUSTER, FEDERATION)
@@ -45,10 +45,9 @@ class Sizes:
 
     n_records : n. widths : {party: number of its columns}. itemsize : bytes per stored value.
     updates, releases : number of coordinate updates and releases of the whole run. entry : bytes per margin in a visit.
-    visits : number of visits, each of which sends a vector to a party and one back. With K margins per record, each counts
-        K times.
-    messages : number of messages whose answer is awaited; None means the visits.
-    received, sent : bytes of vectors that all parties receive and send; None counts those of the visits, and labels and limits
+    visits : number of visits. A visit sends a vector to a party and one back; with K margins per record it counts K times.
+    messages : number of messages whose answer the coordinator awaits; None takes the visits.
+    received, sent : bytes of vectors that all parties receive and send; None takes those of the visits, plus labels and limits
         once.
     """
 
@@ -80,7 +79,7 @@ class Sizes:
 class NodeCost:
     """Cost of one node, or of one process on a shared machine.
 
-    memory, received, sent : bytes. seconds : time of computing. count : number of nodes with this cost each.
+    memory, received, sent : bytes. seconds : computing time. count : number of nodes that have this cost each.
     """
 
     name: str
@@ -93,7 +92,7 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a run. On a quiet machine with measured constants, each number is right within a factor of 2.
+    """Cost of a run. On an idle machine with measured constants, each number is within a factor of 2 of the truth.
 
     nodes : the machines of a cluster, or the processes on one machine. parts : {part of the time: seconds}. seconds : time of
         all rounds. start : seconds before the first round, without loading.
@@ -198,7 +197,7 @@ def cost_of(
 
 
 def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. Without privacy they count the maximum of passes, which a run seldom reaches."""
+    """Return the sizes of a planned run. Without privacy they count the limit of passes, which a run seldom reaches."""
     problem, solver = plan.problem, plan.solver
     layout = problem.layout
     widths = {party: block.stop - block.start for party, block in layout.whole().items()}
@@ -228,7 +227,7 @@ def sizes_of(plan: Plan) -> Sizes:
 
 
 def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
-    """Return sentences that advise a placement if the job needs more memory than `machine` has; () if the job fits."""
+    """Return sentences that recommend a placement if the job needs more memory than `machine` has; () if it fits."""
     room = USABLE * machine.memory
     here = cost_of(sizes, machine).memory
     if here <= room:

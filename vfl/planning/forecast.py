@@ -1,7 +1,7 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the rule. The range of a measure contains nine of ten runs if the guesses are right; the page
-"Choosing" compares forecasts and outcomes on problems that the rule was not fitted on.
+`vfl.planning.quality` has the rule. If the guesses are right, the range of a measure contains nine of ten runs. The page
+"Choosing" compares forecasts and outcomes on problems to which the rule was not fitted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
 """Default guesses of AUC and R² of the best linear model: a weak and a strong signal."""
 ENOUGH = 0.1
-"""Largest share that a model may miss for its records to count as enough."""
+"""The number of records is enough if the model misses at most this share of the effect."""
 NOISE = 0.7
-"""Largest share that a model may be expected to miss; beyond it the model is called noise.
+"""A model that is expected to miss more than this share of the effect is called noise.
 
-Of 190 runs beyond it, one in 14 missed less than half.
+Of 190 runs beyond this share, one in 14 missed less than half.
 """
 MOST = 10**9
 
@@ -172,7 +172,7 @@ def forecast(
         weak, strong = (missed_of(Facts.of(at, job.solver.name), value, share) for value in signals)
         return strong, weak
 
-    whole = job.on_all_records()  # a split of many records takes long to count
+    whole = job.on_all_records()  # counting a split of many records takes long
 
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)
@@ -234,7 +234,7 @@ def expected(job: Job, n_records: int, signal: float, positives: float | None) -
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return, per measure, the union of the ranges; best and constant are those of the first, stronger signal."""
+    """Return the union of the ranges per measure. The best and constant values are those of the first, stronger signal."""
     if not each:
         return {}
     ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
@@ -245,7 +245,7 @@ def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
 
 
 def _least(enough: Any) -> int | None:
-    """Return about the least n (within a twentieth) for which `enough` holds; None if it does not hold for MOST."""
+    """Return the smallest n for which `enough` holds, within a twentieth; None if it does not hold for MOST."""
     if not enough(MOST):
         return None
     low, high = 1, MOST

@@ -1,4 +1,4 @@
-"""Upper bounds of the messages, bytes and time of a run whose participants reach the coordinator over a network link.
+"""Upper bounds on messages, bytes and time of a run whose participants reach the coordinator over a network link.
 
 Bounds. A run without losses waits for at most `rounds` answers one after another, and at most `n_bytes` pass the coordinator's
 link in both directions together. The time assumes that all bytes pass the link one after another, and that in every round both
@@ -61,9 +61,9 @@ class Transfer:
     n_bytes: int
 
     def seconds(self, link: Link) -> float:
-        """Return an upper bound of the time that messages and bytes take on a link without losses."""
+        """Return an upper bound on the time that messages and bytes take on a link without losses."""
         pipe = link.bits_a_second * link.trip_seconds / 8.0
-        # The logarithm is concave: equal rounds wait the longest.
+        # The logarithm is concave, so equal rounds take longest.
         doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
         return self.rounds * link.trip_seconds * (1.0 + 2.0 * doublings) + 8.0 * self.n_bytes / link.bits_a_second
 
@@ -76,7 +76,7 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
     found = {"training": _secure(plan) if plan.sharing is not None else _trusted(plan)}
     parties = len(plan.job.ids)
     if parties:
-        # A set goes through the coordinator to each other party, and to the coordinator itself in the end.
+        # A set passes the coordinator on its way to each other party, and finally ends at the coordinator.
         sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
         messages = 8 * parties * parties
         found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
@@ -92,8 +92,8 @@ def _trusted(plan: Plan) -> Transfer:
 def _secure(plan: Plan) -> Transfer:
     """Return the bounds of a run on shares, where each parcel passes the coordinator's link twice.
 
-    A model needs terms and angles, rows, their check, and residuals; an opening needs columns in two steps, contributions
-    and words. Products of columns need one opening, from which the coordinator answers the solver's queries.
+    Per model: terms and angles, rows, their check, and residuals. Per opening: columns in two steps, contributions and words.
+    Products of columns need one opening, from which the coordinator answers the solver's queries.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
     openings = (

@@ -24,13 +24,13 @@ class Machine:
     cores : number of cores. memory : bytes.
     update_seconds : time per record of one coordinate update, on one core.
     release_seconds : time to charge, noise and log one release.
-    warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
+    warmup_seconds : extra processor time of the first queries to a process, for loading compiled kernels.
     copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
     trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
         memory that processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
-    organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS; processor time
-        of both ends on one machine. A slow network between them takes longer.
+    organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS, measured as
+        processor time of both ends on one machine. A slow network takes longer.
     call_seconds : processor time of both ends for a call to a shard on the same machine.
     worker_bytes : memory of a worker process that holds a few records.
     worker_seconds : processor time of a worker process until it has loaded its records.

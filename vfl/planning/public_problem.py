@@ -1,4 +1,4 @@
-"""The public problem of a job: objective, layout and budget for a number of records, before any data is touched."""
+"""The public problem of a job: objective, layout and budget for a given number of records, derived before any data are read."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
 
 
 def _require_subsampled(job: Job) -> None:
-    """Raise SpecificationError for a job that asks for releases on all records besides those on its subsamples."""
+    """Raise SpecificationError for a job on subsamples that asks for further releases on all records."""
     privacy = job.privacy
     curved = any(isinstance(own, Curve) and own.knots is None for own in job.columns.values())
     for asked, what, remedy in (
@@ -137,7 +137,7 @@ def _require_subsampled(job: Job) -> None:
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
-    """Return the terms that columns add to the objective; None if none does. Raises SpecificationError if they do not fit."""
+    """Return the terms that columns add to the objective, or None. Raises SpecificationError if they do not fit."""
     at = {name: j for j, name in enumerate(layout.names)}
     low, high, penalties = np.full(layout.n_coordinates, -np.inf), np.full(layout.n_coordinates, np.inf), []
     for column in job.partition.features:
@@ -183,7 +183,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """μ of the releases on the training part: the solver's and those besides it; None for a release that is not made."""
+    """μ of each release on the training part, those of the solver and the others; None for a release that is not made."""
 
     solver: float
     knots: float | None = None
@@ -192,7 +192,7 @@ class Budgets:
 
     @property
     def besides(self) -> Fraction:
-        """μ² of the releases besides the solver's, exactly."""
+        """Exact sum of μ² over the releases besides the solver's."""
         return sum((Fraction(mu) ** 2 for mu in (self.knots, self.class_balance, self.distance) if mu), Fraction(0))
 
 
@@ -227,7 +227,7 @@ def knots_of(job: Job, problem: Problem) -> Knots | None:
 
 
 def _knots(job: Job, problem: Problem) -> Knots | None:
-    """Return the curves with knots to find and the numbers of their pieces, without the event."""
+    """Return the curves whose knots the run finds and the numbers of their pieces, without the event."""
     partition, privacy, curves = job.partition, job.privacy, {}
     for party in partition.parties:
         named = ((column, job.schema[column]) for column in partition.canonical_columns(party))
@@ -244,5 +244,5 @@ def _knots(job: Job, problem: Problem) -> Knots | None:
 
 
 def bounds_fairness(job: Job, problem: Problem) -> bool:
-    """Return True if the job asks for a noise-free bound of its fairness, and public facts allow one."""
+    """Return True if the job asks for a bound on the fairness of the noise-free model, and public facts allow one."""
     return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)

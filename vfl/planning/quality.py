@@ -6,9 +6,9 @@ margins, and z = Φ⁻¹(AUC of the best model). The margins of a class then hav
     AUC = Φ(c·z)       c = (1 + k√T·g) / √((1 + k√T·g)² + T·(1 − 1/√p))       k = CHANCE / p^¼
     loss = H − (1 − left)·G       R² = (1 − left)·R²_best
 
-g = −1, 0, 1 for the low end, the middle and the high end. k√T is the part of the error along the best direction. Columns are
-correlated: a random direction overlaps the best one as if there were √p independent columns. H is the entropy of the labels,
-G the gain of the best model over a constant one. T and left are powers of ρ = μn/p and of the signal (`Power`).
+g = −1, 0, 1 for the low end, the middle and the high end. k√T is the part of the error along the best direction: since columns
+are correlated, a random direction overlaps the best one as if there were √p independent columns. H is the entropy of the
+labels, G the gain of the best model over a constant one. T and left are powers of ρ = μn/p and of the signal (`Power`).
 
 The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10 and
 n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts and outcomes on held-out problems.
@@ -46,7 +46,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Power laws of T, or of left: for the low end, the middle and the high end of a range."""
+    """Power laws of T, or of `left`, for the low end, the middle and the high end of a range."""
 
     low: Power
     middle: Power
@@ -58,7 +58,7 @@ LOSS = Power(7.4, 2.55, -0.35), Power(0.55, 0.95, 1.8)
 R2 = Ends(Power(1.6, 1.56, -0.45), Power(17.0, 1.9, 0.0), Power(4.45, 0.75, 0.0))
 CHANCE = 1.3
 FLOORS = {"auc": 0.01, "loss": 0.005, "r2": 0.01}
-"""Half of the smallest width of a range."""
+"""Smallest half-width of a range."""
 GAIN_LOW, GAIN_HIGH = 0.97, 1.1
 """Range of the gain G, in units of the gain for normal scores."""
 WORSE = {"loss": (0.09, 2.25), "r2": (0.1, 18.8)}
@@ -72,7 +72,7 @@ _nodes, _weights = np.polynomial.hermite_e.hermegauss(60)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a measure, with the best value possible and the value of a constant model."""
+    """Range of a measure, with the best possible value and the value of a constant model."""
 
     low: float
     high: float
@@ -95,7 +95,7 @@ class Facts:
 
     @classmethod
     def of(cls, problem: Problem, solver: str) -> Facts:
-        """Return the facts of a problem that this solver solves."""
+        """Return the facts for this problem and solver."""
         ours, skgd = descent(problem, solver), descent(problem, "SkGD")
         factor = max(1.0, ours / skgd) if skgd > 0.0 else 1.0
         return cls(problem.n_records, problem.layout.n_coordinates, signal_to_noise(problem), clear(problem), factor)
@@ -106,7 +106,7 @@ class Facts:
 
 
 def descent(problem: Problem, solver: str) -> float:
-    """Return the error, from 0 to 1, that `vfl.recommend` expects of a solver, or of the best solver if it has no rule."""
+    """Return the error, from 0 to 1, that `vfl.recommend` expects of this solver; of the best solver if it has no rule."""
     candidates = recommendation(problem).candidates
     name = "SkGD" if solver == "CD" else solver
     return next((c.left for c in candidates if c.solver == name), candidates[0].left)

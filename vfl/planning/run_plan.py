@@ -1,4 +1,4 @@
-"""The plan of a run: everything that public facts decide, before any data is touched."""
+"""The plan of a run: everything that public facts decide, before any data are read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MANY = 10**9
-"""Number above the records of any job."""
+"""A number of records larger than that of any job."""
 THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
@@ -151,7 +151,7 @@ class Trained(NamedTuple):
 def _noting(
     schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None, subsample: int | None = None
 ) -> Generator[Query, Released, T]:
-    """Run a schedule: add the placed knots and the subsample to its queries, and parties lost during the run to `gone`."""
+    """Run a schedule. Add the placed knots and the subsample to its queries, and add parties lost during the run to `gone`."""
     try:
         query = next(schedule)
         while True:
@@ -181,7 +181,7 @@ class Plan:
     split : name of the public split of the records, None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
     knots : first release of a run whose curves have no declared knots; None for other runs.
-    link : link for which to bound the time of messages; None to leave this out.
+    link : network link for which to bound the time of messages; None leaves the bound out.
     subsamples : disjoint subsamples that the run trains on one after another; None if it trains on all records at once.
     """
 
@@ -204,7 +204,7 @@ class Plan:
 
     @property
     def n_fits(self) -> int:
-        """Number of models that the run trains one after another: of the subsamples, else 1."""
+        """Number of models that the run trains one after another: one per subsample, or 1 without subsamples."""
         return self.problem.subsamples
 
     def schedule(self) -> Generator[Query, Released, Trained]:
@@ -224,7 +224,7 @@ class Plan:
         return Trained(w, found, {} if self.knots is None or placed is None else self.knots.by_column(placed))
 
     def _place(self, knots: Knots, gone: set[str]) -> Generator[Query, Released, Placed]:
-        """Release the histograms and place the knots. A run that gives up a party meanwhile fits straight lines."""
+        """Release the histograms and place the knots. If a party is lost meanwhile, the run fits straight lines."""
         if not knots.bent:
             return knots.lines()
         try:
@@ -241,12 +241,12 @@ class Plan:
 
     @property
     def committed(self) -> bool:
-        """True if the cost is valid only for exactly these releases, because the plan samples records secretly."""
+        """True if the cost is valid only for exactly these releases. This holds for plans that sample records secretly."""
         return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.releases)
 
     @property
     def epsilon(self) -> float:
-        """ε of all planned releases together at the plan's δ; inf without privacy."""
+        """Joint ε of all planned releases at the plan's δ; inf without privacy."""
         if self.problem.delta is None:
             return math.inf
         accountant = choose_accountant(self.releases, committed=self.committed)
@@ -261,21 +261,21 @@ class Plan:
 
     @cached_property
     def round_trips(self) -> int:
-        """Number of messages that the coordinator waits for. Counting may iterate over all steps of the solver."""
+        """Number of messages whose answers the coordinator awaits. Counting may iterate over all steps of the solver."""
         fits = self.n_fits * self.solver.round_trips(self.problem)
         return self.n_before + fits + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of per-record vectors that travel between participants, or of the requests of a run on shares."""
+        """Bytes of per-record vectors sent between participants, or of the requests of a run on shares."""
         return self.sharing.n_bytes if self.sharing is not None else sum(self.traffic)
 
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes of per-record vectors that parties receive and send in queries, each summed over the parties.
 
-        The single transfer of labels to the coordinator is not included. Without privacy the bytes of all passes up to the
-        limit count.
+        The single transfer of labels to the coordinator is not included. Without privacy it assumes the largest number of
+        passes.
         """
         if self.sharing is not None:
             return self.sharing.n_bytes - self.sharing.n_bytes // 2, self.sharing.n_bytes // 2
@@ -293,7 +293,7 @@ class Plan:
 
     @property
     def transfers(self) -> dict[str, Transfer]:
-        """Upper bounds of rounds and bytes by stage, 'training' and 'alignment' (vfl.planning.link)."""
+        """Upper bounds on rounds and bytes per stage, 'training' and 'alignment' (vfl.planning.link)."""
         return transfers(self)
 
     @property
@@ -303,7 +303,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Expected time of the rounds on one idle, typical machine with running actors; a rough guide."""
+        """Expected time of the rounds on one idle, typical machine with running actors. A rough guide."""
         machine = Machine()
         releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
@@ -377,7 +377,7 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
 
 
 def check(job: Job) -> Plan:
-    """Raise the errors of `plan` that occur for every number of records, before an alignment finds n.
+    """Raise the errors that `plan` raises for every number of records, before an alignment finds n.
 
     Return the plan of training alone for the largest n tried.
     """

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SLACK = 1.001
 """Safety factor: SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
 TYPICAL_MARGIN = 8.0
-"""Default V for which a plan states bias and traffic."""
+"""Default for V, the largest margin for which a plan states bias and traffic."""
 LARGEST_BIAS = 0.5
-"""Largest ratio of bias to σ; beyond it, a run uses more terms."""
+"""Largest ratio of bias to σ; beyond it, a run uses more Fourier terms."""
 
 
 def sharing_of(

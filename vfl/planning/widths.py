@@ -4,10 +4,11 @@ For columns of standard deviation 1 that are not correlated, a coefficient has t
 
     sampling φ/(n h̄)        noise (2 z C)²/(n h̄)²/T
 
-h̄ is the mean curvature at the margins that the guessed signal gives, φ the residuals' variance over h̄, and C, z and T are cap,
-noise multiplier and number of the passes that the run averages. Correlated columns have wider intervals, and more so by noise.
-A mean over subsamples has the variance of one of them over their number, and Student's t for the normal quantile. The releases
-H and J are noisy too: draws of both, from a public seed, go through the estimator of a run (vfl.inference.matrices).
+h̄ is the mean curvature at the margins of the guessed signal, φ the residuals' variance over h̄, C the cap, z the noise
+multiplier, and T the number of passes that the run averages. Correlated columns have wider intervals, the more so the larger
+the noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the normal
+one. The releases H and J are noisy too: simulated draws of both, from a public seed, pass through the estimator of a run
+(vfl.inference.matrices).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ NORMAL = 1.959963984540054
 CORRELATED = 0.5
 """Correlation of neighbouring columns for the wider of the two widths."""
 REPEATS, DRAWS, ENOUGH = 8, 16, 400
-"""Simulated releases of H and J, draws from the posterior of each, and the number of diagonal entries that replace either."""
+"""Number of simulated releases of H and J, number of draws from the posterior of each, and number of diagonal entries that
+replace either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Width:
     """Expected half-width of a 95 % interval of a coefficient per standard deviation of its column.
 
     half : in log-odds, or in standard deviations of the label, for columns that are not correlated. correlated : the same when
-    neighbouring columns correlate by CORRELATED. over : factor of `half` over the half-width without privacy.
+    neighbouring columns correlate by CORRELATED. over : ratio of `half` to the half-width without privacy.
     """
 
     half: float

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
 
 Lines = tuple[tuple[str, str], ...]
-"""Lines (name, words); a line that continues the line before has an empty name."""
+"""Lines (name, words). A line with an empty name continues the line before."""
 
 UNPREDICTED = (
     "every step on shares waits several times for messages between all participants and for the words of the dealer"
@@ -194,7 +194,7 @@ def _trust(plan: Plan) -> Lines:
 
 
 def broken_by(collude: int) -> str:
-    """Return the coalitions that would learn more than the opened sums by pooling their views, in words."""
+    """Describe the coalitions that would learn more than the opened sums by pooling their views."""
     return f"broken by: the dealer with one party, or {collude + 1} parties that pool what they saw"
 
 
@@ -246,8 +246,8 @@ def _compared(plan: Plan) -> bool:
 
 
 def _advice(plan: Plan) -> Lines:
-    """Return the solver that is expected to win, if the job names another."""
-    if plan.sharing is not None or not _compared(plan):  # advice compares solvers that shares do not offer
+    """Return a sentence on the solver with the smallest expected error, if the job names another."""
+    if plan.sharing is not None or not _compared(plan):  # the comparison has solvers that cannot run on shares
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
