@@ -1,6 +1,6 @@
 """Calls and answers as frames: a head, and the bytes that it announces.
 
-Guarantee. A receiver learns all sizes from the head, and compares them with its current limits before it allocates memory. It
+Guarantee. A receiver learns all sizes from the head, and checks them against its current limits before it allocates memory. It
 accepts no byte beyond these sizes.
 
     sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
@@ -58,8 +58,8 @@ class Constant:
 class Limits:
     """Limits of an incoming message.
 
-    body : most bytes. vectors : {name: most bytes}. values : most values in the body; None derives it from `body`, so that
-        parsing takes at most five times as many bytes, and 4 MiB.
+    body : largest number of bytes. vectors : {name: largest number of bytes}. values : largest number of values in the body;
+        None derives it from `body`, so that parsing takes at most five times as many bytes, plus 4 MiB.
     """
 
     body: int
@@ -104,7 +104,7 @@ class _Cut(NamedTuple):
 
 
 def _content(data: bytes) -> _Cut | None:
-    """Find the content of a head or a piece that ends with it, as `frames` writes them; None for any other spelling."""
+    """Find the content at the end of a head or a piece, as `frames` writes them; None for any other encoding."""
     try:
         key, at = read_varint(data, 0)
         number = key >> 3
@@ -117,7 +117,7 @@ def _content(data: bytes) -> _Cut | None:
         while at < len(data):
             start = at
             key, at = read_varint(data, at)
-            size, at = read_varint(data, at)  # a number, or the length of what follows
+            size, at = read_varint(data, at)  # a number, or the length of the following bytes
             if key == _INLINE_FIELD << 3 | 2:
                 return _Cut(number, before, start, at) if at + size == len(data) else None
             if key & 7 == 2:
@@ -130,7 +130,7 @@ def _content(data: bytes) -> _Cut | None:
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
-    """Yield the frames of a call or an answer; they are the same in both directions. Vectors are read while they are sent."""
+    """Yield the frames of a call or an answer; their form is the same. Vectors are read while they are sent."""
     body = serialise(plain)
     head = Head(call=call, body=len(body))
     content: list[memoryview] = [memoryview(body)]
@@ -194,9 +194,9 @@ def _key(number: int, kind: int) -> bytes:
 
 
 class Incoming:
-    """A call or an answer that is arriving.
+    """Incoming call or answer, which is assembled from frames.
 
-    content : bytes of content that came with the head. held : {name: (digest, vector)}, constants; new ones are added here.
+    content : bytes of content that came with the head. held : {name: (digest, vector)} of constants; new ones are added.
     due : function from the body to the size limit of each of its vectors. The body comes first, so that an unexpected vector
         is refused before memory is allocated for it. None takes the vectors from the limits.
 

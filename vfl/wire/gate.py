@@ -1,14 +1,13 @@
 """Port of the coordinator: it limits connections that have not opened a stream yet, and forwards bytes to gRPC.
 
 Guarantee. At most `Gate.most` connections wait at a time, at most PER_ADDRESS from one address, each for WAIT_SECONDS. A
-connection beyond a limit replaces a waiting one: a silent one first, then the oldest. So connections without a key exhaust
-neither the descriptors of the process nor the places of parties. A connection with a stream that gRPC has accepted is never
-replaced.
+connection beyond a limit replaces a waiting one: a silent one first, then the oldest. So connections without a key neither
+exhaust the descriptors of the process nor keep parties from connecting. A connection with a stream that gRPC has accepted is
+never replaced.
 
-gRPC owns the sockets that it listens on, and refuses the newest connection where it has a limit
-(grpc.max_allowed_incoming_connections): idle connections then lock the parties out. Therefore gRPC listens on a Unix socket
-in a folder of this user, and this port opens a connection there once a client has sent its first bytes. TLS remains between
-party and gRPC: the gate sees what the network sees.
+gRPC accepts connections itself, and at a limit (grpc.max_allowed_incoming_connections) it refuses the newest one: idle
+connections would lock the parties out. Therefore gRPC listens on a Unix socket in a folder of this user, and this port opens a
+connection there once a client has sent its first bytes. TLS remains between party and gRPC: the gate sees only encrypted bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pathlib import Path
 
 MOST_WAITING, PER_ADDRESS = 64, 16
 WAIT_SECONDS = 20.0
-"""Seconds that a connection has from its start, or from the end of its last stream, to open a stream."""
+"""Seconds within which a connection must open a stream, from its start or from the end of its last stream."""
 RESERVE = 512
 """Number of descriptors reserved for the rest of the process; a connection takes three."""
 DESCRIPTORS = 4096
@@ -44,7 +43,7 @@ CLOSING_SECONDS, DRAIN_SECONDS = 5.0, 1.0
 
 @dataclass(eq=False)
 class _Connection:
-    """A client. streams : those that gRPC accepted. since : start of the wait. spoke : True if it has sent bytes."""
+    """A client. streams : streams that gRPC has accepted. since : start of the wait. spoke : True if it has sent bytes."""
 
     address: str
     client: socket.socket

@@ -1,12 +1,12 @@
 """Streams between the coordinator and parties: gRPC over mutual TLS 1.3, with pinned certificates at both ends.
 
-Guarantee. The coordinator accepts a stream only from a peer that proved to hold the key of a party's certificate in the
-federation file; `Peer.is_member` then compares this certificate with the one under the name that the peer claims. A party
-sends nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
+Guarantee. The coordinator accepts a stream only from a peer that has proved to hold the key of a party's certificate in the
+federation file; `Peer.is_member` then compares this certificate with the one under the name that the peer claims. A party sends
+nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
 
-TLS 1.3: gRPC for Python has no option for the oldest version. CIPHERS leaves no cipher suite of TLS 1.2 that a key on P-256
-can be used with, so a handshake of TLS 1.2 fails. gRPC reads them once per process: where another library has started it
-before, the handshake passes, and `Peer.is_member`, which compares the negotiated version, refuses the stream.
+TLS 1.3: gRPC for Python has no option for the oldest version. CIPHERS contains no cipher suite of TLS 1.2 for keys on P-256, so
+a handshake of TLS 1.2 fails. gRPC reads CIPHERS once per process. If another library has started gRPC before, the handshake
+succeeds; `Peer.is_member` then compares the negotiated version and refuses the stream.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 METHOD = "Session"
 SERVICE = "vfl.wire.v1.Federation"
 CIPHERS = "ECDHE-RSA-AES256-GCM-SHA384"
-"""Cipher suite of TLS 1.2 for RSA keys, which no member has. The suites of TLS 1.3 cannot be configured, and stay."""
+"""Cipher suite of TLS 1.2 for RSA keys, which no member has. The suites of TLS 1.3 cannot be configured and remain enabled."""
 
 CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
-"""Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
+"""Seconds of silence after which a peer is pinged, and seconds within which it must answer."""
 HANDSHAKES = 3
-"""Number of consecutive refusals in handshakes after which the party counts a certificate as refused."""
+"""Number of consecutive failed handshakes after which the party treats the certificate as refused."""
 WINDOW = 1 << 24
 """Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
 
@@ -71,13 +71,13 @@ _OPTIONS = [
     ("grpc.enable_retries", 0),
 ]
 MOST_STREAMS = 4
-"""Limit of streams per certificate: one in use, and its replacements before its end is noticed."""
+"""Largest number of streams per certificate: one in use, and replacements until its end is noticed."""
 log = logging.getLogger("vfl.federation")
 _loading = threading.Lock()
 
 
 class StreamBroken(FederationError):
-    """A stream ended or could not be opened. refused : a certificate was not accepted, so later attempts fail too."""
+    """A stream ended or could not be opened. refused : a certificate was refused, so later attempts fail too."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
@@ -192,7 +192,7 @@ class Listener:
         self._threads.shutdown(wait=True)
 
     def _taken(self, peer: Peer, context: Any) -> bool:
-        """Return False if the certificate has MOST_STREAMS streams; else count this one until it ends."""
+        """Return False if the certificate has MOST_STREAMS streams; otherwise count this stream until it ends."""
 
         def end() -> None:
             with self._lock:
@@ -263,7 +263,7 @@ def explained(federation: Federation, identity: Identity) -> StreamBroken:
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
-    """Return the reason why no stream can be opened, None if the two ends accept each other. It only makes handshakes.
+    """Return the reason why no stream can be opened, from handshakes alone; None if the two ends accept each other.
 
     A coordinator under load closes connections too, so one closed connection does not count as a refused certificate.
     """

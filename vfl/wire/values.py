@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEEPEST = 24
 """Largest depth of nested tuples; the deepest message has ten levels."""
 LARGEST_WHOLE = 512
-"""Bytes of a whole number. A noisy score without noise has up to 2,200 bits."""
+"""Largest number of bytes of an integer. A noisy score without noise has up to 2,200 bits."""
 
 MOST_VALUES = 1 << 16
 """Default limit of values in a message. A value of two bytes takes up to 70 bytes of memory."""
@@ -60,9 +60,9 @@ def parse(data: bytes | bytearray | memoryview, most: int = MOST_VALUES) -> Plai
 
 
 def _require_few(data: bytes, most: int) -> None:
-    """Raise WireError for more than `most` values. A message that is not in the wire format is left to the parser."""
+    """Raise WireError for more than `most` values. The parser refuses messages that are not in the wire format."""
     found, at = 0, 0
-    ends, tuples = [len(data)], [False]  # of the open messages: where they end, and whether they are `Values`
+    ends, tuples = [len(data)], [False]  # for each open message: its end, and True if it is a `Values`
     try:
         while ends:
             if at >= ends[-1]:
@@ -140,7 +140,7 @@ def _field(key: bytes, content: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a whole number of at least 0 as protobuf writes it."""
+    """Return a nonnegative integer as protobuf writes it."""
     if number < 0x80:
         return _BYTES[number]
     out = bytearray()
