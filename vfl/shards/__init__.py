@@ -1,7 +1,7 @@
-"""Row shards: n records are cut into S consecutive ranges, each served by one object.
+"""Row shards: n records are cut into S consecutive ranges, with one object per range.
 
 A party releases sums of whole numbers, so the sum over all shards is the same integer for every S. Per-record vectors are
-computed row by row, so they are the same to the bit for every S, too.
+computed row by row, so they too are the same to the bit for every S.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Remote(Group):
         return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Wait for all answers, even after an error. Then raise the first error, if there is one."""
+        """Wait for all answers, even after an error; then raise the first error if there was one."""
         found, failed = [], None
         for k, answer in enumerate(answers):
             try:
@@ -153,7 +153,7 @@ class Remote(Group):
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Return references to the vectors, or their handles.
 
-        A member that returns vectors returns `done` before each vector, so this call notices the loss of the member.
+        A member returns `done` before each vector, so that this call notices the loss of a member.
         """
         if self._handles:
             return Each(self.ask(method, *arguments))

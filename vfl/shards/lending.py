@@ -10,9 +10,9 @@ read-only.
     room = lender.room(size)        # no copy: the vector is computed in the shared memory
     lent = lender.lend(np.add(a, b, out=room))
 
-A borrower copies a view, or uses it up, before it answers the lender, which then lends the next vector in the same memory. A
-party computes sums from a copy only: a clip bounds a record's contribution only if nobody changes the record between two
-readings.
+A borrower copies or finishes using a view before it answers the lender, since the lender then reuses the memory for the next
+vector. A party computes sums from a copy only: a clip bounds a record's contribution only if nobody changes the record between
+two readings.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Lent:
 
 
 def no_room(size: int) -> Vector | None:
-    """Return None: the `Room` for vectors without shared memory."""
+    """Return None. Used as `Room` if there is no shared memory."""
     del size
     return None
 
@@ -126,7 +126,7 @@ class Lender:
         self.close()
         descriptor = os.memfd_create("vfl", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, HEAD + size)  # fails here instead of while a vector is written
+            os.posix_fallocate(descriptor, 0, HEAD + size)  # a lack of memory fails here, not while a vector is written
             mapped = mmap.mmap(descriptor, HEAD + size)
         except OSError:
             os.close(descriptor)
@@ -152,7 +152,7 @@ class Lenders:
         self._lenders = [Lender() for _ in range(number)]
 
     def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
-        """Return writable memory without any used vector; None if all pieces are used or memory cannot be shared."""
+        """Return a writable piece that holds no used vector; None if all pieces are used or memory cannot be shared."""
         lender = self._free(tuple(used))
         return None if lender is None else lender.room(size)
 

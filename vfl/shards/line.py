@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SIZE = struct.Struct("<Q")
 WAIT_SECONDS = 0.1
-"""Interval at which `first` checks that the other process still runs, until that process opens its end."""
+"""Seconds between two checks of `first` that the other process still runs, until that process opens its end."""
 
 
 class Ended(Exception):
@@ -34,7 +34,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Descriptors that the other process reads and writes. process : holds them until they are opened."""
+    """Descriptors that the other process reads and writes. process : process that holds them until they are opened."""
 
     process: int
     reads: int
@@ -66,7 +66,7 @@ class End:
             raise Ended from None
 
     def _writeable(self) -> None:
-        """Wait until the other process has room for bytes; Ended if that takes too long."""
+        """Wait until the pipe has room for bytes; raise Ended if that takes too long."""
 
     def read(self) -> bytes:
         """Wait for the next bytes; Ended if there will be none."""
@@ -84,7 +84,7 @@ class End:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Give up this end. The other process notices when it sends or receives."""
+        """Close this end. The other process notices when it sends or receives."""
         for descriptor in (self._reads, self._writes):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -94,7 +94,7 @@ class End:
 class Line(End):
     """First end of new pipes; another process opens the other end by its address.
 
-    seconds : limit for one message to arrive; Ended after it.
+    seconds : limit for one message to arrive; Ended is raised after it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -107,7 +107,7 @@ class Line(End):
         self.address = Address(os.getpid(), there_reads, there_writes)
 
     def first(self, ended: Callable[[], bool]) -> Any:
-        """Return the first message, after which both ends notice each other's loss.
+        """Return the first message. From then on both ends notice each other's loss.
 
         ended : function that returns True if the other process will not answer any more.
         """
@@ -129,7 +129,7 @@ class Line(End):
             raise Ended
 
     def close(self) -> None:
-        """Give up both ends."""
+        """Close both ends."""
         self._there.close()
         super().close()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 INLINE_BYTES = 100_000
-"""Size up to which a vector is cheaper inline than through the object store."""
+"""Largest size in bytes at which a vector is cheaper inline than through the object store."""
 FETCH_SECONDS = 600.0
 """Limit for one vector to arrive from the object store."""
 
@@ -68,7 +68,7 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
         cause = error.cause
-        if isinstance(cause, RayError):  # it could not fetch its arguments
+        if isinstance(cause, RayError):  # the actor could not fetch its arguments
             raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
         raise (cause if isinstance(cause, VflError) else error) from None
     except GetTimeoutError:

@@ -40,7 +40,7 @@ UNFIT = (pickle.PicklingError, AttributeError, TypeError)
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Answer that closes the pipes, because it has references that the caller does not know yet."""
+    """Answer with references that the caller does not know yet; it closes the pipes."""
 
     answer: Any
 
@@ -237,7 +237,7 @@ class Served(Remote):
         self._begun = None
 
     def _heard(self) -> tuple[list[Any], Exception | None]:
-        """Return the answers of all members, and the first error."""
+        """Return the answers of all members and the first error, if any."""
         found: list[Any] = []
         failed: Exception | None = None
         for caller in self._callers:
