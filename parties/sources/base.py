@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
-"""Declared content of a column, for reading cells without a type. Columns of typed sources keep their type.
-'id' is the column by which records are aligned; a sparse matrix has no such column."""
+"""Declared content of a column, used to read cells without a type. Columns of typed sources keep their type. 'id' is the column
+by which records are aligned; a sparse matrix has no such column."""
 
 BY_POSITION = b"vfl.by_position"
 """Metadata key of a table that was split off an array."""
@@ -41,7 +41,7 @@ class Source(Protocol):
     typed : True if a schema of the source gives each column its type, also without a declaration (`vfl init` and
         `vfl.private_bounds` then read it so); False for CSV files.
     n_records : number of records, None while unknown.
-    at_most : upper bound of the number of records, exact except for CSV with blank lines or line breaks inside fields.
+    at_most : upper bound on the number of records; exact except for CSV with blank lines or line breaks inside fields.
     """
 
     origin: Origin
@@ -80,12 +80,12 @@ class Seekable(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Names a party and its file or table in errors, which hold neither cells nor counts."""
+    """Name of a party and of its file or table, for errors. Errors contain neither cells nor counts."""
 
     party: str | None
     place: str
     by_position: bool = False
-    """True if columns are taken by position, so that a wrong order is not noticed."""
+    """True if columns are identified by position, so that a wrong order cannot be detected."""
 
     def error(self, problem: str) -> DataError:
         """Return the error that states a problem of this source."""
@@ -113,7 +113,7 @@ class Origin:
             raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
-        """Yield the batches; turn an exception between them into the error for `problem`, as `attempt` does."""
+        """Yield the batches. An exception while they are read becomes the error for `problem`, as in `attempt`."""
         iterator = iter(batches)
         end = object()
         while (item := self.attempt(lambda: next(iterator, end), problem)) is not end:
@@ -129,7 +129,7 @@ class Origin:
                 raise self.error(f"column {column!r} is there more than once: rename one")
 
     def misread(self, problem: str) -> DataError:
-        """Return the error for unexpected values, with a hint at the order of columns that are taken by position."""
+        """Return the error for unexpected values. If columns are identified by position, it mentions their order."""
         order = ", the label last: they go by position"
         hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
         return self.error(problem + hint)

@@ -33,7 +33,7 @@ class Blocks:
 
 
 class BlockSource(Seekable):
-    """Rows of all blocks, one block after the other. A process holds one block at a time, and fetches only the blocks it reads.
+    """Rows of all blocks, one block after the other. A process holds one block at a time and fetches only those that it reads.
 
     digests : {block: SHA-256 of its wanted columns} for the blocks that this object has read. Two shards that read the same
         block compare its digests, because a lost block may be computed again and differ (parties.loading.Unchanged).

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.errors import DataError
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
-"""Limits of a block's size, which is 32 times the header's length otherwise; several blocks are read ahead."""
+"""Limits of the block size, which is otherwise 32 times the header's length. Several blocks are read ahead."""
 
 _BYTE_ORDER_MARK = codecs.BOM_UTF8
 
@@ -64,9 +64,9 @@ def dialect(spec: Csv) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A CSV file whose lines another process has found, so that this process reads only its own part.
+    """A CSV file with the positions of its lines, which another process has found. This process then reads only its own part.
 
-    source : path, address or `Csv`, as given by the user.
+    source : path, address or `Csv` that the user gave.
     """
 
     source: str | Path | Csv
@@ -78,11 +78,11 @@ class CsvSource:
 
     Blank lines are skipped, except in a file of one column, where they are records with a missing cell.
 
-    `batches_between` reads little more than the lines of the requested records, provided that each line is a record. This holds
-    if the file is not compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a
-    file of one column has no blank lines. Other files are read from their beginning.
+    `batches_between` reads little more than the lines of the requested records, if the file is not compressed and each line is
+    a record: no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a file of one column has
+    no blank lines. Other files are read from their beginning.
 
-    lines : of the file, if they are known; None finds them.
+    lines : lines of the file, if known; None finds them.
     """
 
     typed = False
@@ -112,7 +112,7 @@ class CsvSource:
 
     @property
     def one_a_line(self) -> bool:
-        """True if every line that is not blank is known to be one record; with quotes, only once records are counted."""
+        """True if each nonblank line is known to be one record; with quotes, only after records are counted."""
         return self._separable and (self._one_a_line or self.n_records == self.lines.filled - 1)
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ class CsvSource:
     def batches_between(
         self, first: int, stop: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records first..stop − 1, possibly followed by others; see the class for files that are read in part."""
+        """Yield the records first..stop − 1, and possibly later ones. The class says which files can be read in part."""
         begin, part = self._part(first, stop) if self.one_a_line else (0, None)
         batches = self.batches(columns, rows) if part is None else self._read(columns, rows, part)
         first -= begin
@@ -213,7 +213,7 @@ class CsvSource:
     def _ends(self) -> bool:
         """Return False if the file ends inside quotes, so that one record has swallowed all later ones.
 
-        The check takes a pass over the file, needed only if there are fewer records than line breaks.
+        The check reads the whole file. It is needed only if there are fewer records than line breaks.
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:
@@ -236,7 +236,7 @@ class CsvSource:
                 skip_rows=self._blank_before if len(self.names) == 1 and part is None else 0,
                 column_names=None if part is None else list(self.names),
             ),
-            # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
+            # Finding line breaks inside fields takes a second parse, and only quoted fields can contain them.
             "parse_options": pa.csv.ParseOptions(
                 delimiter=spec.delimiter,
                 quote_char=spec.quote or False,
@@ -258,7 +258,7 @@ class CsvSource:
             yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
-        """Return the type as which Arrow reads a field. Numbers with digit groups are read as text, since Arrow has none."""
+        """Return the type with which Arrow reads a field. Numbers with digit groups are read as text, since Arrow has none."""
         return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -335,7 +335,7 @@ def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
 
 
 def _plain(fields: pa.Array, content: Content, spec: Csv) -> pa.Array:
-    """Return fields in the spelling of Arrow's casts; a field with the wrong decimal sign becomes text that is no number."""
+    """Return fields in the spelling of Arrow's casts; a field with the wrong decimal sign becomes text that is not a number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     if content != "number" or spec.decimal == ".":

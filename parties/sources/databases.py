@@ -4,11 +4,11 @@
     postgresql://reader@host/bank?table=public.customers
     postgresql://reader@host/bank?query=SELECT age, calls FROM customers ORDER BY id
 
-A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. All data are read in one query,
-so that a source is one state of the database.
+A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. All data are read in one query, so
+that they come from one state of the database.
 
-Guarantee. A query is one statement that selects; no other statement reaches the database, whatever the role may do. Functions
-in a query do run, with the rights of the role, so give the party a role that may only read its tables.
+Guarantee. A query is one SELECT statement; no other statement reaches the database, even if the role would permit it. But
+functions in a query run with the rights of the role, so give the party a role that may only read its tables.
 
 An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds it where the
 party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _REFUSED = "its database refuses the query: check table, columns and rights where the party runs"
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 _PIECE = 1 << 16
-"""Number of rows fetched at once: the driver holds them in addition to their Arrow table."""
+"""Number of rows per fetch. The driver holds them in addition to their Arrow table."""
 SCHEMES = ("duckdb", "postgresql", "postgres")
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")
 LOOKUP_SECONDS = 0.8
@@ -123,10 +123,10 @@ class Lookup:
     Postgres, or on a DuckDB file that is opened for reading.
 
     The database compares the ids, so it has to store text in normal form (vfl.security.identifiers). Give it an index on the
-    column of ids. The connection stays open. A DuckDB file is opened again once another file replaces it; no process can write
-    to it meanwhile.
+    column of ids. The connection stays open. While a DuckDB file is open, no process can write to it; if another file replaces
+    it, it is opened again.
 
-    column : of the ids, whole numbers or text. contents : of the other columns that are read.
+    column : column of the ids, integers or text. contents : {column: content} of the other columns to read.
 
     Raises DataError if the database refuses a query for no records.
     """
@@ -205,7 +205,7 @@ class Lookup:
 
 
 def _whole(own: bytes) -> tuple[int] | None:
-    """Return an id as a whole number of 64 bits; None for other ids, which no such column holds."""
+    """Return an id as a 64-bit integer; None for other ids, which a column of integers cannot hold."""
     number = int(own) if _WHOLE.fullmatch(own) else 1 << 63
     return (number,) if -(1 << 63) <= number < 1 << 63 else None
 
@@ -243,7 +243,7 @@ def _split(address: str, origin: Origin) -> tuple[str, tuple[str, str], list[tup
 def _read(
     fetch: Callable[[str], pa.Table], wanted: tuple[str, str], contents: Mapping[str, Content], origin: Origin
 ) -> Source:
-    """Return the source over the wanted columns; a query runs unchanged, since wrapping it might lose its order."""
+    """Return the source over the wanted columns; a query is not wrapped in another, which might lose its order."""
     kind, text = wanted
     if kind == "query":
         table = origin.attempt(lambda: fetch(text), _REFUSED)
@@ -268,7 +268,7 @@ def _quoted(name: str) -> str:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as one of Arrow's own types. Postgres's exact numbers come as text, and become float64 one by one."""
+    """Return a column as one of Arrow's own types. Postgres sends exact numbers as text, which become float64 one by one."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     exact = getattr(column.type, "type_name", "") == "numeric"

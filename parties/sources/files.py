@@ -31,7 +31,7 @@ DAMAGED = "is damaged, cut short or not of the kind that its name says"
 def open_file(
     spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None, lines: Lines | None = None
 ) -> Source | SparseSource:
-    """Open a file by its extension, or a folder of Parquet files. lines : of a CSV file, if known. Raises DataError."""
+    """Open a file by its extension, or a folder of Parquet files. lines : lines of a CSV file, if known. Raises DataError."""
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
     origin = Origin(party, f"file {str(path)!r}")
@@ -143,7 +143,7 @@ class ArrowSource(Seekable):
 def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
     with pa.memory_map(str(path)) as mapped:
         names = tuple(pa.ipc.open_file(mapped).schema.names)
-        # One column stands for all: counting records need not decompress the others.
+        # One column suffices to count records, so the others are not decompressed.
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[0] if names else []))
         return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
@@ -168,7 +168,7 @@ def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
 
 
 def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source | SparseSource:
-    """Arrays by column names, a single array as in an .npy file, or a sparse matrix; an archive is read whole."""
+    """Open an archive of arrays by column name, of one array, or of a sparse matrix. It is read as a whole."""
     held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
     if {"format", "shape", "data"} <= set(held):
         return open_sparse_file(path, contents, origin, DAMAGED)

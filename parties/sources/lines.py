@@ -20,11 +20,11 @@ _NEW_LINE, _RETURN = b"\n\r"
 class Lines:
     """Counts and positions of a file's lines. A line ends in a line feed, a return, or both.
 
-    at_most : upper bound of the number of records after the header: every record ends in a line break.
+    at_most : upper bound on the number of records after the header, since every record ends in a line break.
     filled : number of lines that are not blank, the header among them.
     quotes, quoted : True if there are quotes; True if there are quotes after the first line.
-    size : of the file, bytes. header : positions of the first two lines that are not blank, the second None if there is none.
-    marks : (number of the line among those that are not blank, position) of a line in each piece of the file, ascending.
+    size : bytes of the file. header : positions of the first two lines that are not blank; the second is None if there is none.
+    marks : (number, position) of one line per piece of the file, ascending. Numbers count only lines that are not blank.
     """
 
     at_most: int

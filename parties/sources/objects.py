@@ -1,7 +1,7 @@
 """Conversion of Python objects to Arrow, one cell at a time.
 
 Each cell's number, truth value or text depends only on the cell and the declaration of its column. Arrow, pandas and Polars
-would give a list of objects one common type, so that one record could decide how the cells of all others are read.
+would find one common type for a list of objects, so one record could change how all other cells are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NO_VALUES = ("NaTType", "NAType")
 """Missing-cell marks of pandas that are not floats."""
 _PLAIN = {str, bytes, float, type(None)}
-"""Types of cells that Arrow converts to the same bytes as the loop below, in less time."""
+"""Types of cells that Arrow converts faster than the loop below, to the same bytes."""
 
 
 def object_array(cells: Iterable[Any]) -> np.ndarray[Any, Any]:
@@ -46,7 +46,7 @@ def converted(cells: Any, content: Content | None, column: str, origin: Origin) 
     A missing cell is null.
 
     cells : (m,) a list, or a NumPy array of objects or text.
-    content : None for an unread column, whose length alone counts.
+    content : None for a column of which only the length matters.
 
     Raises DataError that names the column.
     """

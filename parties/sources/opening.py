@@ -1,4 +1,4 @@
-"""Opening of any kind of source.
+"""Function that opens any kind of source.
 
 A new kind of data is a module in this folder and a line in `_opened`; a kind of file has its line in files.OPENERS. This module
 imports all kinds; none imports it.
@@ -35,7 +35,7 @@ _DATABASES: dict[str, Callable[[str, Mapping[str, Content], Origin], Source]] = 
 
 
 def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source | SparseSource:
-    """Open one party's data; where a path is given, call this in the party's process.
+    """Open one party's data. For a path, call this in the party's process.
 
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
         path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
@@ -44,7 +44,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
         (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
         installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
         The actors of a run on Ray also open the `Blocks` of a Ray dataset, and a `Scanned` CSV file.
-    columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
+    columns : {column: content} of the wanted columns; a sequence of names means numbers. Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
     """
@@ -95,9 +95,9 @@ def is_function(spec: Any) -> bool:
 
 
 def require_rereadable(spec: Any, *, party: str) -> None:
-    """Refuse sources that may not have the same rows in the same order in every process, as shards need.
+    """Refuse sources that shards cannot read, because rows or their order may differ between processes.
 
-    Otherwise a record might be in two shards, and add to a sum twice. Raises DataError for a database and the address of an
+    Otherwise a record might be in two shards and be counted twice. Raises DataError for a database and the address of an
     installed source, before anything is read. parties.loading.Unchanged checks files, objects in a store and functions.
     """
     address = spec.path if isinstance(spec, Csv) else spec
@@ -134,14 +134,13 @@ def split_table(
 
     Each cell is read by its column's declaration, as in a party's own source, and independently of other cells.
 
-    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are what features are made
-        of in the partition's order, then the label.
-    parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
-        matrix.
+    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are the sources of the
+        features in the partition's order, then the label.
+    parts : {party: {column: content}} of all columns to give to the party. A 2-D array or sparse matrix gives no id column.
     label : True if the table holds the label.
     names : {party: {column: its name in the table}} (Job.table_names); None is the column itself.
 
-    Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
+    Returns {party: Arrow table, or sparse matrix if the table is one}. Parties without wanted columns are left out. Raises
     PartitionError when the table lacks a column, else as `open_source`.
     """
     named = names or {party: {column: column for column in part} for party, part in parts.items()}

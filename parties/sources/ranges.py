@@ -55,8 +55,8 @@ def rows_of(source: Source | SparseSource, start: int, stop: int) -> Source | Sp
 class RowRange:
     """Rows start..stop of another source.
 
-    A source that can begin at a row has a method `batches_from(start, columns, rows)`. A source that can also end at a row has
-    `batches_between(start, stop, columns, rows)`. Other sources are read from their first row.
+    A source that can start reading at a row has a method `batches_from(start, columns, rows)`. A source that can also stop at a
+    row has `batches_between(start, stop, columns, rows)`. Other sources are read from their first row.
     """
 
     def __init__(self, source: Source, start: int, stop: int) -> None:

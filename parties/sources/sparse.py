@@ -1,8 +1,8 @@
 """Sparse matrices of SciPy, in memory or in an .npz file.
 
-The columns of a matrix have no names: they are, in order, those that the partition gives to the party, then the label if
-the party holds it. Where records are aligned, ids come beside the matrix: (ids, matrix), or an array under the id column's
-name in the .npz file.
+The columns of a matrix have no names. In order, they are the party's columns in the partition, then the label if the party
+holds it. For alignment, ids are given next to the matrix: as (ids, matrix), or as an array under the id column's name in the
+.npz file.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def is_sparse(table: Any) -> bool:
 class SparseSource:
     """A sparse matrix in canonical CSC form, made from any format; the user's matrix stays unchanged.
 
-    matrix : entries at the same place are added up, stored zeros dropped, rows sorted within a column.
+    matrix : SciPy matrix. Entries at the same position are added, stored zeros are dropped, and rows are sorted within a
+        column.
     contents : its columns, in order. The entry with content 'id' names `ids` and is not a column; if alone, only ids are read.
-    ids : (n,) ids of its rows, if they are aligned.
+    ids : (n,) ids of its rows, for alignment.
 
-    Raises DataError for a matrix of another width, of other values than numbers, whose arrays do not fit together, or
-    without the ids that are wanted.
+    Raises DataError for a matrix of a different width, with values that are not numbers, with inconsistent arrays, or without
+    the wanted ids.
     """
 
     def __init__(self, matrix: Any, contents: Mapping[str, Content], origin: Origin, *, ids: Any = None) -> None:
@@ -79,7 +80,7 @@ class SparseSource:
         return self.matrix[:, [position[name] for name in columns]]
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the ids; a sparse matrix has nothing else that is read row by row. See `Source`."""
+        """Yield the ids, which are all that is read row by row. See `Source`."""
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
@@ -110,7 +111,7 @@ def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArrayS
 
 
 def open_sparse_file(path: Path, contents: Mapping[str, Content], origin: Origin, damaged: str) -> SparseSource:
-    """Open what scipy.sparse.save_npz wrote, perhaps with an array of ids beside it."""
+    """Open a file of scipy.sparse.save_npz, which may also hold an array of ids."""
     import scipy.sparse
 
     def read() -> tuple[Any, Any]:

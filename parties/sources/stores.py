@@ -35,7 +35,7 @@ SECRET = ("password", "access_key", "secret_key", "session_token", "sas_token", 
 
 
 def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin, lines: Lines | None = None) -> Source:
-    """Open an object by its extension, or a folder of Parquet objects. lines : of a CSV file, if known. Raises DataError."""
+    """Open an object by its extension, or a folder of Parquet objects. lines : lines of a CSV file. Raises DataError."""
     import pyarrow.fs
 
     address = spec.path if isinstance(spec, Csv) else spec
@@ -77,9 +77,9 @@ def is_stored(spec: Any) -> bool:
 
 
 def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
-    """Return path, size and time of an object, or of all objects in a folder: they differ once an object is replaced.
+    """Return path, size and time of an object, or of all objects in a folder. The result changes when an object is replaced.
 
-    Stores keep times to a second or finer. Objects of the same size that replace one another within it are not told apart.
+    Stores keep times to a second or finer. A replacement of the same size within that time is not detected.
     """
     import pyarrow.fs
 

@@ -25,8 +25,8 @@ _UNKNOWN_TYPE = "column {!r} holds values of a type that cannot be read: convert
 class ArraySource(Seekable):
     """Columns in memory, or mapped into it, sliced into batches.
 
-    columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length. A NumPy array of objects or
-        text is converted cell by cell, as `contents` says; other types are the column's own.
+    columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length. A NumPy array of objects or text
+        is converted cell by cell, as `contents` says; other arrays keep their type.
     contents : {column: content} of the columns that are wanted.
     """
 
@@ -119,7 +119,7 @@ def _is_of_pandas(table: Any) -> bool:
 def _column(name: str, values: Any, origin: Origin) -> Any:
     """Return values as a NumPy array or an Arrow chunked array, of one dimension.
 
-    A type that comes with the values is kept. A list has none, so its cells stay objects.
+    Values keep their type. A list has no type, so its cells stay objects.
     """
     unknown = _UNKNOWN_TYPE.format(name)
     if isinstance(values, pa.ChunkedArray):
