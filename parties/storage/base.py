@@ -15,7 +15,7 @@ class Storage(Protocol):
     """A party's stored (n, p) features: parties.storage.dense.Columns or parties.storage.sparse.SparseColumns.
 
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
-    kernels : the passes over blocks of this kind, vfl.kernels.dense or vfl.kernels.sparse.
+    kernels : passes over blocks of this kind, vfl.kernels.dense or vfl.kernels.sparse.
     """
 
     kernels: ClassVar[Any]

@@ -1,6 +1,6 @@
 """Conversion of cells to numbers, truth values and categories. Each value depends on its cell and the declaration only.
 
-An error names the column and the remedy; it holds neither cells nor counts.
+An error names the column and the remedy, and contains neither cells nor counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def contents_of(
 
 
 def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
-    """Return bounds in the storage's precision: float32 may round them outwards, beyond a sensitivity."""
+    """Return bounds in the storage's precision, rounded towards zero: rounding outwards might exceed a sensitivity."""
     exact = np.asarray(bounds, dtype=np.float64)
     with np.errstate(over="ignore"):
         stored = exact.astype(dtype)
@@ -90,7 +90,7 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
 def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
     """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError.
 
-    refuse : True to raise it for text that is not a date too; otherwise such cells are missing.
+    refuse : True raises DataError for text that is not a date; False treats such cells as missing.
     """
     cells = _decoded(cells)
     kind = cells.type
@@ -113,7 +113,7 @@ def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
 
 
 def _twice_seconds(cell: object) -> int:
-    """Return twice the seconds of ISO text since 1970, as written: even, so that it is never MISSING or UNREADABLE."""
+    """Return twice the seconds since 1970 of ISO text, as written. It is even, hence never MISSING or UNREADABLE."""
     if cell is None or cell != cell:
         return MISSING
     text = text_of(cell)
@@ -127,10 +127,10 @@ def _twice_seconds(cell: object) -> int:
 
 
 def _own(cells: pa.Array, missing: float) -> Any:
-    """Return a copy of numbers of fixed width as (m,) array, with `missing` in place of nulls.
+    """Return a copy of fixed-width numbers as an (m,) array, with `missing` in place of nulls.
 
     Arrow's memory may be shared with the user's table, and is read-only. Arrow's `to_numpy` and `fill_null` import pandas,
-    which delays the start of a party by .3 s.
+    which delays the start of a party by 0.3 s.
     """
     if not cells.null_count:
         return np.from_dlpack(cells).copy()
@@ -167,7 +167,7 @@ def _unless_refused(convert: Callable[[], pa.Array]) -> pa.Array | None:
 def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
     """Return the function from a cell to the position of its category, MISSING or UNKNOWN.
 
-    Text is compared as a number where all categories are numbers: '1.0' in a file is the declared 1.
+    If all categories are numbers, text is compared as a number: '1.0' in a file is the declared 1.
     """
     listed = tuple(categories)
     codes = {canonical_category(category): code for code, category in enumerate(listed)}

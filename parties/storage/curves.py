@@ -1,4 +1,4 @@
-"""Columns of curves whose knots a run finds: cells that a party keeps until then, and the coordinates that it makes of them."""
+"""Columns of curves whose knots a run finds. The party keeps their cells until then, and computes coordinates from them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     """A column of the data, and the declaration by which its cells are read."""
 
 ROWS = 65_536
-"""Number of records whose coordinates are made at a time."""
+"""Number of records whose coordinates are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A curve without declared knots, or a pair with one. cells : of each source. scales : one for each coordinate."""
+    """A curve without declared knots, or a pair with one. cells : key of each source's cells. scales : one per coordinate."""
 
     column: str
     declared: Curve | Crossed
@@ -38,11 +38,11 @@ class Pending:
 
 @dataclass(slots=True, eq=False)
 class Curves:
-    """Columns of one party that wait for knots, in the order of its columns.
+    """Columns of one party whose knots are not known yet, in the order of its columns.
 
-    cells : {key: (n,) values as read}, shared by the columns that read a source alike.
-    placed : knots by which the coordinates in the storage are made at present; None for straight lines.
-    fixed : True once a query read these coordinates.
+    cells : {key: (n,) values as read}. Columns that read a source in the same way share them.
+    placed : knots of the coordinates now in the storage; None for straight lines.
+    fixed : True once a query has read these coordinates.
     """
 
     pending: list[Pending] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Curves:
     def keep(
         self, column: str, declared: Any, sources: Sequence[str], scales: Sequence[Any], n: int
     ) -> list[npt.NDArray[Any]]:
-        """Return room, (n,) each, for the cells of a column's sources; [] for a column that waits for no knots."""
+        """Return arrays, (n,) each, for the cells of a column's sources; [] for a column that needs no knots."""
         if all(curve.knots is not None for curve in curves_in(declared)):
             return []
         sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
@@ -65,7 +65,7 @@ class Curves:
 
     @property
     def own(self) -> list[tuple[Pending, Curve]]:
-        """The curves, for each of which a run finds knots; pairs take some of these."""
+        """The curves for which a run finds knots. Pairs use some of these knots."""
         return [(own, own.declared) for own in self.pending if isinstance(own.declared, Curve)]
 
     def histogram(self, number: int, cells: int) -> Integers:
@@ -78,12 +78,12 @@ class Curves:
         return histogram(np.clip(self.cells[own.cells[0]], *curve.limits), edges_of(curve.limits, cells))
 
     def place(self, knots: tuple[tuple[float, ...], ...] | None, array: Matrix, *, fixes: bool) -> None:
-        """Make all coordinates of the curves and of their pairs by these knots, in place; None leaves them as they are.
+        """Compute all coordinates of the curves and of their pairs for these knots, in place; None leaves them unchanged.
 
-        fixes : True refuses every later change, also from straight lines (None) to curves.
+        fixes : True refuses every later change, including one from straight lines (None) to curves.
 
-        Raises PrivacyError for a change of fixed knots, for another number of curves, and for knots that a declaration could
-        not have.
+        Raises PrivacyError for a change of fixed knots, for a wrong number of curves, and for knots that no declaration could
+        have.
         """
         fixed, self.fixed = self.fixed, self.fixed or fixes
         if knots is None or knots == self.placed:
@@ -112,7 +112,7 @@ class Curves:
 
 
 def _alike(declared: Any) -> Any:
-    """Return the declaration without what changes no cell as it is read."""
+    """Return the declaration without the options that do not affect how cells are read."""
     if not isinstance(declared, Curve):
         return declared
     return replace(declared, pieces=None, knots=None, smooth=None, shape=None)

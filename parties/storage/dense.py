@@ -1,7 +1,7 @@
 """Dense storage: a party's columns, checked against their declarations, filled, clamped, scaled, and stored column by column.
 
-Errors in the data are raised at the data's owner, before any release; no message holds a cell or count.
-Values outside the declared bounds are never an error: other parties would see the refusal, which may depend on one record.
+Errors in the data are raised at their owner, before any release. No message contains a cell or a count. Values outside the
+declared bounds are never an error: other parties would see the refusal, which may depend on one record.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A party's (n, p) features, column-major, so that a block of consecutive columns is one piece of memory.
+    """A party's (n, p) features, column-major, so that a block of consecutive columns is contiguous in memory.
 
     array : float64 or float32; finite, within the reach of its scaling; not writeable.
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
-    curves : columns of curves without declared knots, whose coordinates are made once knots are found.
+    curves : columns of curves without declared knots, whose coordinates are computed once knots are found.
     """
 
     array: Matrix
@@ -94,12 +94,12 @@ def read_columns(
 ) -> tuple[Columns, Vector | None]:
     """Read a source once, chunk by chunk, into columns and labels. Memory: the result and one chunk.
 
-    columns : in the order of the coordinates, which need not be that of the source.
-    scaling : of these columns (Scaling.of).
+    columns : names, in the order of the coordinates, which may differ from that of the source.
+    scaling : scaling of these columns (Scaling.of).
     intercept : append a column of ones.
-    label : (column, declaration) at the label party. factors : read with the label.
+    label : (column, declaration) at the label party. factors : columns that are read with the label.
     groups : collects the codes of the group columns.
-    dtype : of the storage, float64 or float32; the work is done in float64.
+    dtype : type of the storage, float64 or float32; computations are in float64.
 
     Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. With k factors y is the first row of
     (1 + k, n) (`TargetReader.values`). Raises DataError.
@@ -127,7 +127,7 @@ def read_columns(
     if intercept:
         array[:count, -1] = 1.0
     if count < n:
-        # Close the gaps between columns that blank lines may have left, in place.
+        # Blank lines may have left unused rows: move the columns together, in place.
         del array, writers
         for j in range(1, p):
             store[j * count : (j + 1) * count] = store[j * n : j * n + count]
@@ -150,8 +150,8 @@ def check_types(
 ) -> None:
     """Check the columns' types without reading cells; arguments as for `read_columns`.
 
-    Raises DataError early, where `read_columns` would only raise it after a long alignment. A text file has no types, so its
-    first piece is read and converted.
+    Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so its first
+    piece is read and converted.
     """
     labels = TargetReader(label, factors, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64), Curves(), 0)
@@ -185,9 +185,9 @@ def _writers(
     curves: Curves,
     n: int,
 ) -> list[Callable[[pa.RecordBatch, Matrix, slice], None]]:
-    """Return a function per column, which writes a chunk of it to its coordinates in rows of the array.
+    """Return a function per column, which writes a chunk of cells to the column's coordinates in given rows of the array.
 
-    curves : columns are added whose coordinates wait for knots, with room for the cells of n records.
+    curves : collects the columns whose knots are not known yet, with room for the cells of n records.
     """
     writers = []
     first = 0
@@ -228,7 +228,7 @@ def _writer(
 
 
 class _Coordinate:
-    """Scales the values of one coordinate and keeps them within its reach, to the last bit of the storage."""
+    """Scales the values of one coordinate and clamps them to its reach, exactly in the precision of the storage."""
 
     def __init__(self, scaling: Scaling, j: int, dtype: np.dtype[Any]) -> None:
         self.j = j

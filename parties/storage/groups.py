@@ -1,4 +1,4 @@
-"""Reader of group columns, chunk by chunk: the code of each record's category, from its own cell and the declaration alone."""
+"""Reader of group columns, chunk by chunk: codes of categories, each from its own cell and the declaration alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GroupReader:
-    """Collects the codes of group columns. A cell is read as for a feature of the same declaration.
+    """Collects the codes of group columns. Cells are read like those of a feature with the same declaration.
 
     Codes count the declared categories from 0; for a Boolean column they are 0 and 1. If the declaration allows records
     without a category, their code is the number of categories, and they are in no group. Raises DataError for other cells.
@@ -44,7 +44,7 @@ class GroupReader:
         return tuple(source for column in self.columns for source in self._schema.sources(column))
 
     def add(self, batch: pa.RecordBatch, rows: slice) -> None:
-        """Take the cells of some records."""
+        """Add the cells of some records."""
         for column, own in self._codes.items():
             own[rows] = self._read(batch.column(self._schema.sources(column)[0]), column)
 

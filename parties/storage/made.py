@@ -1,4 +1,4 @@
-"""Coordinates that the owner derives from its columns (vfl.features): read, filled and computed record by record."""
+"""Coordinates that the owner computes from its columns, record by record (vfl.features)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
 def made(declared: Any, values: Sequence[Any]) -> Iterable[Vector]:
     """Yield the coordinates of a column, (m,) each within its range, without the indicator of missing cells.
 
-    values : as read, one array for each source; they are not changed.
+    values : cells as read, one array per source; they stay unchanged.
     """
     if isinstance(declared, Crossed):
         sides = zip(declared.sides, values, strict=True)
@@ -64,7 +64,7 @@ def _made(declared: Any, values: Any, gaps: Sequence[float] | None) -> Iterable[
 
 
 def values_of(declared: Any, source: str, origin: Origin) -> Reader:
-    """Return the reader without the check of missing cells. Unknown categories that the declaration allows are UNKNOWN."""
+    """Return the reader without the check for missing cells. Allowed unknown categories give UNKNOWN."""
     if isinstance(declared, Categorical | Ordinal | Hashed):
         return _categories(declared, source, origin)
     if isinstance(declared, DateParts):

@@ -1,4 +1,4 @@
-"""Sparse storage: a party's columns by their stored entries alone.
+"""Sparse storage of a party's columns: stored entries only.
 
 Cells that are not stored are 0 and stay 0, since sparse columns are scaled but never centred. The public job therefore
 names the parties with sparse columns in `sparse`.
@@ -94,9 +94,9 @@ def read_sparse(
     factors: Sequence[Factor] = (),
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[SparseColumns, Vector | None]:
-    """Fill, scale and clamp the stored entries; as `parties.storage.dense.read_columns`, which says what the arguments are.
+    """Fill, scale and clamp the stored entries. Arguments as for `parties.storage.dense.read_columns`.
 
-    scaling : without a shift, which would fill the columns.
+    scaling : scaling without shifts, which would fill the columns.
 
     Raises DataError.
     """
