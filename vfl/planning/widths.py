@@ -46,7 +46,7 @@ class Width:
     """Expected half-width of a 95 % interval of a coefficient per standard deviation of its column.
 
     half : in log-odds, or in standard deviations of the label, for columns that are not correlated. correlated : the same when
-    neighbouring columns correlate by CORRELATED. over : ratio of `half` to the half-width without privacy.
+        neighbouring columns correlate by CORRELATED. over : ratio of `half` to the half-width without privacy.
     """
 
     half: float

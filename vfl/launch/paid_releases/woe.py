@@ -49,7 +49,7 @@ class Evidence:
     """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
 
     value : information value over the bins with a weight. error : its standard error from noise and sampling, to first order.
-        floor : mean value for a column without information, from noise and sampling alone. limit : value that at most one of
+    floor : mean value for a column without information, from noise and sampling alone. limit : value that at most one of
         1,000 such columns exceeds.
     """
 
