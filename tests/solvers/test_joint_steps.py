@@ -143,9 +143,9 @@ def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_other
     assert charged(4_000, (0, 1, 1, 2)) == [1, 0, 1, 0]  # a repeated piece is another release
     with pytest.raises(ConsentRefused, match="joint release"):
         charged(4_000, every, stretched=1)
-    assert not plan(planned.job, 300).solver.joint
+    assert not plan(planned.job, 50).solver.joint
     with pytest.raises(ConsentRefused, match="joint release"):  # the public rule takes no joint steps
-        charged(300, every)
+        charged(50, every)
 
 
 class WithoutBank(InProcessTransport):
