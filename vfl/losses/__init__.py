@@ -14,7 +14,7 @@ none of them is ever taken from data.
 | logistic | ±1 | −y/(1 + exp(yv)) | ¼ | 1 |
 | hinge | ±1 | −y where yv < 1 | ∞ | 1 |
 | smoothed_hinge | ±1 | −y·(1 − yv)/width, between 0 and −y | 1/width | 1 |
-| class_weighted | ±1 | c_y times another's | max c times its | max c times its |
+| class_weighted | ±1 | c_y ℓ' of another loss | max(c) times its L | max(c) times its R |
 | multinomial | 0 to K − 1 | softmax(v) − e_y, a vector | ½ | √2 |
 """
 

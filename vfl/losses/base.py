@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 SHARES, MEAN, COUNTS = "shares", "mean", "counts"
 REACH = 2.0
-"""Distance of a margin from log(mean) beyond which `near` makes a loss linear: at means 7.4 times that of all records."""
+"""Distance of margins from log(mean) beyond which `near` makes a loss linear; it stands for a factor of e² = 7.4 in the
+mean."""
 
 
 class Loss(ABC):
@@ -21,17 +22,18 @@ class Loss(ABC):
     optional in a subclass.
 
     name : its name in jobs.
-    classification : labels are ±1; 0 to K − 1 if `multinomial`.
+    classification : True if labels are classes: ±1, or 0 to K − 1 if `multinomial`.
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
     words : name of the model in reports.
-    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' without one, so that `derivative` is called.
+    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' if there is none, so that `derivative` is
+        called.
     start : statistic of the labels that gives the best constant model: SHARES of the classes, MEAN, or COUNTS, a histogram; ''
-        starts at 0.
-    quadratic : the minimum follows from products of columns and labels.
-    log_odds : margins are log-odds of the positive class.
-    multinomial : a record has K margins.
-    closed_dual : `dual_step` has a closed form, which needs no curvature.
+        if runs start at 0.
+    quadratic : True if the minimum follows from products of columns and labels.
+    log_odds : True if margins are log-odds of the positive class.
+    multinomial : True if a record has K margins.
+    closed_dual : True if `dual_step` has a closed form, which needs no curvature.
     power : p, for labels with mean exp(v) and a variance proportional to mean^p; None for losses without a log link.
     highest : margin beyond which ℓ is linear; infinite if there is none.
     """
@@ -87,7 +89,7 @@ class Loss(ABC):
         return self
 
     def near(self, start: float, least: float) -> Self:
-        """Return this loss, linear beyond margin start + REACH, for runs that start at the mean of the labels.
+        """Return this loss with a linear part beyond margin start + REACH, for runs that start at the mean of the labels.
 
         least : starting margin of the records with the smallest exposure.
         """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hinge(Loss):
-    """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1; a kink, so no curvature.
+    """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1; no curvature, because of the kink.
 
     Use it with solvers that need no M_j: SCD has a closed dual step, SGD shrinks its steps. Coordinate descent needs
     'smoothed_hinge'.
@@ -46,7 +46,7 @@ class Hinge(Loss):
         return majority(share, noise, 0.0)
 
     def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
-        """Return the closed form: αy + (1 − yv)/q held in [0, 1]."""
+        """Return the closed-form step, to the α with αy = αy + (1 − yv)/q clipped to [0, 1]."""
         import numpy as np
 
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -58,7 +58,7 @@ class Hinge(Loss):
 class SmoothedHinge(Loss):
     """Hinge loss with the kink rounded over a width h (Shalev-Shwartz & Zhang 2013): curvature 1/h, |derivative| ≤ 1.
 
-    0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, (1 − y v)²/(2h) between: within h/2 of hinge everywhere.
+    It is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. It differs from hinge by at most h/2.
 
     width : h.
     """
@@ -99,7 +99,7 @@ class SmoothedHinge(Loss):
 
 
 def majority(share: float, noise: float, width: float) -> float:
-    """Return the best constant model of smoothed hinge loss, or with h = 0 of hinge loss.
+    """Return the best constant model of smoothed hinge loss; h = 0 stands for hinge loss.
 
     It is ±(1 − h·(smaller share)/(larger share)), on the majority's side.
 

@@ -19,7 +19,8 @@ class Huber(Loss):
     The derivative is bounded: labels need no bounds, no record has a residual beyond `width`, and output perturbation
     applies. For large widths it becomes squared loss (Huber 1964).
 
-    width : in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of deviation 1.
+    width : in units of the label; the largest |derivative|. 1.35 keeps 95 % of the efficiency under normal residuals of
+        deviation 1.
     """
 
     width: float = 1.35

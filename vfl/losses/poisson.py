@@ -22,10 +22,10 @@ LARGEST_MARGIN = 50.0
 class Poisson(Loss):
     """exp(v) − y v for counts y with mean exp(v), and linear beyond v = margin.
 
-    Without the linear part, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With it,
-    the loss stays convex and differentiable once, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare
-    a margin just above the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as 0.
-    The derivative is as large as the label, so a private job declares the label's bounds or a clip.
+    Without the linear part, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With the linear part,
+    the loss stays convex and differentiable once, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare a
+    margin just above the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as 0. The
+    derivative is as large as the label, so a private job declares the label's bounds or a clip.
 
     margin : value of v = Xw + intercept beyond which the loss is linear; 3 allows means up to 20.
     """
@@ -53,7 +53,7 @@ class Poisson(Loss):
         return self.margin
 
     def near(self, start: float, least: float) -> Self:
-        """Return the loss with a margin of at most start + REACH."""
+        """Return the loss with `margin` lowered to at most start + REACH."""
         return replace(self, margin=min(self.margin, start + REACH))
 
     @property

@@ -62,7 +62,7 @@ class Power(Loss):
         return replace(self, largest=min(self.largest, highest_label))
 
     def near(self, start: float, least: float) -> Self:
-        """Return the loss, linear above start + REACH and below least − REACH."""
+        """Return the loss with linear parts above start + REACH and below least − REACH."""
         high = max(min(self.high, start + REACH), math.nextafter(self.low, math.inf))
         low = max(self.low, least - REACH)
         return replace(self, low=min(low, math.nextafter(high, -math.inf)), high=high)
