@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 1e-4
-"""Half the step, in margins, of the difference quotient of ∂ℓ/∂v. Its relative error is about STEP²."""
+"""Half the step of the difference quotient of ∂ℓ/∂v, in units of a margin. The quotient's relative error is about STEP²."""
 ALIKE = 1e-10
-"""Least eigenvalue, per column, of the scaled curvature. The records do not determine directions with smaller ones."""
+"""Least eigenvalue of the scaled curvature, per column. The records do not determine directions with smaller eigenvalues."""
 
 
 def sandwich(
@@ -25,7 +25,7 @@ def sandwich(
     weights: Vector | None = None,
     ridge: Vector | None = None,
 ) -> Vector:
-    """Return H⁺ J H⁺, (k, k), with H = Σ s ℓ'' x xᵀ + ridge and J = Σ (s ℓ')² x xᵀ: HC0 of least squares.
+    """Return H⁺ J H⁺, (k, k), with H = Σ s ℓ'' x xᵀ + ridge and J = Σ (s ℓ')² x xᵀ. For least squares this is HC0.
 
     Directions that the records do not determine get variance 0. Differences of one-hot levels keep their variance.
 

@@ -31,7 +31,7 @@ DRAWS = 16
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
-    """Replay the schedule of a run on its releases and return what `Observed` notes; None if the run lost releases.
+    """Replay a run's schedule on its releases and return its updates and matrices; None if a release was lost.
 
     released : released values of all queries, in order; None for a query that was refused.
     """
@@ -49,7 +49,7 @@ def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None
 
 
 def inference_of(plan: Plan, released: Sequence[Released | None], original: dict[str, float]) -> Inference | None:
-    """Return estimates and covariance of a finished run; None if it released nothing for them, or lost a party.
+    """Return estimates and covariance of a finished run; None if it lost a party, or released no curvature.
 
     original : coefficients in original units, as in `Result.original`.
     """

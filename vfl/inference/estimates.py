@@ -31,7 +31,7 @@ def full_sets(schema: Schema, columns: Sequence[str]) -> tuple[tuple[str, ...], 
         else:
             full = isinstance(declared, Binned | Spline) or (isinstance(declared, Hashed) and not declared.signed)
         if full:
-            # A missing cell without a fill is in no level, so its indicator completes the set.
+            # A missing cell without a fill is in no level, so the indicator of missing cells completes the set.
             found.append(names if declared.fill is not None else (*names, *indicators(column, declared.missing)))
     return tuple(found)
 

@@ -28,7 +28,7 @@ class Inference:
     names : coordinates as in `Result.original`: features in their order, then '(intercept)'.
     estimates : (k,) coefficients in original units.
     covariance : (k, k) covariance of the estimates.
-    noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if it is not known apart.
+    noise_covariance : (k, k) part of `covariance` due to the noise of privacy; None if it is not known separately.
     df : degrees of freedom of `covariance`, for Student's t; None for the normal distribution.
     conservative : True if intervals are expected to be wider than their level needs, because the released curvature is noisy.
     notes : caveats to show with the intervals.
@@ -53,11 +53,11 @@ class Inference:
 
     @classmethod
     def between(cls, names: Sequence[str], fits: Vector) -> Self:
-        """Return the mean of m independent fits (m, k), with their covariance over m, of m − 1 degrees of freedom.
+        """Return the mean of m independent fits (m, k), with its covariance, of m − 1 degrees of freedom.
 
-        The fits are of disjoint samples of equal size under independent noise, so that their spread shows sampling and noise
-        together, whatever the model (random groups: Wolter 2007, ch. 2). The mean keeps the bias that each fit has, which
-        for m times fewer records may be m times as large.
+        The covariance is that of the fits, divided by m. The fits are of disjoint samples of equal size under independent
+        noise, so their spread shows sampling and noise together, whatever the model (random groups: Wolter 2007, ch. 2). The
+        mean keeps the bias that each fit has, which for m times fewer records may be m times as large.
         """
         m, k = fits.shape
         away = fits - fits.mean(axis=0)

@@ -66,12 +66,12 @@ def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Ve
 def noise_bias(S: Vector, H: Vector, power: float, at: int, unit: float) -> Vector:
     """Return the bias (p,) of the mean of all iterates that noise causes under a loss with a log link.
 
-    Iterates φ + δ with δ ~ (0, S) have the mean gradient Σ z (ℓ′ + ½ ℓ‴ zᵀSz), up to higher orders. It vanishes where the run
-    settles, so φ is off by −½ H⁻¹ Σ ℓ‴ z zᵀSz. At the mean of the labels ℓ‴ = (3 − 2·power) ℓ″, so the intercept's component
-    of the sum is (3 − 2·power)·unit·tr(SH). The others are third moments of the columns, which no run releases; they are 0 for
-    independent columns that are symmetric around their centres in the weights ℓ″. With Poisson loss at ε = 1 the intercept was
-    off by −0.39 ± 0.07 standard errors in 200 runs and, under a cap 1.5 times as wide, by −0.61 ± 0.12 in 60. The formula gives
-    −0.38 and −0.62.
+    Iterates φ + δ with δ ~ (0, S) have the mean gradient Σ z (ℓ′ + ½ ℓ‴ zᵀSz), up to higher orders. The run converges to the
+    point where this mean vanishes, so φ is off by −½ H⁻¹ Σ ℓ‴ z zᵀSz. At the mean of the labels ℓ‴ = (3 − 2·power) ℓ″, so the
+    intercept's component of the sum is (3 − 2·power)·unit·tr(SH). The others are third moments of the columns, which no run
+    releases; they are 0 for independent columns that are symmetric around their centres in the weights ℓ″. With Poisson loss at
+    ε = 1 the intercept was off by −0.39 ± 0.07 standard errors in 200 runs and, under a cap 1.5 times as wide, by −0.61 ± 0.12
+    in 60. The formula gives −0.38 and −0.62.
 
     at, unit : coordinate of the intercept, and its scale.
     """

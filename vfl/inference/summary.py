@@ -42,9 +42,9 @@ ROBUST = (
 class Row:
     """One coefficient in original units.
 
-    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. z : coefficient over standard
-    error, normal or Student's t (`Summary.df`). privacy : share of the variance due to the noise of privacy, None if it is not
-    known; the rest is due to sampling.
+    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. z : ratio of coefficient to
+    standard error, normal or Student's t (`Summary.df`). privacy : share of the variance due to the noise of privacy, None if
+    it is not known; the rest is due to sampling.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def statistic(self) -> str:
-        """Name of a coefficient over its standard error: 'z', or 't' with degrees of freedom."""
+        """Name of the ratio of a coefficient to its standard error: 't' if there are degrees of freedom, else 'z'."""
         return "z" if self.df is None else "t"
 
     @property
@@ -151,7 +151,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 
 def quantile(level: float, df: int | None = None) -> float:
-    """Return the z of intervals estimate ± z·error at a level, normal or Student's t with df degrees of freedom.
+    """Return the z of intervals estimate ± z·error at a level: normal, or Student's t with df degrees of freedom.
 
     Raises SpecificationError for a level outside (0, 1).
     """
