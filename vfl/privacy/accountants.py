@@ -153,7 +153,7 @@ def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
 
     plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
         SelectionAccountant, and any other mix gets ZCdpAccountant.
-    committed : True if plan and noise are fixed before the first release; any other mix then gets PldAccountant.
+    committed : True if plan and noise are fixed before the first release. PldAccountant then replaces ZCdpAccountant.
 
     Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled
     events in a plan that is not fixed beforehand.

@@ -32,7 +32,7 @@ def noise_multiplier(mu: float, releases: int) -> float:
         raise PrivacyError(f"releases must be at least 1, not {releases!r}: a plan without releases needs no noise")
     if not require_mu(mu) > 0:
         raise PrivacyError("mu must be positive: no finite noise makes a release free")
-    # The accountant rounds each event and the cap to its unit: one unit each.
+    # The accountant rounds each event, and the cap, by up to one unit.
     budget = Fraction(mu) ** 2 - Fraction(releases + 1, 1 << UNIT_BITS)
     if not budget > 0:
         raise PrivacyError(f"mu = {mu!r} is too small for {releases!r} releases: raise epsilon or lower the releases")

@@ -33,7 +33,7 @@ class Gaussian(Event):
 
     sensitivity : Δ > 0, in the units of the noise.
     sigma : noise standard deviation σ > 0 of every coordinate.
-    dimension : number of coordinates; informative, the guarantee does not depend on it.
+    dimension : number of coordinates, for information; the guarantee does not depend on it.
     """
 
     sensitivity: float
@@ -140,9 +140,9 @@ class OnPart(Event):
 
     def __post_init__(self) -> None:
         if isinstance(self.event, OnPart):
-            raise PrivacyError("OnPart event: the part of a part has no accounting: name one split")
+            raise PrivacyError("OnPart event: a part of a part cannot be accounted for: name one split")
         if self.event.adjacency != self.adjacency:
-            raise PrivacyError("OnPart event: its adjacency is that of the event on the part")
+            raise PrivacyError("OnPart event: adjacency must equal that of the event on the part")
 
 
 def on_part(event: Event, split: str | None, part: str) -> Event:
@@ -151,7 +151,7 @@ def on_part(event: Event, split: str | None, part: str) -> Event:
 
 
 def of_run(event: Event, run: str) -> Event:
-    """Return the event with the run's name in the name of its split, since each run may split the records differently."""
+    """Return the event with the run's name added to its split's name, since each run may split the records differently."""
     return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 

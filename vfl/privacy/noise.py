@@ -84,6 +84,6 @@ class SeededNoise:
         """Return the keystream of (seed, key, who), always from its beginning."""
         from vfl.privacy.keystream import Keystream
 
-        # Decimal numbers between separators that no number contains, then any text: no two keys have one encoding.
+        # Decimal numbers between separators that no number contains, then any text: no two keys share an encoding.
         name = f"vfl.SeededNoise.v1|{self.seed}|{key.round}|{key.part}|{key.attempt}" + (f"|{who}" if who else "")
         return Keystream(hashlib.sha256(name.encode()).digest())

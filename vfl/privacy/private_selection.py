@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_MU = 1e-3
 _SMALLEST_DELTA = 1e-290  # below it, normal tails underflow
-_CELLS_OF_MU = 250  # cells of s per μ; the bound is that of a μ larger by one cell
+_CELLS_OF_MU = 250  # cells of s per μ; rounding to cells has the effect of a μ larger by one cell
 _FINEST = 1e-4  # smallest width of a cell of s
 _SPAN = 8.0  # largest |s|; beyond it, c(u) changes by less than 1e-13 of itself
 _K_POINTS = 600
@@ -201,7 +201,7 @@ class Curve:
 
     @classmethod
     def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
-        """Compute the curve. finer : factor on the numbers of grid points; more points give tighter bounds that are as safe."""
+        """Compute the curve. finer : factor on the numbers of grid points. More points give tighter bounds, all valid."""
         from scipy.special import ndtr
 
         cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))

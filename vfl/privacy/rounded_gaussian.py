@@ -105,7 +105,7 @@ def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
 
 
 def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
-    """Return for each lane the distance to the nearest integer below which the rounding is certain. It may be negative.
+    """Return a threshold per lane: the rounding is certain if the computed value is closer to its integer. It may be negative.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
@@ -118,7 +118,7 @@ def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
 
 
 def decided(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
-    """Return rint(scale·|Z|) of the lane with tail k, drawing words of the stream until its bits decide it.
+    """Return rint(scale·|Z|) of the lane with tail k, after drawing words of the stream until the bits of the lane decide it.
 
     Starting at a guess, the search returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for every
     value of the bits not drawn.

@@ -1,9 +1,9 @@
 """Recomputation of the sensitivity of a query's releases, from the query itself.
 
-Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips,
-reaches and columns. It trusts no claim of the sender. Executor and party call it on every query, before anything is charged
-or computed on data. A party recomputes the Δ of its own share. The executor checks that the event of the whole query covers
-the joint Δ of several parties.
+Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips, bounds
+and columns. It trusts no claim of the sender. Executor and party call it on every query, before anything is charged or computed
+on data. A party recomputes the Δ of its own share. The executor checks that the event of the whole query covers the joint Δ of
+several parties.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def check(query: Query) -> None:
     if isinstance(query, Descend | Backward) and query.capped is not None:
         paid = () if query.capped.paid is None else (query.capped.paid.event,)
         if any(event is not None and type(event) is not Gaussian for event in (*query.events(), *paid)):
-            raise PrivacyError("releases under a record cap are Gaussian, and so is the charge that pays for them")
+            raise PrivacyError("releases under a record cap, and the charge that pays for them, must be Gaussian")
     if isinstance(query, Descend):
         for step in query.ordered():
             _check_step(step)
         for name, start in query.start.items():
             if any(step.block.stop > len(start) for step in query.steps.get(name, ())):
-                raise PrivacyError("a visit starts from fewer coordinates than its steps have")
+                raise PrivacyError("the start of a visit has fewer coordinates than its steps")
         if any(name not in query.start or len(push) != len(query.start[name]) for name, push in query.push.items()):
-            raise PrivacyError("the momentum of a visit has another length than its coordinates")
+            raise PrivacyError("the momentum of a visit has a different length from its coordinates")
         return
     needed = required(query)
     for event in query.events():
@@ -68,7 +68,7 @@ def required(query: Query) -> float | None:
             return _moments(query)
         case Ranges():
             if any(len(set(indices)) < len(indices) for indices in query.columns.values()):
-                raise PrivacyError("a histogram is asked of a column twice")
+                raise PrivacyError("a query of histograms names a column twice")
             return magnitudes.sensitivity(sum(map(len, query.columns.values())))
         case Tally():
             return query.statistic.sensitivity
@@ -103,7 +103,7 @@ def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
 
 @lru_cache(maxsize=2048)
 def _check_step(step: Step) -> None:
-    # Steps compare by identity, so a step that is repeated in every pass is checked once.
+    # Steps compare by identity, so the cache checks a step once, even if every pass repeats it.
     size = step.block.size
     _fits(step.block, step.centre, step.scale, *vectors_of(step.rule))
     if step.event is not None:
@@ -115,7 +115,7 @@ def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
     if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
-        raise PrivacyError("pieces of one release share one charge, and the clip 'norm' bounds each of them alone")
+        raise PrivacyError("queries of one release share one charge, but the clip 'norm' bounds each of them alone")
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
     # Each party clips its own share. The weights bound the sum of all shares; otherwise each share is bounded alone.
     joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or isinstance(query.fold, Piece)
@@ -127,9 +127,9 @@ def _moments(query: Moments) -> float:
     if query.reach is None:
         return math.inf
     if {party: len(reach) for party, reach in query.reach.items()} != dict(query.widths):
-        raise PrivacyError("moments need a reach for each column that is asked")
+        raise PrivacyError("a query of moments needs a bound for each of its columns")
     if not all((reach > 0).all() for reach in query.reach.values()):
-        raise PrivacyError("moments need a positive reach for each column")
+        raise PrivacyError("a query of moments needs a positive bound for each of its columns")
     return joint_moments(query.widths, {party: query.asks_means(party) for party in query.widths})
 
 
@@ -145,7 +145,7 @@ def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float
 
 def _check_scores(query: Select) -> None:
     if not query.coordinates.keys() == query.centres.keys() == query.scales.keys() == query.rules.keys():
-        raise PrivacyError("a selection names the same parties in all its parts")
+        raise PrivacyError("a selection must name the same parties in all of its fields")
     for party, (block, w) in query.coordinates.items():
         _fits(block, w, query.centres[party], query.scales[party], *vectors_of(query.rules[party]))
 

@@ -75,7 +75,7 @@ class Commitment:
             self.left[event] += count
 
     def check(self, events: Iterable[Event]) -> None:
-        """Raise BudgetExceeded for a release that the plan does not contain, or does not contain as often."""
+        """Raise BudgetExceeded if these releases, with their counts, are not in what remains of the plan."""
         asked = Counter(events)
         if any(count > self.left[event] for event, count in asked.items()):
             raise BudgetExceeded(

@@ -84,7 +84,7 @@ class Scope:
     revisions: tuple[Revision, ...] = ()
 
     def revision(self, entry: int, recorded: str, epsilon: float, delta: float) -> Revision | None:
-        """Return the `Revision` that a new cap amounts to; None before the first release, and for an equal cap."""
+        """Return the `Revision` for a new cap; None before the first release, and for an equal cap."""
         releases = sum(run.account.count for run in self.runs.values())
         if not releases or (epsilon, delta) == (self.epsilon, self.delta):
             return None
