@@ -103,7 +103,7 @@ class Budget:
         if plan.committed:
             raise PrivacyError(
                 f"{plan.solver.name} with sampling='poisson': a ledger adds up releases one by one and cannot vouch for "
-                "secret sampling, which is accounted for a plan committed to beforehand, covered for this one fit only; "
+                "secret sampling, whose guarantee holds for one whole plan, fixed beforehand, and covers this fit alone; "
                 "leave out the ledger, the data set and the output folder, or use sampling='disjoint'"
             )
         book = DatasetBook(ledger, self.account(job))

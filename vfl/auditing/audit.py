@@ -86,7 +86,7 @@ class Attack:
 class Audit:
     """Outcome of an audit. An audit can find errors but cannot prove their absence.
 
-    lower : lower bound on the job's ε, with the given confidence; 0 shows nothing. claim : the plan's ε at `delta`.
+    lower : lower bound on the job's ε, with the given confidence; 0 proves nothing. claim : the plan's ε at `delta`.
     reach : smallest share of a claim that the canaries of an attack attain. attacks : one per part of the records.
     checks : checks of the noise in the runs of all attacks.
     passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.

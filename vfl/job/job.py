@@ -392,8 +392,8 @@ class Job:
             if column not in self.partition.features and column not in listed:
                 known = (*self.partition.features, *listed)
                 raise SpecificationError(
-                    f"fairness: no party holds a column {column!r}{nearest(column, known)}; list a column that is no feature "
-                    f"in the partition, groups={{PARTY: [{column!r}]}}"
+                    f"fairness: no party holds a column {column!r}{nearest(column, known)}; if it is not a feature, list it "
+                    f"in the partition: groups={{PARTY: [{column!r}]}}"
                 )
             groups = categories_of(self.schema[column])
             if not 2 <= len(groups) <= MOST_GROUPS:

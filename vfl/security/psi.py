@@ -162,7 +162,7 @@ class Blinder:
         ids : (n,) normalised and distinct (vfl.security.identifiers).
         """
         if not ids or repeated(ids):
-            raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
+            raise DataError(f"party {self.party!r}: an alignment needs distinct ids; normalise them first")
         salt = self._salt
         digest = digest_of(ids, b"own" + salt).hex()
         hashed = _Pieces(len(ids), lambda start, stop: hash_to_points(ids[start:stop], salt).tobytes(), digest)

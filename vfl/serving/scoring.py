@@ -436,7 +436,7 @@ class _Model:
     sources: Mapping[str, str]
 
     def retire(self, old: Version | None) -> None:
-        """Keep a version that is no longer named for a while."""
+        """Keep a replaced version for a while, for requests in progress."""
         if old is not None and old is not self.active and old not in self.versions.values():
             self.retired.append((time.monotonic(), old))
 

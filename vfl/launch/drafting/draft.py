@@ -467,10 +467,10 @@ def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str
     """Return the keys of the weights and exposures; for a key that the job lacks, a comment that explains it."""
     lines = [f"{role} = {_text(column)}" for role, column in factors.items()]
     if "weight" not in factors:
-        lines.append(f'# weight = "..."  # a column of {owner} that says how much each record counts; it is no feature')
+        lines.append(f'# weight = "..."  # a column of {owner}: how much each record counts; it is not a feature')
     if "exposure" not in factors and loss == "poisson":
         lines.append(
-            f'# exposure = "..."  # a column of {owner}: the period of each count, such as years; it is no feature'
+            f'# exposure = "..."  # a column of {owner}: the period of each count, such as years; it is not a feature'
         )
     return lines
 

@@ -82,7 +82,7 @@ class Convergence:
         """Record an update, and return True if the run has converged.
 
         w : (p,) after the update. moved : (s,) change of w[S].
-        stretch : upper bound on the length of a full step 1/M_j over the length of this step. For s ≤ 1/M_j, a
+        stretch : upper bound on the ratio (1/M_j)/s of the full step length to the length s of this step. For s ≤ 1/M_j, a
             prox-gradient step of length s moves at least sM_j times as far as one of length 1/M_j.
         """
         if self._tol is None:

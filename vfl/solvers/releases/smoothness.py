@@ -59,7 +59,7 @@ class Curvature:
         return w + intercept * self._shift(w, intercept)
 
     def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
-        """Return c·w. With K classes, return c·w of each class at the coordinates of the class, (p·K,)."""
+        """Return c·w. With K classes, return (p·K,): at each coordinate, c·w of its class."""
         classes = int(intercept.sum())
         if classes > 1:
             shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
@@ -76,8 +76,8 @@ def features(problem: Problem) -> Vector:
 def require_bearable(deviation: float) -> None:
     """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
 
-    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps
-    of a grid above 2⁻²¹ caps.
+    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws at most 2⁴⁸ steps, and the step
+    of the grid exceeds 2⁻²¹ caps.
     """
     if not deviation <= 2.0**26:
         raise PrivacyError(
