@@ -77,7 +77,7 @@ class MoveScore:
     """√M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c, a step in scaled units. 1-Lipschitz in u_j/n.
 
     The prox is 1/(1 + cm/M_j)-Lipschitz, m the modulus of ψ_j, so two moves differ by at most c|g_j − g'_j|/(M_j + cm).
-    c = 1 is GS-r. For c → 0 the move over c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly
+    c = 1 is GS-r. For c → 0 the move divided by c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly
     where w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
@@ -185,7 +185,7 @@ class GCD(Solver):
         as_floats(self, "clip", "step_size", "tol", "selection_share")
         if self.tol is not None and self.rule != "GS-r":
             raise SpecificationError(
-                f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may move on"
+                f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may still move"
             )
         require_fraction("GCD: selection_share", self.selection_share)
 

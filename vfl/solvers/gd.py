@@ -38,7 +38,7 @@ class GD(Solver):
     sampling; clipping as in Abadi et al. 2016.
 
     passes : number of steps; None: a public rule (vfl.solvers.joint).
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
+    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: no clipping.
     step_size : γ. 1 is safe, because mean‖x‖² bounds the largest eigenvalue. None: 1, or less if noise would cost more than
         the steps gain (`joint.time_limit`).
     iterate : 'last', or 'tail', the average of the last half.

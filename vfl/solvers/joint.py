@@ -62,7 +62,7 @@ class ClippedDerivative:
     cap: float
 
     kernel: ClassVar[str] = ""
-    """No fused kernel: only the margins hold the norms."""
+    """No fused kernel, because only the margins hold the norms."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -179,7 +179,7 @@ def default_clip(problem: Problem) -> float:
     The typical |ℓ'| is half of the loss's largest derivative, or a third of the declared label range.
 
         bounded derivative   c = min(1.25, max(0.25, 0.15 ρ^0.45))
-        others               c = min(0.6, max(0.06, 0.04 ρ^0.45)), because a label range is many residuals wide
+        others               c = min(0.6, max(0.06, 0.04 ρ^0.45)), because a label range is many times as wide as residuals
     """
     if not problem.private:
         return math.inf

@@ -79,9 +79,7 @@ class GramClip(Clip):
             fits = fits and bool((at >= number - 1).all() and (at < p).all() and (scale == once).all())
             fits = fits and not centre.any()
         if not fits:
-            raise PrivacyError(
-                "the clip 'gram' came with a piece that is none of the lower triangle: use the clip 'norm'"
-            )
+            raise PrivacyError("the clip 'gram' came with a piece outside the lower triangle: use the clip 'norm'")
         return self.sensitivity
 
 
@@ -100,7 +98,7 @@ class Row:
     of_label: bool
 
     kernel: ClassVar[str] = ""
-    """No fused kernel: only the margins hold the norms and the column."""
+    """No fused kernel, because only the margins hold the norms and the column."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -121,9 +119,9 @@ class NoisyGram(Solver):
     """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
-    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
-    with Δ = √2·C² plus rounding (`GramClip` derives it), one column at a time. The pieces are fixed beforehand, and the
-    whole release is charged before its first piece.
+    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released in pieces
+    of one column each, with Δ = √2·C² plus rounding (`GramClip` derives it). The pieces are fixed beforehand, and the whole
+    release is charged before the first one.
 
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
     adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
@@ -132,8 +130,9 @@ class NoisyGram(Solver):
     Who sees what: under trust='trusted' the coordinator holds each raw column, one after the other, and parties receive it as
     weights. Participants therefore see other parties' columns *before* noise. Under trust='secure' nobody sees them.
 
-    clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
-    label_scale : t, weight of the label in a row. None: the longest declared label and row of features get equal length.
+    clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: no clipping.
+    label_scale : t, weight of the label in a row. None: the largest label gets the length of the longest row of features, both
+        by declared bounds.
     constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None does so if μn/p is
         low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """

@@ -43,7 +43,7 @@ NEEDS = {
     "SCD": "a dual state",
     "OutputPerturbation": "an un-noised end",
 }
-"""{solver: what it needs that shares do not give}."""
+"""{solver: a feature that it needs and that shares lack}."""
 
 
 def why_not(solver: Solver, loss: Loss) -> str:
@@ -69,7 +69,9 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:
-            raise SpecificationError("trust='secure' opens no constant model alone: leave constant out of NoisyGram")
+            raise SpecificationError(
+                "trust='secure' cannot release the constant model alone: leave constant out of NoisyGram"
+            )
         solver = replace(solver, constant=False)
     if isinstance(solver, SkGD) and solver.joint:
         raise SpecificationError("trust='secure' shows no columns, and joint=True would: leave joint out of SkGD")
@@ -112,7 +114,7 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
             )
         if solver.decided.excess_share:
             raise SpecificationError(
-                "trust='secure' opens no sums of what a record cap cuts: leave shares.excess_share out"
+                "trust='secure' opens no sums of the parts that a record cap cuts: leave shares.excess_share out"
             )
         walk = Walk(solver, problem, Curvature.flat(problem))
         # The mean square of a column divided by √M_j is 4, since M_j is a quarter of its variance.

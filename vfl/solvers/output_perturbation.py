@@ -183,8 +183,8 @@ class OutputPerturbation(Solver):
 
         if self.constant:
             raise SpecificationError(
-                f"{self.name}(constant=True) bounds no distance from the model without noise: leave constant out, or set "
-                "the bound of fairness to false"
+                f"{self.name}(constant=True) gives no bound on the distance from the model without noise: leave constant out, "
+                "or set the bound of fairness to false"
             )
         event, geometry, p = self._event(problem), self._geometry(problem), problem.layout.n_coordinates
         solved = self._tau(problem) / problem.penalty.convexity

@@ -42,13 +42,13 @@ class Vectors(NamedTuple):
 class Solver(Protocol):
     """One training algorithm. Fields are its public options; public rules decide those left at None.
 
-    goes_on_without : the schedule continues when a party is given up.
-    multinomial : the schedule can train K margins per record.
-    infers : the schedule can release what standard errors need.
-    warm_starts : the schedule can start from a released model.
-    takes_terms : the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
-    weighs : the schedule uses losses only through derivatives, which record weights multiply.
-    penalises_intercept : the intercept is penalised like other coefficients.
+    goes_on_without : True if the schedule continues without a party that is given up.
+    multinomial : True if the schedule can train K margins per record.
+    infers : True if the schedule can make the releases that standard errors need.
+    warm_starts : True if the schedule can start from a released model.
+    takes_terms : True if the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
+    weighs : True if the schedule uses losses only through derivatives, which record weights multiply.
+    penalises_intercept : True if the intercept is penalised like other coefficients.
     """
 
     __slots__ = ()

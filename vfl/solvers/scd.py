@@ -59,7 +59,7 @@ class DualStep:
     grid: float | None = None
 
     kernel: ClassVar[str] = ""
-    """No fused kernel: the weighting has state."""
+    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -135,7 +135,7 @@ class SCD(Solver):
     but not of membership.
 
     The paper's variant, release='both', adds noise to α as well, so that [α; v] could be published (vfl never does). α on a
-    batch shows which records were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
+    batch shows the records that were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
     batches a pass is Δ/σ-GDP with Δ² = Δ_α² + Δ_v², that is 2√2·C plus rounding: one entry of α moves, by 2(C + g/2) with
     |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant needs √2 times the noise
     and is meant for comparisons.

@@ -43,7 +43,7 @@ class SGD(Solver):
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used; T = passes·n/batch_size steps.
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
+    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: no clipping.
     step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None: 1, or less if noise would
         cost more than the steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.

@@ -52,7 +52,7 @@ class SkGD(Solver):
     clip : None: 'record' if the order is without replacement, except for squared loss without an intercept at high μn/p
         (`record_defaults.serves`); else 'coordinate'.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
-        and a pass over all blocks is charged as one release of sensitivity 2C; it needs an order without replacement.
+        and a pass over all blocks is charged as one release of sensitivity 2C. This needs an order without replacement.
         'coordinate', or a number κ: every block is clipped and charged separately, at κ per coordinate in units of √M_j; a
         block's cap is κ√|S|. 'bounds': the cap implied by the loss's largest derivative and the declared bounds, so that
         nothing is clipped. inf: no clipping.
@@ -62,7 +62,7 @@ class SkGD(Solver):
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
-    momentum : β: every pass adds β times the move of the pass before it to its own, at no cost in budget
+    momentum : β. Every pass adds β times the previous pass's move to its own, at no cost in budget
         (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
         `passes` is None, which then take as few as half of the passes; 0 for other runs.
     joint : True lets long runs take 40 passes: all parties' gradients at the same margins, then a step in a joint model of all
@@ -113,7 +113,7 @@ class SkGD(Solver):
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps per message, each from the margins after the step before."""
+        """True if a party takes several steps per message, and each step uses the margins after the previous one."""
         return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
 
     def __post_init__(self) -> None:
@@ -262,7 +262,7 @@ class SkGD(Solver):
 
     @property
     def label_share(self) -> float:
-        """Share of μ² for label statistics, at which the intercept starts; 0 until a rule has decided it."""
+        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided it."""
         return self.decided.label_share or 0.0
 
     @property
@@ -277,7 +277,7 @@ class SkGD(Solver):
     def piece(self, problem: Problem, number: int) -> Backward | None:
         """Return the query for the products of a column with itself and all later ones, unscaled; None without products.
 
-        It depends on public facts alone, so a party's book can compare it with what it is asked (`products.piece`).
+        It depends on public facts alone, so a party's book can compare it with the coordinator's query (`products.piece`).
         """
         return products.planned(problem, number) if problem.inference or self.joint else None
 

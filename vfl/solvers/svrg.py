@@ -116,7 +116,7 @@ class SVRG(Solver):
         joint.require_blocks(self.name, problem)
         if not math.isfinite(problem.loss.curvature):
             raise SpecificationError(
-                f"SVRG needs a loss with a bounded second derivative, so that differences to the snapshot get small; "
+                f"SVRG needs a loss with a bounded second derivative, so that differences from the snapshot become small; "
                 f"{problem.loss.name} has none: use SGD or SCD"
             )
         clip = self.clip if self.clip is not None else joint.default_clip(problem)
@@ -131,7 +131,7 @@ class SVRG(Solver):
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
         if self.step_size is None:
-            # Each snapshot's noise is in every step of its pass, and half of the budget pays for the snapshots.
+            # Every step of a pass contains the noise of its snapshot, and half of the budget pays for the snapshots.
             limited = joint.default_step_size(problem, clip, 2 * solver._batches(problem).steps)
             solver = replace(solver, step_size=min(0.5, limited))
         share = solver._batches(problem).rate

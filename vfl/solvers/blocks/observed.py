@@ -57,7 +57,7 @@ class Observed:
                 self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
         elif isinstance(query, Backward) and isinstance(query.weighting, Products) and query.fold is not None:
             kind, number = query.weighting.of_curvature, query.fold.number
-            if not number:  # the first piece has all columns
+            if not number:  # the first query covers all columns
                 once = np.where(np.arange(query.fold.of) == 0, 1.0, OFF_DIAGONAL)
                 self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales) / once
             self.products[kind][number] = np.concatenate(released)

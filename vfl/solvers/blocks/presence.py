@@ -36,7 +36,7 @@ class Presence:
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
-        """Return the entries of the parties that are still present."""
+        """Return the entries of `visit`, by party, of the parties that are still present."""
         return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
 
     def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
@@ -46,7 +46,7 @@ class Presence:
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
         """Send a query; return its releases, or None if a party was lost during the query.
 
-        w : (p,) the model that the margins Xw belong to. After a loss, the lost party's coordinates are set to 0 in place, and
+        w : (p,) the model of the margins Xw. After a loss, the lost party's coordinates are set to 0 in place, and
             Xw is computed again.
         """
         try:

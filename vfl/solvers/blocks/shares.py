@@ -40,7 +40,7 @@ class Shares:
     excess_share : share of the μ² left by moments and labels. It pays for two sums of the gradient parts that C cuts off, under
         clip='record' and logistic or squared loss. If their bias exceeds the noise of a wider cap, C is multiplied by 1.6
         or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
-    label_share : share of the μ² left by the moments. It pays for label statistics, at which the intercept starts
+    label_share : share of the μ² left by the moments. It pays for label statistics, which decide where the intercept starts
         (vfl.solvers.releases.start). For squared loss, the cap κ is also multiplied by the released spread of the labels over
         the typical spread. 0 releases nothing.
     """
@@ -117,7 +117,7 @@ class Budget:
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
         """Make the releases between the early and the later passes, before the first later pass.
 
-        Before each pass in the second half of the early ones, record w for an average. number : of the pass that begins at w.
+        In the second half of the early passes, record w before each pass, for an average. number : the pass that begins at w.
         """
         if run.passed or not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
             return
@@ -136,7 +136,7 @@ class Budget:
         if (cap := walk.cap()) is not None:
             passes = cap.prices
         elif self.solver.adaptive:
-            # Caps depend on the released M, so charge in units of Δ, and slightly more than any σ = zΔ that is rounded once.
+            # Caps depend on the released M, so charge in units of Δ. A σ just below z covers the rounding of σ = zΔ.
             largest = max(block.size for block in walk.blocks)
             ((z, _),) = walk.multipliers
             passes = ((Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest), walk.n_releases),)

@@ -244,7 +244,7 @@ def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:
         return record_defaults.excess_share(problem) if chosen_here else 0.0
     if given and not fits:
         raise SpecificationError(
-            f"{solver.name}: shares.excess_share={given!r} spends budget on sums of what the record cap cuts, which "
+            f"{solver.name}: shares.excess_share={given!r} spends budget on sums of the parts that the record cap cuts, which "
             "needs logistic or squared loss, privacy and at least 3 passes: leave it out"
         )
     return given

@@ -44,8 +44,8 @@ class Walk:
     """Sequence of block updates of a resolved SkGD: draws → visits → steps. It is public, given the released M.
 
     factor : multiplier of the record cap, from released values; it changes only between passes.
-    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z holds to the end.
-        () stands for no noise.
+    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z applies to the
+        end. () means no noise.
     """
 
     solver: SkGD
@@ -68,7 +68,7 @@ class Walk:
 
     @property
     def sweeps(self) -> bool:
-        """True if a party takes several steps per message, each from the margins after the step before."""
+        """True if a party takes several steps per message, and each step uses the margins after the previous one."""
         return self.solver.sweeps
 
     @property

@@ -28,7 +28,7 @@ ENOUGH = 3
 SINGULAR = 1e-10
 """Relative threshold of singular values. Directions below it are rounding errors or repetitions, and are ignored."""
 FAR = 1e-6
-"""Relative move of a coordinate by extrapolation above which a converged run continues."""
+"""A converged run continues if extrapolation moves a coordinate by more than this, relatively."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
 """Largest number of queries per extrapolation: loss, new margins, loss at them, and return to the old margins."""
@@ -89,7 +89,7 @@ class Acceleration:
         With collinear columns, moves are small even far from the limit.
         """
         if self._jumped and len(self._iterates) < ENOUGH:
-            return True  # a few more passes show whether the last extrapolation reached the limit
+            return True  # a few more passes show if the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)
         self._iterates = []  # the pass that ends here is incomplete in this order of blocks
         return self._jumped

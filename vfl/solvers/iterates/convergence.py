@@ -1,4 +1,4 @@
-"""Stopping rule for runs without privacy: all coordinates stand still. It depends on data, so private runs never use it."""
+"""Stopping rule: a run stops once no coordinate moves. The rule depends on data, so private runs never use it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
 
 
 class Convergence:
-    """Test for convergence: since the last move above the tolerance, every coordinate has moved by less than it.
+    """Convergence test: since the last move above the tolerance, every coordinate has moved, by less than the tolerance.
 
     Moves are measured in units of 1/√M_j, as a share of the largest coordinate (`largest`), so the units of columns do not
     matter.
@@ -108,5 +108,5 @@ class Convergence:
         return False
 
     def restart(self) -> None:
-        """Forget earlier moves: wait again until every coordinate has moved little."""
+        """Forget earlier moves: the test then waits again until every coordinate has moved, but little."""
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0

@@ -48,7 +48,7 @@ def event_of(problem: Problem, mu: float) -> Gaussian:
 
 
 def weighting_of(problem: Problem, loss: Loss, cap: float) -> products.Products:
-    """Return the weighting t_i of the rows. cap : record cap C, which sets the step of the difference quotient alone."""
+    """Return the weighting t_i of the rows. cap : record cap C, which affects only the step of the difference quotient."""
     of_curvature, _ = products.weightings_of(problem, loss, cap)
     return replace(of_curvature, cap=math.inf, bound=LONGER * problem.layout.n_coordinates)
 

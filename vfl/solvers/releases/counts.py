@@ -64,8 +64,8 @@ class CountHistogram:
     """Histogram of counts in BINS bins over 0, 1, …: single values first, then ranges that widen with the value.
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
-    With exposure, a last number sums a·e/e_max with a = EXPOSURES. A record adds between 0 and a, whatever its margin is:
-    Δ² = 2 + a². Before training the margins are log(e), so they give the exposures.
+    With exposure, a last number sums a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to it: Δ² = 2
+    + a². Before training the margins are log(e), so they give the exposures.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     unit : step in which the labels are counted.

@@ -40,7 +40,7 @@ FACTORS = (1.0, 1.6, 2.6)
 FIRST = 0.8
 """Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
-"""Margin above √(2 ln p), the typical maximum of p noises, in the threshold on each coordinate; in deviations of the noise."""
+"""The threshold on a coordinate is √(2 ln p) + SURE deviations of the noise. √(2 ln p) is the typical maximum of p noises."""
 RARE = 0.005
 """Probability that the norm of pure noise exceeds the threshold on norms."""
 GOES_ON = 0.2
@@ -147,8 +147,8 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
     """Return the entry of FACTORS with the least expected error in the remaining passes.
 
     In units of the narrow cap, a cap of factor f has an error of ½p(f·deviation)² from noise, with weight DEARER, and of
-    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. The estimate of ‖b‖² is a lower one:
-    noise is subtracted from each coordinate, or from the norm.
+    ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is
+    subtracted from each coordinate, or from the norm.
 
     sums : (p,) each, with noise of deviation `sigmas`. deviation : noise of the average over the remaining passes, at f = 1.
     """

@@ -35,7 +35,7 @@ CELLS = (160, 80, 40)
 BLUR = 0.05
 """Largest standard error of a quantile due to noise, as a share of the records. Above it, histograms have fewer cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
-"""Places of knots in a long tail, as shares of the distance from the last quantile to the bound. Short curves use the first."""
+"""Positions of knots in a long tail, as shares of the way from the last quantile to the bound. Short curves use the first."""
 LONG, EXTREME = 0.5, 0.1
 """Share of the bounds' width above which a tail counts as long, and share of the records in each tail."""
 LINE = 10.0
@@ -72,7 +72,7 @@ class Knots:
     curves : {party: ((column, declaration), ...)} in the order of storage.
     signal : μn per column of the job. Below LINE, curves without declared pieces are straight lines.
     event : event of the joint release; None without privacy, and if nothing is released.
-    pairs : the pairs of the job, whose curves take some of the knots (`Crossed.placed`).
+    pairs : pairs of columns of the job. Their curves use a selection of these knots (`Crossed.placed`).
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]
@@ -142,7 +142,7 @@ class Knots:
         blur = "" if self.event is None else f", each count with noise of standard deviation {self.event.sigma:.3g}"
         shapes = sorted({1 + self.knots_of(declared) for own in self.curves.values() for _, declared in own})
         pieces = " or ".join(map(str, shapes))
-        return f"{count} curves of at most {pieces} pieces, by histograms of {self.cells} cells{blur}"
+        return f"{count} curves of at most {pieces} pieces, placed by histograms of {self.cells} cells{blur}"
 
     def _of(self, declared: Curve, counts: Vector) -> tuple[float, ...]:
         most, (low, high) = self.knots_of(declared), declared.limits

@@ -131,8 +131,8 @@ def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     """Return mean and standard deviation of the labels, from noisy counts.
 
-    Counts are first projected on possible counts, and labels count as evenly spread in each bin. The deviation is at least that
-    of one bin. noisy : (BINS,) counts with noise.
+    Counts are first projected on possible counts, and labels are taken as evenly spread in each bin. The deviation is at least
+    that of one bin. noisy : (BINS,) counts with noise.
     """
     width = (statistic.high - statistic.low) / BINS
     middle = statistic.low + width * (np.arange(BINS) + 0.5)

@@ -39,8 +39,8 @@ class Run:
 
     known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
-    w : (p,) the current model of Xw; change it in place. settled : {pass: model before it} for the late early passes, for
-    averages. passed : True after the releases between passes.
+    w : (p,) the current model, to which Xw belongs; change it in place. settled : {pass: model before it} for the second half
+    of the early passes, for averages. passed : True after the releases between passes.
     joint : (p, p) released curvature of the scaled columns, for joint steps; None without it.
     """
 

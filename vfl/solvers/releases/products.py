@@ -46,7 +46,7 @@ OF_CURVATURE = 0.6
 LONGER, LONGER_OF_COUNTS = 1.69, 4.0
 """Bounds of h_i‖z_i‖², in units of its typical value. 97 % of the curvature of correlated normal columns lies below the first.
 
-With a log link h_i follows the mean, the exposure, and for amounts the label. Between 84 and 99.7 % of the curvature of such
+With a log link h_i depends on the mean, the exposure, and for amounts the label. Between 84 and 99.7 % of the curvature of such
 columns lies below the second, with margins of standard deviation 0.3 to 0.7. Lower curvature makes intervals wider."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
@@ -112,7 +112,7 @@ class Products:
     of_curvature: bool
 
     kernel: ClassVar[str] = ""
-    """No fused kernel: only the margins hold the norms and the column."""
+    """No fused kernel, because only the margins hold the norms and the column."""
 
     @property
     def squares_weights(self) -> bool:
@@ -197,7 +197,7 @@ def piece(problem: Problem, number: int, rows: Rows, weighting: Products, event:
 
 
 def planned(problem: Problem, number: int) -> Backward:
-    """Return a piece as far as the plan determines it: without the centres and scales that the run releases."""
+    """Return a piece as the plan knows it: without the centres and scales, which the run releases."""
     whole = problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
     return piece(problem, number, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)

@@ -76,8 +76,8 @@ def features(problem: Problem) -> Vector:
 def require_bearable(deviation: float) -> None:
     """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
 
-    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws at most 2⁴⁸ steps, and the step
-    of the grid exceeds 2⁻²¹ caps.
+    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws noise of a standard deviation of
+    up to 2⁴⁸ grid steps, and a grid step is more than 2⁻²¹ of the cap.
     """
     if not deviation <= 2.0**26:
         raise PrivacyError(
@@ -106,13 +106,13 @@ def require_representable(problem: Problem) -> None:
 
 
 def releases_moments(problem: Problem) -> bool:
-    """Return True if a share of the budget is spent on the moments of the columns."""
+    """Return True if the run spends a share of the budget on the moments of the columns."""
     private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
     return private and bool(features(problem).any())
 
 
 def asks_moments(problem: Problem) -> bool:
-    """Return True if parties are asked for moments, private or exact."""
+    """Return True if the run queries moments, private or exact."""
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 
@@ -214,7 +214,7 @@ def places(problem: Problem, released: Released) -> tuple[Vector, float]:
 
 
 def _read(problem: Problem, released: Released) -> tuple[Vector, Vector, float]:
-    """Return what `_moments` computes from moments that were already released."""
+    """Return the result of `_moments`, computed from moments that were already released."""
     asking = _moments(problem, features(problem)[:: problem.layout.width], moments_event(problem))
     next(asking)
     try:

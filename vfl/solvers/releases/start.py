@@ -125,7 +125,7 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
     what, there = "mean of the labels", "the intercept starts there"
     if spread:
         what = "mean and spread of the labels"
-        there += f"; the cap is for a spread of {typical_spread(problem):.3g} and follows the one that is found"
+        there += f"; the cap assumes a spread of {typical_spread(problem):.3g} until the released one replaces it"
     elif counts.has_counts(problem):
         what, there = "histogram of the labels", "the intercept starts at their mean"
     elif problem.loss.classification:

@@ -66,10 +66,10 @@ def typical_spread(problem: Problem) -> float:
 def label_share(problem: Problem) -> float:
     """Return the share of the μ² left by the moments that pays for the spread of the labels; 0 releases nothing.
 
-    It serves squared loss with an intercept, which then starts at the released mean (vfl.solvers.releases.labels). Without it,
-    κ and the start would depend on the declared range, which is 3 to 20 spreads wide. The share is between 1/500 and 1/20, and
-    keeps the noise of a bin at 1.5 % of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would dominate the
-    histogram.
+    The release serves squared loss with an intercept, which then starts at the released mean (vfl.solvers.releases.labels).
+    Otherwise κ and the start would depend on the declared range, which is 3 to 20 spreads wide. The share is between 1/500 and
+    1/20, and keeps the noise of a bin at 1.5 % of the records: √2/(√share μ) = 0.015 n. Below μn = SPREAD_FROM, noise would
+    dominate the histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
     if not has_spread(problem) or clear < SPREAD_FROM:
@@ -95,8 +95,8 @@ def clip(problem: Problem) -> float:
     Logistic: with little noise, the bias of clipping dominates. With much noise, a cap below the typical gradient loses a
     third of the signal but most of the noise. Squared: the range is many residuals wide. Without an intercept, residuals as
     large as the labels must pass unclipped, unless the noise of so large a cap exceeds them. Noise adds up along nearly
-    parallel columns. For squared loss they multiply the factor by 0.7, and for logistic loss by (300/ρ)^0.3, between 0.7
-    and 1.
+    parallel columns. For them, the factor is multiplied by 0.7 for squared loss, and by (300/ρ)^0.3, between 0.7 and 1, for
+    logistic loss.
     """
     if not problem.private:
         return math.inf
@@ -191,7 +191,7 @@ def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, .
         *said,
         f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",
         *(
-            (f"momentum β = {solver.momentum:.2g}: 1/(1 − β) times fewer passes make the same way.",)
+            (f"momentum β = {solver.momentum:.2g}: the run needs 1 − β times as many passes as without.",)
             if solver.momentum
             else ()
         ),

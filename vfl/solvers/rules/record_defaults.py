@@ -54,7 +54,7 @@ LONGEST = {
     "centred, parallel": ((100.0, 200.0), (0.0, 100.0)),
     "off centre": ((0.0, 30.0),),
 }
-"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches holds. Nearly parallel columns converge slowly."""
+"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches applies. Nearly parallel columns converge slowly."""
 CURVED = (0.2, 0.13)
 """Longest τ/ρ of a run on a subsample with steps of 1/2 and of 1, unless the loss is squared.
 
@@ -90,13 +90,13 @@ FEW = 40
 MOVES_ON = 100.0
 """ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
-Above it, half of the passes gave up to 1.4 times the error on test problems."""
+Above it, half as many passes led to up to 1.4 times the error on test problems."""
 LONG = 60
 """Least number of passes, by the rule without momentum, for which steps in a joint model pay."""
 UNCLEAR = 0.5
 """Largest spectral norm of the noise of correlations with which a run takes joint steps."""
 OF_MODEL = 0.75
-"""Share of the passes by rule that joint steps make in their model: with momentum, a run then goes further than by the rule."""
+"""Passes over the joint model in a whole run, as a share of the rule's passes; momentum makes up for the rest."""
 FEWEST = 3
 MOST = 400
 """Limits on the number of passes. MOST also holds where long blocks need short steps."""
@@ -234,7 +234,7 @@ def excess_share(problem: Problem) -> float:
     """Return the share of the passes' μ² to spend on sums of the parts that the record cap cuts off.
 
     It is 0 where noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far from
-    the minimum say little about the cap's bias.
+    the minimum say little about the bias.
     """
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
@@ -289,7 +289,7 @@ def time(problem: Problem) -> float:
     A short time stops early: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of about 2 the run
     stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse factor.
     Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
-    to 1.6e-5. On three simulated problems, used for no choice, they left 0.67 to 1.00 of the error.
+    to 1.6e-5. On three simulated problems that no rule was fitted to, they left 0.67 to 1.00 times the error.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
@@ -319,8 +319,8 @@ def shrinking(problem: Problem) -> str:
     if not shrinks(problem):
         return ""
     return (
-        f"at μn/p = {signal_to_noise(problem):.2g} the run ends after a soft threshold that released gradients choose, and at "
-        "its start unless they show more than noise."
+        f"at μn/p = {signal_to_noise(problem):.2g} released gradients choose a soft threshold for the final model, which "
+        "stays at its start unless they show more than noise."
     )
 
 
@@ -384,8 +384,9 @@ def _stretch(problem: Problem) -> float:
 def early_share(problem: Problem) -> float:
     """Return the share of the passes' μ² that the early passes spend; 0 means even spending.
 
-    Runs below ρ = GROWS are short and spend evenly. On 15 simulated problems with ρ from 3 to 18 even spending gave 0.93 of the
-    error (0.78 to 1.03), and at ρ of 30 and 40 1.00 of it. Counts use EARLY_SHARE at any ρ, as their rules were chosen with it.
+    Runs below ρ = GROWS are short and spend evenly. On 15 simulated problems with ρ from 3 to 18 even spending gave 0.93 times
+    the error (0.78 to 1.03), and 1.00 times at ρ of 30 and 40. Counts use EARLY_SHARE at any ρ, as their rules were chosen with
+    it.
     """
     return 0.0 if signal_to_noise(problem) < GROWS and not counts.has_counts(problem) else EARLY_SHARE
 
