@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
 
 PANEL = 1 << 15
-"""Words of a column's mask that are expanded at a time."""
+"""Number of words of a column's mask that are expanded at a time."""
 
 
 class Dealer:
@@ -54,7 +54,7 @@ class Dealer:
 
         The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
 
-        out : array that receives the words; None allocates one, which takes a third of the time.
+        out : array that receives the words; None allocates one, and the allocation takes a third of the running time.
         """
         width = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms).shape[1]
         words = np.empty((self._rows, width), dtype=np.uint64) if out is None else out

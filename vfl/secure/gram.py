@@ -11,7 +11,7 @@ the seeds of two participants. Each party computes the block of its own columns 
     opening     a, b → coordinator           `cross`              →  `opened_cross`    (p_a, p_b) uint64 per pair
                 party → coordinator          `own`                                     (p, p) int64 per party
 
-Party a precedes party b in `Roles.parties`. A row u_i joins c_q 2^−FX Q_i of all parties; its norm is at most C, since
+Party a precedes party b in `Roles.parties`. A row u_i concatenates c_q 2^−FX Q_i of all parties; its norm is at most C, since
 Σ c_q² ≤ C². A label is a column of its party. Replacing a record therefore moves Σ u_i u_iᵀ by at most √2·C² (Frobenius).
 Contributions are integers, so rounding adds nothing to this bound. Off-diagonal entries count twice in that norm. They are
 opened with noise σ/√2, as in vfl.solvers.noisy_gram.
@@ -191,8 +191,8 @@ class GramMember:
     def own(self, pair: Pair) -> Integers:
         """Return noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books it first.
 
-        The noise is σ on the diagonal and σ/√2 off it. A second request for the same release is refused, because a receiver
-        could average the two noises.
+        The noise has deviation σ on the diagonal and σ/√2 off it. A second request for the same release is refused, because a
+        receiver could average both noises.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")

@@ -1,8 +1,8 @@
 """One party's part in training on shares: owner of columns, holder of residuals, or both. It performs no transport.
 
 Guarantee. The payloads that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart. Only
-their sum at an opening carries information: a noised integer sum. vfl.secure.version names every payload, and a stream that is
-used once masks it.
+their sum at an opening carries information: a noised integer sum. vfl.secure.version names every payload. Each payload is
+masked by a stream that is used once.
 
     set-up      owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and set-up
     angles      party → holders      `masked_angles`        →  `take_angles`    (n,) uint16 per version
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 CHUNK = 1 << 12
-"""Records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
+"""Number of records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
 KEPT = 2
 """Number of versions that a participant keeps."""
-EARLY = "columns were asked for before their set-up"
+EARLY = "columns were requested before their set-up"
 
 
 @dataclass(slots=True)
@@ -272,7 +272,7 @@ class Member:
                 )
             return kernels.products(masked, state.masks[owner])
         if opening.setup != self._setup:
-            raise FederationError("a sum was asked for under a set-up of columns that is not the latest")
+            raise FederationError("a sum was requested for a set-up of columns that is not the latest")
         if owner not in state.total:
             parts = state.received.get(owner, {})
             if set(parts) != set(self._roles.receivers(owner)):

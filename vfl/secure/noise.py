@@ -37,7 +37,7 @@ class Deviations(NamedTuple):
         return parties * self.party + self.dealer
 
 
-@lru_cache(maxsize=256)  # asked for by every participant at every opening
+@lru_cache(maxsize=256)  # every participant calls this at every opening
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the contributors' deviations for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
 
@@ -47,7 +47,7 @@ def deviations(sigma: float, step: float | Fraction, parties: int, collude: int)
     found = Deviations(_root_above(variance / parties), _root_above(variance * collude / parties))
     if not LEAST_STEPS * math.sqrt(parties + 1) <= found.party or not found.dealer <= LARGEST_SCALE:
         raise PrivacyError(
-            f"trust='secure': noise of {found.party:.3g} steps for each party: a sum needs from "
+            f"trust='secure': each party would add noise of {found.party:.3g} steps, but a sum needs "
             f"{LEAST_STEPS * math.sqrt(parties + 1):.0f} to 2^48; plan other bits or releases"
         )
     return found

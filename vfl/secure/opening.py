@@ -45,7 +45,7 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
             "charge stays. Ask its owner which software it runs"
         )
     if len(contribution.words) % 8:
-        raise FederationError(f"party {party!r} disclosed words of an opening that are not whole")
+        raise FederationError(f"party {party!r} disclosed an opening that does not consist of whole words")
     return np.frombuffer(contribution.words, dtype="<u8").astype(np.uint64, copy=False)
 
 

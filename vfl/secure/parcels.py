@@ -1,4 +1,4 @@
-"""Names of sealed parcels in a call of the federation, which carries them as vectors beside its body."""
+"""Names of sealed parcels in a call to a participant. A call carries them as vectors, beside its body."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
     """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
-        raise FederationError("a request arrived with vectors that are no sealed parcels")
+        raise FederationError("a request carried vectors that are no sealed parcels")
     return [vectors[name] for name in names]

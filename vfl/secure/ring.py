@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 COEFFICIENT_BITS = 14
-"""FC, bits of the coefficients of the sigmoid."""
+"""FC, bits after the binary point of the sigmoid's coefficients."""
 TERM_BITS = 12
-"""FT, bits of the dealt Fourier terms."""
+"""FT, bits after the binary point of the dealt Fourier terms."""
 RESIDUAL_BITS = COEFFICIENT_BITS + TERM_BITS
 
 LARGEST_TOTAL = 40
@@ -125,7 +125,7 @@ def shared_cap(cap: float, unit: float, factor: Fraction | int, squares: Mapping
     return dict(_shared_cap(cap, unit, factor, tuple(squares.items())))
 
 
-@lru_cache(maxsize=64)  # asked for at every opening
+@lru_cache(maxsize=64)  # called at every opening
 def _shared_cap(
     cap: float, unit: float, factor: Fraction | int, shares: tuple[tuple[str, float], ...]
 ) -> dict[str, float]:

@@ -129,7 +129,7 @@ class Streams:
     def again(self, other: str, *name: str | int) -> Stream:
         """Return a stream that may be read repeatedly, to remove one mask, but never to mask another text.
 
-        It serves the masks of columns: their name includes the number of the set-up and so determines the text.
+        It serves the masks of columns. Their names include the number of the set-up, so a name determines the text.
         """
         return Stream(self._key(other, ("again", *name)))
 
