@@ -205,8 +205,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     said = json.loads(call("predict", *split, *data, "--json").out)
     assert said["unmatched"] == {party: n - len(rows) for party, n in sizes.items()}
     assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
-    assert call("export", "run", "--sklearn", "--output", "plain.joblib").code == 0
-    for form in ("--sql", "--onnx"):
+    for form in ("--sklearn", "--sql", "--onnx"):
         for words in ((), ("--party", "telco")):
             path = f"{form[2:]}{len(words)}"
             assert call("export", "run", form, *words, "--output", path).out == f"{path}\n"
@@ -218,7 +217,6 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
         (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
         (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
         (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
-        (("export", "run", "--party", "bank", "--sklearn", "--output", "new"), 2, "give it without --party"),
         (("export", "run", "--onnx", "--sql", "--output", "new"), 2, "one form at a time"),
     ):
         failed = call(*words)

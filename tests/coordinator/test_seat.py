@@ -13,7 +13,7 @@ import vfl
 from coordinator.cluster.seat import Seat, process_of, together
 from coordinator.rounds import Lost, Round
 from tests.faults.test_ray_faults import job, pids, sources, table
-from vfl.errors import FederationError, JobFileError, PlacementError
+from vfl.errors import FederationError, JobFileError, PlacementError, SpecificationError
 from vfl.launch.engines import ray as engine
 from vfl.launch.engines.arrangement import Arrangement
 
@@ -62,7 +62,7 @@ def test_parties_of_one_process_are_lost_together() -> None:
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True])
 def test_other_numbers_of_parties_are_refused(number: Any) -> None:
-    with pytest.raises(JobFileError, match="parties_per_process must"):
+    with pytest.raises(SpecificationError, match="parties_per_process must"):
         vfl.Ray(parties_per_process=number)
 
 

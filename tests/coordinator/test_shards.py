@@ -21,7 +21,7 @@ from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
-from vfl.errors import DataError, JobFileError, PartyLost, PrivacyError, SpecificationError
+from vfl.errors import DataError, PartyLost, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.losses import Logistic
@@ -287,7 +287,7 @@ def test_records_are_divided_evenly() -> None:
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
 def test_a_wrong_number_of_shards_is_refused(shards: Any) -> None:
-    with pytest.raises(JobFileError, match="shards must be"):
+    with pytest.raises(SpecificationError, match="shards must be"):
         vfl.Ray(shards=shards)
 
 

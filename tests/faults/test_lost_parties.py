@@ -665,7 +665,7 @@ def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('on_party_lost = "pray"', "[faults] on_party_lost must be one of wait, skip, abort, not 'pray'"),
-        ("wait_seconds = 0", "[faults] wait_seconds must be a positive number of seconds, not 0"),
+        ("wait_seconds = 0", "[faults] wait_seconds must be positive and finite, not 0"),
         ("wait_secs = 3", "unknown key 'wait_secs' in [faults] (did you mean 'wait_seconds'?)"),
         ('wait_seconds = "long"', "[faults]: wait_seconds must be a number, not 'long'"),
     ],

@@ -101,7 +101,7 @@ def test_unsupported_options_are_refused(options: dict[str, object], said: str) 
 
 def test_it_has_no_options_of_blocks() -> None:
     own = {f.name for f in fields(vfl.CD)}
-    assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "tau", "parallel", "noise_geometry"}
+    assert {f.name for f in fields(vfl.SkGD)} - own == {"block_size", "tau", "parallel", "noise_geometry", "joint"}
     with pytest.raises(TypeError, match="block_size"):
         vfl.CD(block_size=4)
     assert (replace(vfl.CD(), passes=3).block_size, vfl.CD().parallel) == (1, 1)
