@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 SHARES, MEAN, COUNTS = "shares", "mean", "counts"
 REACH = 2.0
-"""Distance of margins from log(mean) beyond which `near` makes a loss linear; it stands for a factor of e² = 7.4 in the
-mean."""
+"""Distance of margins from log(mean) beyond which `near` makes a loss linear. It is a factor of e² = 7.4 in the mean."""
 
 
 class Loss(ABC):

@@ -106,7 +106,7 @@ class MoveScore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecreaseScore:
-    """√(2(1 + m/M_j)·decrease_j), decrease of the quadratic bound of F along coordinate j: GS-q. 1-Lipschitz in u_j/n.
+    """GS-q: √(2(1 + m/M_j)·decrease_j), for the decrease of the quadratic bound of F along coordinate j. 1-Lipschitz in u_j/n.
 
     D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*. The maximum is of an (M+m)-strongly concave function
     that is 0 at Δ = 0, so 2D ≥ (M+m)Δ*², and √(2D) has slope at most Δ*/√((M+m)Δ*²) = 1/√(M+m) in g, which is

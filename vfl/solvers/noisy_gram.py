@@ -62,7 +62,7 @@ class GramClip(Clip):
         return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of all pieces together if the query is one of them. Raise PrivacyError for other sums, which move by 2C².
+        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which move by 2C².
 
         A piece multiplies one column, or the label, by itself and the columns after it, with the weighting `Row` of the
         same C². Only the coordinator knows the rows' norms, so a party must trust that the weights follow `Row`.

@@ -65,11 +65,11 @@ class SkGD(Solver):
     momentum : β. Every pass adds β times the previous pass's move to its own, at no cost in budget
         (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
         `passes` is None, which then take as few as half of the passes; 0 for other runs.
-    joint : True lets long runs take 40 passes: all parties' gradients at the same margins, then a step in a joint model of all
-        columns, from noisy products of the columns that 5 % of μ² pay for (vfl.solvers.iterates.joint_steps). Margins then hold
-        each scaled column, and parties receive it as weights, before noise: policies must say `products = true`. Parties see
-        residuals instead of margins and labels. A public rule takes such steps where
-        they pay (`record_defaults.takes_joint_steps`); other runs are as with False.
+    joint : True lets long runs take 40 passes. A pass releases all parties' gradients at the same margins, then takes a step in
+        a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
+        columns. Margins then hold each scaled column, and parties receive it as weights, before noise: policies must say
+        `products = true`. Parties see residuals instead of margins and labels. A public rule takes such steps where they pay
+        (`record_defaults.takes_joint_steps`); other runs are as with False.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
         steps is given. It must be None with privacy: the number of steps of a private run must not depend on data.

@@ -40,7 +40,7 @@ class SnapshotDerivative:
     cap: float
 
     kernel: ClassVar[str] = ""
-    """No kernel: it has state."""
+    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -59,7 +59,7 @@ class ClippedDifference:
     cap: float
 
     kernel: ClassVar[str] = ""
-    """No kernel: it has state."""
+    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

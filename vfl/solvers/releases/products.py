@@ -75,7 +75,7 @@ class ProductClip(GramClip):
         return self.cap * (math.nextafter(OFF_DIAGONAL, 2.0) + 2.0 * floating) + self.grid * math.sqrt(self.dimension)
 
     def sensitivity_of(self, query: Query, size: int) -> float:
-        """Return Δ of all pieces together if the query is one of them. Raise PrivacyError for other sums.
+        """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums.
 
         As with the clip 'gram', a party must trust the coordinator that the weights follow `Products`.
         """

@@ -183,7 +183,7 @@ def explain(problem: Problem, solver: SkGD, once: Sequence[str]) -> tuple[str, .
             f"record cap C = {shares.record_clip:.3g}·√p, for {problem.loss.name} loss at {noise}; a pass is one release.",
         ]
         if shares.early_share:
-            said.append(f"the first 30 % of the passes spend {shares.early_share:.2g} of what the passes spend.")
+            said.append(f"the first 30 % of the passes spend {shares.early_share:.2g} of the passes' budget.")
         if solver.reserve_passes:
             said.append(f"passes that are set aside for repeats: {solver.reserve_passes}.")
     said += once
