@@ -187,7 +187,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
                 f"Declare {'both' if len(found) == 2 else 'all'} labels, classes=(negative, positive"
                 f"{'' if len(found) == 2 else ', ...'}), from what is publicly known",
                 PrivacyWarning,
-                stacklevel=3,  # who called fit
+                stacklevel=3,  # the caller of fit
             )
         return found
 

@@ -48,8 +48,8 @@ class VerticalPoissonRegressor(VerticalRegressor):
     alpha : strength of the penalty, λ = alpha.
     label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
         (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
-    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as it grows. None
-        is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
+    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as the range grows.
+        None is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
         needs it; without privacy None clamps nothing.
     Other parameters : as for VerticalLinearRegression.
@@ -100,7 +100,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         if declared is None:
             if not (y >= 0.0).all():
                 raise DataError(
-                    "y holds numbers below 0, which are no counts or amounts: drop the records, or declare label_bounds"
+                    "y holds numbers below 0, which are not counts or amounts: drop the records, or declare label_bounds"
                 )
             return 0.0, max(float(y.max()), 1e-6)
         low, high = declared

@@ -163,7 +163,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         loss = loss_of(jobs[0].loss)
         if self.scoring is not None and POWERS.get(self.scoring, loss.power) != loss.power:
             raise SpecificationError(
-                f"scoring {self.scoring!r} is no deviance of {loss.name} loss: give 'deviance' or None"
+                f"scoring {self.scoring!r} is not a deviance of {loss.name} loss: give 'deviance' or None"
             )
         ledger = self.estimator.ledger
         return tune(

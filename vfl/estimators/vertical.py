@@ -77,7 +77,7 @@ def per_record(values: Any, n_records: int, name: str) -> Vector:
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{name} holds cells that are no numbers") from None
+        raise DataError(f"{name} holds cells that are not numbers") from None
     if numbers.ndim == 0:
         numbers = np.full(n_records, float(numbers))
     if numbers.ndim != 1:
@@ -128,7 +128,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 f"bounds are not declared, so every column is clamped to {columns.DEFAULT_BOUNDS}, whatever X holds: "
                 "declare bounds=(lo, hi), or a pair for every column, from what is publicly known",
                 PrivacyWarning,
-                stacklevel=3,  # who called fit
+                stacklevel=3,  # the caller of fit
             )
         return valid
 
@@ -144,7 +144,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 f"weight_bounds are not declared, so sample_weight is clamped to {DEFAULT_WEIGHTS}: declare "
                 "weight_bounds=(lo, hi), from what is publicly known",
                 PrivacyWarning,
-                stacklevel=3,  # who called fit
+                stacklevel=3,  # the caller of fit
             )
             return {"weight": Given(s, DEFAULT_WEIGHTS)}
         if not ((s >= 0.0).all() and s.any()):
@@ -262,7 +262,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
             changes["tol"] = float(self.tol)
         elif self.max_iter is not None and self.epsilon is None and "tol" in options and solver.tol is None:
-            changes["tol"] = STILL  # without a tolerance all passes would be made
+            changes["tol"] = STILL  # without a tolerance the solver would make all passes
         if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         chosen: Solver = dataclasses.replace(solver, **changes)
@@ -333,6 +333,6 @@ class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
             f"label_bounds are not declared, so y is clamped to {default}: declare label_bounds=(lo, hi), from what is "
             "publicly known",
             PrivacyWarning,
-            stacklevel=3,  # who called fit
+            stacklevel=3,  # the caller of fit
         )
         return checked_bounds(default)

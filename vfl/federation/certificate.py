@@ -1,4 +1,4 @@
-"""Certificates of participants: self-signed, pinned as they are, and unable to certify anybody else.
+"""Certificates of participants: self-signed, pinned individually, and unable to certify anybody else.
 
 A participant's certificate binds its name to a public key on the curve P-256. TLS accepts it as its own trust anchor, so no
 certificate authority is needed. It is not an authority itself (CA:FALSE): the holder of one member's key cannot make a
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
-"""A member's name is a host name's label, because TLS compares it with the certificate's DNS name."""
+"""Pattern of a member's name: a label of a host name, because TLS compares it with the certificate's DNS name."""
 LARGEST = 1 << 14
 """Largest size of a certificate in bytes. A longer text is not parsed."""
 EARLY = dt.timedelta(hours=1)
-"""Time before its creation from which a certificate is valid, for participants whose clocks are slow."""
+"""A certificate is valid from this long before its creation, for participants whose clocks are slow."""
 LONGEST_DAYS = 3653
 
 

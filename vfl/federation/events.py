@@ -43,8 +43,8 @@ class Requested:
     """The coordinator sent a request, which the owner's policy has not judged yet.
 
     purpose : one of PURPOSES. run : id of the run. job, digest : name and digest of the job, or digest of the model's part.
-    columns : the requested ones. epsilon, delta : of the job; None without privacy, or if nothing is released with noise.
-    source : name that the owner gave the source; '' is the one without a name.
+    columns : the requested columns. epsilon, delta : the job's budget; None without privacy, or if no release carries noise.
+    source : name that the owner gave the source; '' for the source without a name.
     threats : the threat model of trust='secure' in words.
     """
 

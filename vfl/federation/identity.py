@@ -140,7 +140,7 @@ def _public_key(secret: bytes, path: Path) -> bytes:
 
     try:
         key = load_pem_private_key(secret, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key under a passphrase
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a passphrase
         # The library's message is not repeated: the error must show nothing of the file.
         raise SpecificationError(
             f"{str(path)!r} holds no private key that vfl can use: make an identity with: vfl identity new NAME"

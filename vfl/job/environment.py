@@ -1,4 +1,4 @@
-"""The environment of a job: the places of its computation and its data. It is not part of the job's digest."""
+"""The environment of a job: the location of its computation and its data. It is not part of the job's digest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ledger:
 
     @classmethod
     def of(cls, ledger: str | Path | Ledger | None) -> Ledger:
-        """Return the ledger that a command was given, with an absolute path."""
+        """Return the ledger given to a command, with an absolute path."""
         fits = isinstance(ledger, str | Path | Ledger | None)
         require("ledger", ledger, "the path of a ledger, or vfl.Ledger(path)", fits=fits)
         found = ledger if isinstance(ledger, Ledger) else cls(ledger)
@@ -54,7 +54,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Places of a job's computation and data. They do not change the job.
+    """Location of a job's computation and data. It is not part of the job.
 
     data : {party: path, vfl.Csv of a text file with its format, or address NAME://... of a database, an object store or a
         source that is installed on its node}, opened by the party's actor.
@@ -76,7 +76,7 @@ class Environment:
 
     @classmethod
     def of_log(cls, kept: Mapping[str, Any]) -> Environment:
-        """Return the environment that a log keeps: the data, and their owners' rules."""
+        """Return the environment stored in a log: the data, and their owners' policies."""
         data = {party: _built(source) for party, source in (kept.get("data") or {}).items()}
         rules: dict[str, Any] = {what: kept.get(what) or {} for what in ("policies", "indexes")}
         return cls(data=data, table=_built(kept.get("table")), **rules)

@@ -291,7 +291,7 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
 
 
 def read(path: str | Path, assignments: Iterable[str] = (), *, follow: bool = True) -> tuple[Job, Environment]:
-    """Read a job file; paths in [data] and [simulation] are relative to its folder. follow : as for vfl.documents."""
+    """Read a job file; paths in [data] and [simulation] start at its folder. follow : as for vfl.documents."""
     path = Path(path)
     plain = read_toml(path, "job file", error=JobFileError, follow=follow, shows=True)
     override(plain, assignments)

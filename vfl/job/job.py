@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MOST_GROUPS = 16
 """Largest number of groups of a column by which fairness is checked."""
 DEFAULT_EVALUATION = Evaluation()
-"""Replaces None in a job with a hold-out; replace(job, holdout=None) removes it again."""
+"""Evaluation of a job that has a hold-out and names none; replace(job, holdout=None) removes it again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 ALL = "*"
@@ -84,7 +84,7 @@ class Job:
         for any margins.
     trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
         residual or another party's column (docs/secure.md). The certificate states who sees what.
-    secure : Secure(...), who deals and how many parties may collude; None with trust='secure' is Secure().
+    secure : Secure(...), the dealer and the number of parties that may collude; None with trust='secure' is Secure().
     dataset : name of the data set in the ledger; None covers this one fit alone.
     id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None
         means that all parties hold the records in the same order.
@@ -399,7 +399,7 @@ class Job:
             if not 2 <= len(groups) <= MOST_GROUPS:
                 why = f"it has {len(groups)}" if groups else "it is declared as numbers"
                 raise SpecificationError(
-                    f"fairness compares from 2 to {MOST_GROUPS} groups, and column {column!r} gives no such: {why}; declare "
+                    f"fairness compares from 2 to {MOST_GROUPS} groups, and column {column!r} does not fit: {why}; declare "
                     f"columns={{{column!r}: vfl.Categorical([...])}}, or name another column"
                 )
 
@@ -464,7 +464,7 @@ class Job:
         for column in self.partition.columns(self.partition.label_party):
             if self.partition.label[1] in schema.sources(column):
                 raise SpecificationError(
-                    f"column {column!r} is made of the label {self.partition.label[1]!r}: a feature may not know it"
+                    f"column {column!r} is made of the label {self.partition.label[1]!r}: a feature must not depend on it"
                 )
         return schema
 

@@ -1,4 +1,4 @@
-"""Sites: the places where runs happen. They belong to the environment and are not part of the job.
+"""Sites: where runs compute. They belong to the environment and are not part of the job.
 
 Only `resolve` interprets `at=`. A site is frozen and holds no secret; it can be copied, compared and kept in a log.
 """
@@ -27,7 +27,7 @@ ALONE = (
 FEW_PARTIES = 4
 """Largest number of parties of a simulation that always have one process each, even on fewer cores."""
 FEWEST_PROCESSES = 2
-"""Smallest number of processes that more parties share, so that one lost process does not lose all parties."""
+"""Smallest number of processes shared by more parties than FEW_PARTIES, so that one lost process does not lose them all."""
 PINS = ("auto", "always", "never")
 
 
@@ -204,7 +204,7 @@ def plain_site(site: Site) -> dict[str, Any]:
 
 
 def site_of_log(kept: Mapping[str, Any]) -> Site:
-    """Return the site that a log keeps."""
+    """Return the site stored in a log."""
     plain = dict(kept.get("at") or {"kind": Ray.__name__})
     kind = _KINDS[plain.pop("kind")]
     if "faults" in plain:

@@ -18,7 +18,7 @@ class Start:
     """A released model that training starts from. The start costs no budget: it is a public part of this job.
 
     The guarantee of this job's run covers this job's records. The model's own certificate covers the records that it was
-    trained on. A ledger adds both up for records in both.
+    trained on. For records in both, a ledger adds up the costs of both.
 
     model : SHA-256 of the model, as its certificate states it.
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.

@@ -48,7 +48,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Answer of a call that failed. kind : name of a class in vfl.errors. reason : its sentence."""
+    """Answer to a call that failed. kind : name of a class in vfl.errors. reason : its sentence."""
 
     kind: str
     reason: str
@@ -219,7 +219,7 @@ class Measure:
 class Asked:
     """One request to a service.
 
-    part : digest of the part of the model to apply. caller, purpose : as the adding party states them. records : number of ids.
+    part : digest of the part of the model to apply. caller, purpose : stated by the adding party. records : number of ids.
     """
 
     part: str

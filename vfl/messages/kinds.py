@@ -111,7 +111,7 @@ def sequence(of: Parameter) -> Parameter:
 
 
 def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
-    """Return a parameter that is an object of these attributes; of a dataclass, without `parts`, of all its fields."""
+    """Return a parameter that is an object with these attributes; without `parts`, all fields of a dataclass."""
     items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -196,12 +196,12 @@ _WRAPPED = (("", " | None", optional), ("tuple[", ", ...]", sequence), ("Mapping
 
 
 def declare(**parameters: Parameter) -> None:
-    """Name the parameters of annotations, for kinds and records that follow."""
+    """Declare the parameters of annotations, for kinds and records that are registered later."""
     _PARAMETERS.update(parameters)
 
 
 def parameter_of(annotation: str) -> Parameter | None:
-    """Return the parameter of an annotation: of a known X, or of 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]'."""
+    """Return the parameter of an annotation: a known X, or 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]' of one."""
     if annotation in _PARAMETERS:
         return _PARAMETERS[annotation]
     for start, end, wrap in _WRAPPED:
@@ -270,7 +270,9 @@ def decode(family: str, plain: Any) -> Any:
 
 def _described(cls: type, given: Mapping[str, Parameter]) -> tuple[tuple[str, Parameter], ...]:
     if not dataclasses.is_dataclass(cls):
-        raise PrivacyError(f"{cls.__qualname__} is no dataclass, so its parameters are unknown: make it a frozen one")
+        raise PrivacyError(
+            f"{cls.__qualname__} is not a dataclass, so its parameters are unknown: make it a frozen one"
+        )
     described = []
     for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True):  # a base's options come last
         if not field.init:
@@ -311,7 +313,7 @@ def name_of(family: str, cls: Hashable) -> str:
             _load_others()
     called = getattr(cls, "__qualname__", cls)
     raise PrivacyError(
-        f"{called} is no registered {family} kind, so no party can build it: register it at both ends, by an entry point of "
+        f"{called} is not a registered {family} kind, so no party can build it: register it at both ends, by an entry point of "
         f"the group {GROUP!r}"
     )
 

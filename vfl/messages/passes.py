@@ -89,7 +89,9 @@ class RecordCap:
             if self.paid is None or event is None:
                 raise PrivacyError("a block of a pass would be released without a charge that pays for it")
             if clip.cap != self.cap or clip.dimension < sum(block.size for block, _, _ in self.rows.values()):
-                raise PrivacyError("a block of a pass has another cap or grid than the pass that it is charged with")
+                raise PrivacyError(
+                    "a block of a pass has a cap or grid different from that of the pass it is charged with"
+                )
             if not event.sensitivity >= clip.sensitivity:
                 raise PrivacyError(
                     "a block of a pass claims a smaller sensitivity than all its coordinates have together"

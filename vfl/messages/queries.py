@@ -109,7 +109,7 @@ class Tally(Joint, Unasked, Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unnoised(Tally):
-    """Tally without noise, admitted only in a job that asks for it; the job's certificate says so."""
+    """Tally without noise, allowed only in a job that asks for it; the job's certificate says so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +281,7 @@ class Step:
     def shift(self, delta: Vector) -> Any:
         """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
 
-        delta : (s,) the block's update; with K margins (s·K,), the classes of one column after the other.
+        delta : (s,) the block's update; with K margins (s·K,), the classes of the first column, then those of the next.
         """
         n_margins: int = getattr(self.rule, "classes", 1)
         if n_margins == 1:
@@ -300,7 +300,7 @@ class Descend(Weighted):
         the query are computed from the same r.
     capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
         every step separately.
-    push : {party: (p_k,) momentum of its coordinates}, from earlier releases; none for a party that is left out.
+    push : {party: (p_k,) momentum of its coordinates}, from earlier releases. A party that is left out has none.
     """
 
     steps: Mapping[str, tuple[Step, ...]]

@@ -110,7 +110,7 @@ class ScoreRule(Protocol):
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
         """Return the smallest sensitivity that the scores at w can be given; a party refuses a rule with less.
 
-        contribution : a, the most that one record adds to a sum u_j in its own units, so that replacing it moves u_j by 2a.
+        contribution : a, the most that one record adds to a sum u_j, in the units of u_j. Replacing it moves u_j by at most 2a.
         """
         ...
 
@@ -193,7 +193,7 @@ class Query:
         return None
 
     def shares(self) -> Mapping[str, Query]:
-        """Return each addressed party's share, those of a query with `part` with a noise stream of their own each."""
+        """Return each addressed party's share. In a query with `part`, each share has its own noise stream."""
         addressed: Mapping[str, Any] = getattr(self, by_party(self)[0])
         if not hasattr(self, "part"):
             return {party: self.share(party) for party in addressed}
@@ -228,7 +228,7 @@ class Query:
 
 
 def by_party(query: Query) -> tuple[str, ...]:
-    """Return the fields of a query that hold one entry per party, {party: entry}; the first has all addressed parties."""
+    """Return the fields of a query that map parties to entries; the first one has all addressed parties."""
     return _by_party(type(query))  # type: ignore[arg-type]  # a class can be hashed
 
 
@@ -249,7 +249,7 @@ class Joint:
 
 
 class Unasked:
-    """Mixin of queries for which no party is asked."""
+    """Mixin of queries that are sent to no party."""
 
     __slots__ = ()
 
@@ -269,7 +269,7 @@ class Local(Unasked, Query):
 
         counts : records of each shard, in order; one piece for each.
         """
-        raise TypeError(f"{type(self).__name__} does not say what it does")
+        raise TypeError(f"{type(self).__name__} does not implement its answer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,1 +1,1 @@
-"""Resident scoring service of the party that adds up: HTTP in front, the other parties' streams behind."""
+"""Resident scoring service of the party that adds up: it answers HTTP requests and asks the other parties for their parts."""

@@ -38,7 +38,7 @@ LARGEST_BODY = 1 << 23
 MOST_WAITING = 256
 """Largest number of requests that are answered at the same time; further ones are refused at once."""
 MOST_HELD = 8 * LARGEST_BODY
-"""Bytes of all bodies together that are received or answered at the same time."""
+"""Largest total size, in bytes, of the bodies that are received or answered at the same time."""
 LONGEST_PURPOSE = 200
 STATE = "certificate"
 """Entry of a connection's state with the fingerprint of the client certificate."""
@@ -84,7 +84,7 @@ class Application:
             self._scoring.end()
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do something in the thread that answers requests; for other threads."""
+        """Call `work` in the thread that answers requests. Other threads use it."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(work)
 
@@ -140,7 +140,7 @@ class Application:
             log.error(json.dumps({"event": "failed", "kind": type(error).__name__}))  # noqa: TRY400 - as above
             code, response = (
                 "failed",
-                _refused(Refusal(500, "failed", "the service failed; its owner's log has the kind")),
+                _refused(Refusal(500, "failed", "the service failed; its owner's log names the error")),
             )
         self._requests.labels(model, code).inc()
         return response
@@ -240,7 +240,7 @@ def _of_json(body: bytes) -> Asked:
 
 def _array(cells: list[Any]) -> Any:
     if {type(cell) for cell in cells} <= {int, float, type(None)}:
-        kind: Any = pa.float64()  # a column of the caller may hold 1 and 1.5
+        kind: Any = pa.float64()  # the caller may mix 1 and 1.5 in a column
         if all(type(cell) is int or cell is None for cell in cells) and any(cell is not None for cell in cells):
             kind = pa.int64()
     else:

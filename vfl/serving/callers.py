@@ -1,4 +1,4 @@
-"""Callers of a service: who they are, and how much they may ask."""
+"""Callers of a service: their identities and rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Callers:
         self.update(callers)
 
     def update(self, callers: Mapping[str, Caller]) -> None:
-        """Replace the callers; unchanged rates go on."""
+        """Replace the callers. A caller with an unchanged rate keeps its token bucket."""
         for name, caller in callers.items():
             known = self._rates.get(name)
             if caller.rate is None:
@@ -48,7 +48,7 @@ class Callers:
         self.quotas = {name: caller.records for name, caller in callers.items() if caller.records is not None}
 
     def identified(self, token: str, certificate: str) -> Caller | None:
-        """Return the caller that shows a token or a client certificate; None for a stranger.
+        """Return the caller that owns this token or client certificate; None if no caller does.
 
         All hashes are compared, each in constant time. certificate : fingerprint as verified by TLS, '' for none.
         """

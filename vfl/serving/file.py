@@ -2,20 +2,20 @@
 
 format = 1
 party = "bank"                    the party that adds up: the label party of the models
-listen = "127.0.0.1:8080"         address of the service; another one than loopback needs `certificate` and `key`
+listen = "127.0.0.1:8080"         address of the service; any other than loopback needs `certificate` and `key`
 federation = "scoring.toml"       in which this party is the coordinator; left out: the data of all parties are below
 identity = "bank.key"             left out: PARTY.key beside the federation file
 certificate, key                  PEM files for HTTPS
 metrics = "127.0.0.1:9464"        Prometheus metrics; left out: none
 answer_seconds = 1.0              limit for the answer to one request
 
-[data]                            {party: file or address}: of this party, and of others whose data are here
+[data]                            {party: file or address}: data of this party, and of others whose data are here
 [policies]                        {party: policy file} of the same parties
 
 [models.credit]
 active = "2026-11"                version that answers requests which name none
 versions = { "2026-11" = "runs/credit" }
-fallback = "refuse"               for a party that is away: refuse, or "fill": its part of a record with missing cells only
+fallback = "refuse"               if a party is away: refuse, or "fill": use its part for a record whose cells are all missing
 sources = { telco = "new" }       names that the other parties gave their sources
 
 [callers.branch]

@@ -1,4 +1,4 @@
-"""Batching: questions that arrive while a batch is answered form the next one; a question alone waits for nobody."""
+"""Batching: questions that arrive while a batch is answered form the next batch; a single question is answered at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lane(ABC, Generic[Q, A]):
         return self._working is not None
 
     def ask(self, question: Q, size: int) -> asyncio.Future[A]:
-        """Return the future answer. A question whose answer is cancelled before its batch begins is not asked."""
+        """Return the future answer. If the answer is cancelled before its batch begins, the question is dropped."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, size, answer))
         self._begin()

@@ -14,10 +14,10 @@ _ERRORS = {
     "401": "No caller of this service.",
     "403": "The caller, or the policy of a party's owner, does not allow it.",
     "404": "No such model or version, or no record of the request is known to all parties.",
-    "409": "The model in use is another one than the request expects.",
+    "409": "The model in use is not the one that the request expects.",
     "413": "Too many records or bytes.",
     "415": "Neither JSON nor Arrow.",
-    "422": "The request has another form, or its cells are not those of the model's columns.",
+    "422": "The request is malformed, or its cells do not fit the model's columns.",
     "429": "A rate, or a count of records per day, is used up.",
     "503": "A party is away, or the version is not loaded; try again.",
     "504": "No answer within the time limit; try again.",
@@ -43,7 +43,7 @@ def _predict(*parameters: str) -> dict[str, Any]:
                 "required": True,
                 "content": {
                     "application/json": {"schema": {"$ref": "#/components/schemas/Request"}},
-                    ARROW: {"schema": {"description": "A column id, and columns of the caller's own."}},
+                    ARROW: {"schema": {"description": "A column of ids, and the caller's own columns."}},
                 },
             },
             "responses": {
@@ -72,7 +72,7 @@ def document() -> dict[str, Any]:
                 purpose={"type": "string", "maxLength": 200},
                 model={"type": "string", "description": "Digest of the model that the caller expects."},
             ),
-            "description": "ids, or columns, or both: columns replace what a party would look up, all of its columns or none.",
+            "description": "ids, or columns, or both: columns replace those that a party looks up, all of them or none.",
         },
         "Answer": _object(
             ["model", "version", "digest", "predictions"],
@@ -83,7 +83,7 @@ def document() -> dict[str, Any]:
                 "type": "number",
                 "description": "Of the labels: a probability with logistic loss, else a margin.",
             },
-            fallback={"type": "object", "description": "Parties that were away, and what stands for their part."},
+            fallback={"type": "object", "description": "Parties that were away, and the replacement of their part."},
             predictions={"type": "array", "items": prediction},
         ),
         "Error": _object(

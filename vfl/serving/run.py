@@ -37,7 +37,7 @@ MESSAGE_SECONDS = 20.0
 MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
 MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
-"""Time after which a busy thread lets another one run: a request passes through five, and Python's 5 ms add up."""
+"""Time after which a busy thread lets another one run. A request passes through five threads, so Python's 5 ms would add up."""
 log = logging.getLogger("vfl.serving")
 
 
@@ -99,7 +99,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class Service:
-    """A service, made from its file. Raises SpecificationError before anything is opened to callers."""
+    """A service, built from its file. Raises SpecificationError before the service accepts requests."""
 
     def __init__(self, path: str | Path) -> None:
         self.file = read_service(path)
@@ -158,7 +158,7 @@ class Service:
         self._server.should_exit = True
 
     def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:
-        """Read the service file again; callers and models are taken from it, the addresses and data only at a restart."""
+        """Read the service file again, for its callers and models; new addresses and data need a restart."""
         try:
             file = read_service(self.file.path)
             found, failures = self.scoring.loaded(file)
@@ -175,7 +175,7 @@ class Service:
         self.scoring.refresh()
 
     def _models(self) -> dict[str, Any]:
-        """Return the versions that are kept, the one that answers now, and {model/version: reason} of those refused."""
+        """Return the versions that are kept, the active one, and {model/version: reason} of the refused ones."""
         kept = {
             name: {"active": own["active"], "versions": [*own["versions"]]}
             for name, own in self.scoring.described().items()

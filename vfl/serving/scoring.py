@@ -54,7 +54,7 @@ MOST_IN_BATCH = 1 << 15
 MOST_RECORDS = 20_000
 """Largest number of records of one request."""
 MOST_INLINE = 64
-"""Largest number of records with columns of the caller that need no thread of their own."""
+"""Largest number of records with columns of the caller that are scored without a separate thread."""
 OFFER_SECONDS = 30.0
 PER_OUTCOME = 1 << 11
 LOST = "is away"
@@ -62,7 +62,7 @@ A = TypeVar("A")
 
 
 class Refusal(Exception):
-    """A request that is not answered. status : of HTTP. code : one word for machines. The message states cause and remedy."""
+    """Raised for a request that is not answered. status : HTTP status. code : one word for machines."""
 
     def __init__(self, status: int, code: str, why: str, *, retry: float | None = None) -> None:
         super().__init__(why)
@@ -173,21 +173,21 @@ class PartyLane(Lane[Question, Reply]):
 
     @abstractmethod
     def end(self) -> None:
-        """End streams and connections; no request comes any more."""
+        """End streams and connections, after the last request."""
 
 
 Answered = tuple["list[Asked]", "list[Sequence[bytes]]", "list[Outcome]"]
 
 
 class _Log(Lane[Answered, None]):
-    """The log of a local party: lines that wait for the disk are written and synced together."""
+    """The log of a local party. Lines that wait for the disk are written and synced together."""
 
     def __init__(self, service: ServingService) -> None:
         super().__init__(MOST_IN_BATCH)
         self._service = service
 
     async def answer(self, questions: Sequence[Answered]) -> list[None]:
-        await asyncio.sleep(0)  # let the requests of this pass of the loop ask the other parties first
+        await asyncio.sleep(0)  # first let the requests of this loop iteration ask the other parties
         asked, ids, outcomes = (list(chain.from_iterable(own)) for own in zip(*questions, strict=True))
         await asyncio.to_thread(self._service.log, asked, ids, outcomes)
         return [None] * len(questions)
@@ -228,7 +228,7 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return the future answer. It is there at once unless the disk or a database has to be waited for."""
+        """Return the future answer. It is done at once unless it waits for the disk or a database."""
         own = question.ids is not None
         if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)
@@ -393,7 +393,7 @@ class RemoteParty(PartyLane):
     def _replies(self, reply: Any, vectors: Mapping[str, Any], asked: Sequence[Question]) -> list[Reply]:
         """Return the replies in an answer. Raises FederationError for an answer of another form."""
         if not isinstance(reply, Scored) or len(reply.outcomes) != len(asked) or "margins" not in vectors:
-            raise FederationError(f"party {self.party!r} sent an answer of another form")
+            raise FederationError(f"party {self.party!r} sent a malformed answer")
         margins, at, found = as_vector(vectors["margins"], "float64"), 0, []
         for one, outcome in zip(asked, reply.outcomes, strict=True):
             if outcome.code != ANSWERED:
@@ -449,9 +449,9 @@ class _Model:
 class Scoring:
     """Models of a service, their versions, and the parties that score records together.
 
-    Guarantee. A score is the sum of the parts of one version, for one id; a party that is away makes the request fail, or its
-    part is the declared fill, and the answer names it. A request keeps the version with which it began. A new active version
-    answers once all parties have loaded it; until then the earlier one goes on.
+    Guarantee. A score is the sum of the parts of one version, for one id; if a party is away, the request fails, or its
+    part is the declared fill and the answer names the party. A request keeps the version with which it began. A new active
+    version answers once all parties have loaded it; until then the earlier one answers.
     """
 
     def __init__(self, file: ServiceFile, callers: Callers, gathering: Gathering | None) -> None:
@@ -466,7 +466,7 @@ class Scoring:
         self.take(file, *self.loaded(file))
 
     def loaded(self, file: ServiceFile) -> tuple[dict[str, dict[str, Version]], dict[str, str]]:
-        """Read the versions of a service file; return {model: {version: it}} and {model/version: reason} of those refused."""
+        """Read the versions of a service file; return {model: {name: version}} and {model/version: reason for refusal}."""
         found: dict[str, dict[str, Version]] = {}
         failures: dict[str, str] = {}
         for name, given in file.models.items():
@@ -544,7 +544,7 @@ class Scoring:
             self._want()
 
     def _lacking(self, version: Version) -> dict[str, str]:
-        """Return {party: reason} of the parties that cannot answer for a version now."""
+        """Return {party: reason}, the parties that cannot answer for a version now."""
         states = {
             party: self._lanes[party].states.get(part.digest, "it is not offered yet")
             for party, part in version.parts.items()
@@ -552,7 +552,7 @@ class Scoring:
         return {party: why for party, why in states.items() if why}
 
     def ready(self) -> dict[str, str]:
-        """Return {what: reason} of everything that keeps the service from answering; {} if it is ready."""
+        """Return {obstacle: reason}, everything that keeps the service from answering; {} if it is ready."""
         found = {}
         for name, model in self._models.items():
             version = model.active
@@ -601,7 +601,7 @@ class Scoring:
             raise Refusal(
                 409,
                 "stale_model",
-                "the model in use is another one than `model` states: see /v1/models, or leave it out",
+                "the model in use is not the one that `model` states: see /v1/models, or leave it out",
             )
         return found
 
@@ -642,7 +642,7 @@ class Scoring:
         for party, table in given.items():
             made = version.parts[party], table
             margins[party] = self._applied(*made) if n <= MOST_INLINE else await asyncio.to_thread(self._applied, *made)
-        # This party is asked first: it counts for the caller, and the others are not told ids that are unknown here.
+        # Ask this party first: it counts for the caller, and the other parties must not learn ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
         mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
@@ -728,7 +728,7 @@ class Scoring:
         raise Refusal(403, "refused", outcome.why)
 
     def _given(self, version: Version, columns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return {party: its columns} of the parties whose columns the caller gives. Raises Refusal."""
+        """Return {party: its columns}, for the parties whose columns the caller gives. Raises Refusal."""
         found: dict[str, dict[str, Any]] = {}
         left = set(columns)
         for party, made_of in version.made_of.items() if columns else ():

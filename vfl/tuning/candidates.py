@@ -214,7 +214,7 @@ def tuning_of(
         candidate if isinstance(candidate, Job) else changed(job, candidate, number)
         for number, candidate in enumerate(candidates, 1)
     )
-    # One name for all: a job's name must not tell which candidate won before the certificate does.
+    # Use one name for all: a job's name must not reveal the winner before the certificate does.
     jobs = tuple(replace(each, name=job.name) for each in jobs)
     return Tuning(jobs, score or ("loss" if job.classification else "mse"), inclusion)
 

@@ -46,7 +46,7 @@ class TunePlan:
 
     @cached_property
     def left(self) -> tuple[float, float]:
-        """Expected shares of the loss that remain with the best solver, for a run alone and for a trial (vfl.recommend)."""
+        """Expected shares of the loss that remain with the best solver: for a single run, and for a trial (vfl.recommend)."""
         jobs = (self.tuning.jobs[0], self.tuning.trials[0])
         alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
         return alone, trial
@@ -55,7 +55,7 @@ class TunePlan:
     def default_probably_wins(self) -> bool:
         """True if better options would gain less than the noise of a trial costs.
 
-        In no measured problem with a signal-to-noise ratio ρ = μn/p of 10 or more did any options beat the defaults by more
+        In all measured problems with a signal-to-noise ratio ρ = μn/p of 10 or more, no options beat the defaults by more
         than the deviation between runs (vfl.solvers.rules.recommend).
         """
         return self._ratio >= ENOUGH

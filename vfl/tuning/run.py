@@ -7,8 +7,8 @@ Order of a tune; the process may end after any step:
     settle; draw the random numbers; write the winner, whole, into a sealed file; rename it, which releases it
     write model, certificate, findings and job from that file; remove all sealed files
 
-An interrupted trial starts again with fresh noise: nothing of it was released. A tune interrupted before the rename draws
-again; after the rename it only finishes the files. The set of considered candidates is never written down.
+An interrupted trial starts again with fresh noise, since none of its values were released. A tune interrupted before the
+rename draws again; after the rename it only finishes the files. The set of considered candidates is never written down.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ class _Tune:
         tuning, job = self._tuning, self._tuning.trials[0]
         try:
             left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
-            remaining = [tuning.trials[number] for number in left]  # a later refusal would come after the charge
+            remaining = [tuning.trials[number] for number in left]  # here, so that an error comes before the charge
             sources = asked_sources(job, self._settings, *remaining) if left else {}
             self._sealed.open()
             with contextlib.ExitStack() as stack:
@@ -397,7 +397,7 @@ class _Tune:
         if self._plans:
             return
         plans = self._tuning.plans(n_records)
-        if not self._book.charged:  # counted first, since a filter may turn the warning into an error
+        if not self._book.charged:  # count first, since a filter may turn the warning into an error
             count_releases(self._tuning.jobs[0], self._tuning.events, float(self._tuning.delta or 0.0))
         self._book.charge()
         self._plans = plans
@@ -482,7 +482,7 @@ def _loaded(folder: Path, tuning: Tuning) -> Tuned:
 
 
 def _found(job: Job, settings: Settings) -> int:
-    """Return n as a run of the job would find it: check the policies and align the records, but reserve nothing."""
+    """Find n as a run of the job does: check the policies and align the records, but reserve nothing."""
     sources = asked_sources(job, settings)
     budget = Budget(uuid.uuid4().hex, sealed=True, counts=True)
     events = dispatch.run(job, sources, budget, Log(), place=settings.place, arrangement=settings.arrangement)

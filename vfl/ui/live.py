@@ -33,7 +33,7 @@ LONGEST = 1 << 26
 """Bytes of the longest log line that is read."""
 UNREADABLE = "unreadable"
 REST = 10.0
-"""Wait between two computations of ε, as a multiple of the last one's duration: verifying a long chain takes a while."""
+"""Wait between two computations of ε, in multiples of the last one's duration, since verifying a long chain takes long."""
 
 
 @dataclass(frozen=True, slots=True)

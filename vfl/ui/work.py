@@ -48,7 +48,7 @@ class Work:
         self._lock = threading.Lock()
 
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
-        """Return work(), or raise its error: of vfl, of the system, or Expected.
+        """Return work(), or raise its error if that is a VflError, an OSError or Expected.
 
         Raises OutputError for every other error, if the job has taken longer than `seconds`, and while MOST others are running.
         """
