@@ -41,7 +41,7 @@ def alignment_name(salt: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Public rules by which a party keeps its index on its own disk.
+    """Public rules for the index that a party keeps on its own disk.
 
     folder : folder from the job's environment; None is the default folder of the party's user.
     run : id of the run that may be resumed; None for a run that keeps nothing.

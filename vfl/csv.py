@@ -21,7 +21,7 @@ _NUMERIC = set("0123456789+-eE")
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """A CSV file with a declared format. The format alone decides how a field is read; the rest of its column does not.
+    """A CSV file with a declared format. The format alone decides how a field is read, whatever the rest of its column holds.
 
     path : path in the party's file system; '.gz' is decompressed while reading.
     delimiter : the character between fields.

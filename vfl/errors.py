@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class VflError(Exception):
-    """Base of all errors raised on purpose. `exit_code` is the command line's."""
+    """Base of all errors raised on purpose. The command line exits with `exit_code`."""
 
     exit_code = 1
 

@@ -84,7 +84,7 @@ class Split:
     def counts(self, ends: Sequence[int]) -> list[int]:
         """Return the number of held-out records before each of these positions, which increase.
 
-        Memory and time are bounded: from HEAD on the number follows from the share, except within one stratum.
+        Memory and time are bounded: beyond HEAD the number follows from the share, except within one stratum.
         """
         last = min(ends[-1], HEAD)
         found, position, total = [0] * len(ends), 0, 0

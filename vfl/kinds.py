@@ -307,7 +307,7 @@ def from_plain(plain: Plain, expected: type[M]) -> M:
     Raises PrivacyError for another format, an unknown or unexpected message, and parts that are not registered here.
     """
     if type(plain) is not tuple or len(plain) < 2 or plain[0] != FORMAT:
-        raise PrivacyError(f"a message of another format than {FORMAT} came: run the same version of vfl everywhere")
+        raise PrivacyError(f"a message has a format different from {FORMAT}: run the same version of vfl everywhere")
     message = decode("message", plain[1:])
     if not isinstance(message, expected):
         raise PrivacyError(f"a {expected.__name__} is needed, not {type(message).__name__}")

@@ -171,7 +171,7 @@ class FeaturePartition:
         return column
 
     def owner(self, column: str) -> str:
-        """Return the party that owns a column, be it a feature, the label or a group column."""
+        """Return the party that owns a column: a feature, the label or a group column."""
         if column in self._held:
             return self._held[column][0]
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")

@@ -129,7 +129,7 @@ class Problem:
     label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
     label_low : lower declared bound of the label, -inf when undeclared.
     epsilon, delta, mu : the budget, None without privacy. μ² is what Gaussian DP allows under (ε, δ), less `besides`.
-    besides : μ² of the run's Gaussian releases besides the solver's, as the knots of curves. ε includes them.
+    besides : μ² of the run's other Gaussian releases, such as the knots of curves. ε includes them.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : True if most declared ranges do not cross 0, so that columns are far from orthogonal to the intercept.
@@ -137,10 +137,10 @@ class Problem:
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
         loss bound those of s·ℓ.
-    inference : share of the μ² left by the other one-time releases that standard errors may spend; None: none are made.
+    inference : share that standard errors may spend of the μ² left by the other one-time releases; None without them.
     subsamples : number of disjoint subsamples of n_records each that the run trains on one after another; 1 for other runs.
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
-    terms : what single columns add to ψ; None if none does.
+    terms : penalties and bounds of single columns, in addition to ψ; None without them.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
 

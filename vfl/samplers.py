@@ -27,7 +27,7 @@ class Sampler(Protocol):
     name: ClassVar[str]
 
     def width(self, n_blocks: int) -> int:
-        """Return the most blocks that one draw can hold."""
+        """Return the largest number of blocks in one draw."""
         ...
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -162,7 +162,7 @@ def in_parallel(draws: list[Draw], blocks: Sequence[Block], parties: int) -> lis
             waiting.setdefault(blocks[b].party, []).append(b)
     rounds: list[Draw] = []
     while waiting:
-        # The longest queues first: a pass takes as few rounds as it can.
+        # Take the longest queues first, so that a pass takes as few rounds as possible.
         owners = sorted(waiting, key=lambda party: -len(waiting[party]))[:parties]
         rounds.append(tuple(sorted(waiting[owner].pop(0) for owner in owners)))
         waiting = {party: queue for party, queue in waiting.items() if queue}

@@ -164,7 +164,7 @@ class Schema:
         return dict(zip(self.sources(column), contents_of(self[column]), strict=True))
 
     def bases(self) -> tuple[str, ...]:
-        """Return the columns that pairs name."""
+        """Return the columns that pairs are made of."""
         named = [side for _, found in self._declared if isinstance(found, Pair) for side in (found.a, found.b)]
         return tuple(dict.fromkeys(named))
 
@@ -269,7 +269,7 @@ class _Sides:
     def _side(self, pair: str, name: str, pieces: int) -> Side:
         party = self._party_of.get(pair)
         known = {**{c: c for c in self._schema.columns}, **{c: c for c in self._party_of}}
-        # If several parties use a name, it means this party's column.
+        # If several parties have a column of this name, take the column of the pair's party.
         known |= {self._local[c]: c for c in self._local if self._party_of.get(c) == party}
         if name not in known:
             raise SpecificationError(
@@ -280,7 +280,7 @@ class _Sides:
         if self._party_of.get(column, party) != party:
             raise SpecificationError(
                 f"pair {pair!r} of party {party!r} names column {column!r} of party {self._party_of[column]!r}: a record's "
-                "product is made where both columns are, and no party may see another's: pair columns of one party"
+                "product needs both columns at one party, and no party may see those of another: pair columns of one party"
             )
         declared = self._schema[column]
         if isinstance(declared, Pair):

@@ -1,4 +1,4 @@
-"""Disjoint public subsamples of the aligned records, from whose spread intervals follow without products of columns.
+"""Disjoint public subsamples of the aligned records. Their spread gives intervals without products of columns.
 
 Guarantee. Suppose that the releases on each subsample are μ-GDP under replace-one; then all releases of the run together are
 μ-GDP under replace-one, not √8·μ-GDP. Proof: The subsample of a record follows from its position among the aligned records,
@@ -9,8 +9,8 @@ distribution in both data sets. Hence the outputs are those on subsample k and i
 parallel composition (McSherry 2009, Thm. 4). Runs add up, since each may have other subsamples.
 
 The assignment is a uniformly random permutation from a public hash, so that the subsamples of independent records are
-independent whatever the order of the records. Every 8th record, or strata by position, would not do: of a file sorted by its
-label all subsamples would hold nearly equal shares, and intervals would be too short.
+independent whatever the order of the records. Every 8th record, or strata by position, would not do: in a file sorted by its
+label, all subsamples would hold nearly equal shares of each label, and intervals would be too short.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Subsamples:
 
 @dataclass(frozen=True, slots=True)
 class Subsample:
-    """One of the subsamples, as a split whose training part it is (vfl.holdout.Split)."""
+    """One of the subsamples, in the form of a split: its records are the training part (vfl.holdout.Split)."""
 
     of: Subsamples
     number: int

@@ -1,4 +1,4 @@
-"""TOML documents that people write, and dataclasses from their tables. Errors name the wrong line or key."""
+"""Reader of TOML documents that people write; builds dataclasses from their tables. Errors name the wrong line or key."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Targets:
         return Targets(self.exposure)
 
     def parts(self, given: Any) -> Parts:
-        """Return the vectors, of which `given`, (count·n,) or (count, n), holds one after the other."""
+        """Return the vectors in `given`, (count·n,) or (count, n), which holds one after the other."""
         labels, *others = given.reshape(self.count, -1)
         return Parts(labels, others[0] if self.exposure else None, others[-1] if self.weights else None)
 

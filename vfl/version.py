@@ -1,3 +1,3 @@
-"""The one place that names the version of the code; participants shake hands on it."""
+"""The version of the code, defined only here. Participants compare it before they work together."""
 
 __version__ = "0.1.0"

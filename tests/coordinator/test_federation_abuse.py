@@ -374,7 +374,7 @@ REPLIES = {
     ),
     "another message": (FORWARD, (Done(), {}), "answered with a Done, where a Reply was expected"),
     "another kind": (FORWARD, lambda call: frames(call, (FORMAT, "shell", "rm")), "unknown message kind 'shell'"),
-    "another format": (FORWARD, lambda call: frames(call, (0, "reply")), "another format"),
+    "another format": (FORWARD, lambda call: frames(call, (0, "reply")), "a format different"),
     "no tuple": (
         FORWARD,
         lambda call: [FromParty(head=Head(call=call, body=2, inline=b"\x10\x02"))],

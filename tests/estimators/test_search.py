@@ -131,7 +131,7 @@ def test_counts_are_scored_by_their_deviance():
     found = vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_poisson_deviance").fit(X, y)
     assert set(found.result_.findings["score"].measures) == {"deviance"}
     assert found.best_score_ == -found.result_.findings["score"].measures["deviance"].value
-    with pytest.raises(SpecificationError, match="gamma_deviance' is no deviance"):
+    with pytest.raises(SpecificationError, match="gamma_deviance' is not a deviance"):
         vfl.VerticalGridSearch(estimator, grid, scoring="neg_mean_gamma_deviance").fit(X, y)
 
 

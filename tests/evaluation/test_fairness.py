@@ -504,7 +504,7 @@ class TestRefused:
         [
             ({"fairness": vfl.Fairness(group="sexx")}, "no party holds a column 'sexx' (did you mean 'sex'?)"),
             ({"columns": {}}, "it is declared as numbers"),
-            ({"fairness": vfl.Fairness(group=["sex", "a0"])}, "column 'a0' gives no such: it is declared as numbers"),
+            ({"fairness": vfl.Fairness(group=["sex", "a0"])}, "column 'a0' does not fit: it is declared as numbers"),
             ({"columns": {"sex": vfl.Categorical(tuple(range(17)))}}, "it has 17"),
             ({"holdout": None}, "measured on records that are held out"),
             ({"loss": "huber", "bounds": {"*": (-1, 1), "y": (-1, 1)}}, "predicts numbers"),

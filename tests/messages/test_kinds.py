@@ -108,7 +108,7 @@ def test_invalid_plain_forms_are_refused(case: str) -> None:
 
 def test_an_object_of_an_unregistered_class_cannot_be_sent() -> None:
     for family, value in (("rule", lambda w, u: w), ("loss", object()), ("penalty", Logistic())):
-        with pytest.raises(PrivacyError, match=rf"is no registered {family} kind"):
+        with pytest.raises(PrivacyError, match=rf"is not a registered {family} kind"):
             encode(family, value)
 
 
@@ -128,7 +128,7 @@ def test_a_kind_states_its_parameters() -> None:
 
     with pytest.raises(PrivacyError, match=r"Opaque.inside.* no plain form"):
         register("rule", "opaque", Opaque)
-    with pytest.raises(PrivacyError, match="is no dataclass"):
+    with pytest.raises(PrivacyError, match="is not a dataclass"):
         register("rule", "opaque", int)
 
 
@@ -138,9 +138,9 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
 @pytest.mark.parametrize(
     ("plain", "said"),
     [
-        ((FORMAT + 1, *PLAIN[1:]), "another format"),
-        (list(PLAIN), "another format"),
-        ((FORMAT,), "another format"),
+        ((FORMAT + 1, *PLAIN[1:]), "a format different"),
+        (list(PLAIN), "a format different"),
+        ((FORMAT,), "a format different"),
         ((FORMAT, "shell", "rm"), "unknown message kind 'shell'"),
         ((FORMAT, "reply", (), None, None, 0.0), "a Query is needed, not Reply"),
         (
@@ -214,7 +214,7 @@ def installed() -> None:
 
 class TestAnotherPackage:
     def test_a_solver_whose_rule_is_not_registered_is_refused(self) -> None:
-        with pytest.raises(PrivacyError, match="SignStep is no registered"):
+        with pytest.raises(PrivacyError, match="SignStep is not a registered"):
             setting.drive(setting.job(SignDescent()))
 
     def test_the_entry_point_registers_the_rule_at_both_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
