@@ -259,7 +259,7 @@ class GroupLasso:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnTerms:
-    """Terms of single columns beside ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
+    """Terms of single columns in addition to ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
 
     Both are public, and functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy. Under
     coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the box.

@@ -6,7 +6,7 @@ from n and from public names. Replacing a record changes neither its position no
 an alignment orders them by ids, which replacement keeps (vfl.holdout). So two adjacent data sets differ in the records of one
 subsample k. The schedule of a subsample depends on no other subsample, and the releases on the others have the same
 distribution in both data sets. Hence the outputs are those on subsample k and independent values that are post-processing:
-parallel composition (McSherry 2009, Thm. 4). Runs add up, since each may have other subsamples.
+parallel composition (McSherry 2009, Thm. 4). The costs of several runs add up, since each run may have different subsamples.
 
 The assignment is a uniformly random permutation from a public hash, so that the subsamples of independent records are
 independent whatever the order of the records. Every 8th record, or strata by position, would not do: in a file sorted by its

@@ -92,7 +92,7 @@ def test_refusals(table):
     named = vfl.FeaturePartition({"bank": ["x0", "x1", "x2"]}, ("bank", "y"), weight="s")
     with pytest.raises(SpecificationError, match=r"'s': give it, fit\(X, y, sample_weight="):
         vfl.VerticalRidge(epsilon=None, partition=named).fit(X, y)
-    with pytest.raises(SpecificationError, match="SCD knows no weights"):
+    with pytest.raises(SpecificationError, match="SCD does not support weights"):
         vfl.VerticalRidge(epsilon=None, solver=vfl.SCD()).fit(X, y, sample_weight=s)
     with pytest.raises(ValueError, match="NaN"):
         vfl.VerticalRidge(epsilon=None).fit(X, y, sample_weight=np.full(N, np.nan))

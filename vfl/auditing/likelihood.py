@@ -87,4 +87,6 @@ def allowed(event: Event) -> float:
 def _gaussian(event: Event) -> Gaussian | PoissonSubsampledGaussian:
     if isinstance(event, Gaussian | PoissonSubsampledGaussian):
         return event
-    raise UnknownEvent(f"an audit knows no {type(event).__name__} event: it audits Gaussian releases and selections")
+    raise UnknownEvent(
+        f"an audit cannot check a {type(event).__name__} event: it audits Gaussian releases and selections"
+    )

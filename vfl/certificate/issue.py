@@ -51,7 +51,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 SIMULATED = "opened sums, and words that it can unmask if it knows the seed: NOT protected, see the flags"
-"""Addition for runs on shares with seeded noise, in which the masks are seeded, too."""
+"""Text added for runs on shares with seeded noise, whose masks are seeded too."""
 
 AMPLIFIED = (
     "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
@@ -79,12 +79,12 @@ NORMS = {
     "parties' columns of every record",
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
-"""Seen in addition to residuals and margins if the norms of whole records cap them."""
+"""Values seen in addition to residuals and margins if the norms of whole records cap them."""
 OF_CURVES = "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
-"""Seen by the coordinator in addition to margins if the run places knots."""
+"""Values that the coordinator sees in addition to margins if the run places knots."""
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
-"""Seen by the coordinator in addition to margins if fairness is checked, and if its bound counts records near the boundary."""
+"""Values that the coordinator also sees if fairness is checked, and if its bound counts records near the boundary."""
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"

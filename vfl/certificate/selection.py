@@ -123,7 +123,7 @@ def fault_of(certificate: Certificate, plan: Plan | None) -> str:
         if not isinstance(choice, Selection) or count != 1:
             return "a tune charges each of its choices once, and nothing else"
         if (choice.candidates, choice.concentration) != (len(candidates), stated["inclusion"]):
-            return "a charge is for another number of candidates, or another inclusion, than the certificate states"
+            return "a charge is for a number of candidates or an inclusion that differs from the stated one"
         if plan is not None and isinstance(event, OnPart):
             spent = sum(
                 units(own, mu_squared) * times

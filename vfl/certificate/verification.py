@@ -96,14 +96,14 @@ class Report:
 
 
 class _Mismatch(Exception):
-    """Reason for which a check fails, in words."""
+    """Raised by a check that fails, with the reason in words."""
 
 
 NO_LOG = "not checked: there is no log of the run"
 
 
 class _Unsettled(Exception):
-    """Reason for which a check neither holds nor fails, in words."""
+    """Raised by a check that can neither hold nor fail, with the reason in words."""
 
 
 def verify(

@@ -240,7 +240,7 @@ class Job:
             return
         if self.trust != TRUSTS[0]:
             raise SpecificationError(
-                f"trust={self.trust!r} knows no exposure: use {TRUSTS[0]!r}, or leave exposure out"
+                f"trust={self.trust!r} does not support exposures: use {TRUSTS[0]!r}, or leave exposure out"
             )
         low, high = self.schema[exposure].limits
         if not (low > 0.0 and math.isfinite(high)):
@@ -259,7 +259,9 @@ class Job:
         if weight is None:
             return
         if self.trust != TRUSTS[0]:
-            raise SpecificationError(f"trust={self.trust!r} knows no weights: use {TRUSTS[0]!r}, or leave weight out")
+            raise SpecificationError(
+                f"trust={self.trust!r} does not support weights: use {TRUSTS[0]!r}, or leave weight out"
+            )
         low, high = self.schema[weight].limits
         if not (low >= 0.0 and 0.0 < high < math.inf):
             raise SpecificationError(
@@ -267,7 +269,9 @@ class Job:
                 f"{entry('bounds', weight, '(low, high)', '[LOW, HIGH]')}"
             )
         if not self.solver.weighs:
-            raise SpecificationError(f"{self.solver.name} knows no weights: use SkGD, CD or GD, or leave weight out")
+            raise SpecificationError(
+                f"{self.solver.name} does not support weights: use SkGD, CD or GD, or leave weight out"
+            )
 
     def _check_trust(self) -> None:
         """Refuse a job that cannot be trained on shares, and give equal jobs one form."""

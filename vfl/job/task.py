@@ -25,7 +25,7 @@ class PartyTask:
     sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
     label : (column of the party's data, declaration) if the party holds the label and it is wanted.
     intercept : True if a column of ones is stored after the others.
-    id : column by which records are aligned, None without alignment. id_kind : comparison of ids; None takes the column's type.
+    id : column by which records are aligned, None without alignment. id_kind : as in `Job`.
     groups : columns by which fairness is checked; they may be features too.
     factors : exposure and weight if the party holds the label and they are wanted.
     """

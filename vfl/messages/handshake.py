@@ -41,7 +41,7 @@ class Notice:
 
     run : id of the run. account : name of the account in the coordinator's ledger.
     ledger : head of the ledger's chain; None for a budget in memory.
-    noted : head of the party's chain that the ledger noted last.
+    noted : head of the party's chain that the ledger recorded last.
     """
 
     phase: Phase
@@ -56,7 +56,7 @@ class BookHeads:
     """Answer of a party's book.
 
     own : head of its chain; None before its first run.
-    noted : head of the ledger's chain that this book noted last.
+    noted : head of the ledger's chain that this book recorded last.
     """
 
     own: Head | None

@@ -18,7 +18,7 @@ class Records:
 
     weights : r, when the party may see residuals only.
     margins, labels : Xw and y, when it may see both. Where records have weights, labels are (2n,), y and then s.
-    limits : C/‖z_i‖, the most that a residual may be under a record cap; beside margins and labels.
+    limits : C/‖z_i‖, the largest residual under a record cap; given together with margins and labels.
     """
 
     weights: Vector | None = None
@@ -31,7 +31,7 @@ class Records:
 class Stored:
     """A constant vector of a run in a transport's store, fetched once by each party instead of once per query.
 
-    reference : of the store. number : differs for each vector that is stored.
+    reference : the store's reference to the vector. number : different for each stored vector.
     """
 
     reference: Any
@@ -46,7 +46,7 @@ class Reply:
     vector : (n,) for margins only; of the type of the margins that the query was sent with.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
         scores and losing coordinates.
-    seconds : computing time of the party.
+    seconds : the party's computing time in seconds.
     """
 
     released: tuple[Vector, ...] = ()

@@ -294,7 +294,7 @@ def _check_job(job: Job) -> None:
         )
     if job.privacy.inference:
         raise SpecificationError(
-            "a tune hands on no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
+            "a tune returns no standard errors, for which every trial would spend budget: leave privacy.inference out, or "
             "train the chosen job in a run of its own"
         )
 

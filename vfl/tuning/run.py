@@ -199,7 +199,7 @@ def resume(
 ) -> Tuned:
     """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
 
-    If the winner was already released, nothing is drawn, and only the files are finished.
+    If the winner was already released, no new draw is made; only the files are finished.
     """
     folder = Path(folder)
     tuning, run, ledger, kept = read_state(folder)

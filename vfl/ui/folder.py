@@ -76,7 +76,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _holds(path: Path, text: bytes, limit: int) -> bool:
-    """Return True if the first `limit` bytes of a file contain a text."""
+    """Return True if the first `limit` bytes of a file contain this text."""
     try:
         with opened(path, follow=False) as file:
             return text in file.read(limit)

@@ -100,7 +100,7 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
 
 
 def state_of(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
-    """Return state, ε and measures of a run as its files state them. Only the page of the run verifies them."""
+    """Return state, ε and measures of a run from its files, unverified; the page of the run verifies them."""
     if progress.state != "finished":
         return (watched(base, name, progress), _of_cap(progress), "")
     try:
