@@ -1,7 +1,7 @@
 """Some rows of one party, in one process: exact sums over them for releases, and per-record vectors for margins.
 
-Results are without noise, so they must reach only parties.party or the margins. This module draws no noise, and charges and
-refuses no release: parties.party does so once for all rows of the party.
+Results have no noise, so they must reach only parties.party or the coordinator's margins. This module draws no noise and checks
+no budget: parties.party does both, once for all rows of the party.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Budget:
         """Raise LedgerError if the ledger does not exist. Call this only where the process shares the coordinator's disk."""
         ledger = self.open()
         if ledger is not None and not ledger.path.exists():
-            ledger.show()  # raises LedgerError with the command that creates it
+            ledger.show()  # raises a LedgerError that names the command to create the ledger
 
     def require_room(self, job: Job, plan: Plan) -> None:
         """Raise BudgetExceeded if the data set's budget cannot hold the cheapest plan of a job, for any number of records.

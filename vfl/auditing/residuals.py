@@ -1,4 +1,4 @@
-"""White-box checks of one job's runs: noise has the stated size and never repeats, and no release moves too far.
+"""White-box checks of one job's runs: noise has the stated size and never repeats, and a record moves no sum by more than Δ.
 
 The residual of a Gaussian release is (u − s)/σ: the released value minus the exact sum, in units of the charged noise. Noise is
 a normal variable rounded to the public grid g of the release. The checks therefore draw each residual anew from the normal

@@ -16,7 +16,7 @@ from vfl.features.base import OfBounded, Steps, finite
 class Log(OfBounded):
     """Logarithm of a number, log(x + offset). Range: [log(low + offset), log(high + offset)].
 
-    bounds : (low, high) of the column, low + offset > 0; also the job's bounds for this column. Cells outside are clamped.
+    bounds : (low, high) of the column, low + offset > 0; they serve as the job's bounds, too. Cells outside are clamped.
     of, fill, missing : as for all features (vfl.features.Feature).
     """
 

@@ -616,7 +616,7 @@ class Job:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the coordinates of a multinomial model; () with one margin per record."""
+        """Names of the classes, as in the names of a multinomial model's coordinates; () with one margin per record."""
         return tuple(map(canonical_category, self.classes or ())) if self.multinomial else ()
 
     @property

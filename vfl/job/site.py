@@ -151,8 +151,8 @@ class Federated:
     file : path of the federation file. identity : path of the coordinator's key or certificate; None takes the files next to
         the federation file. faults : policy for lost parties.
 
-    Each party has its own data, policy, index folder and cores. `data` of a command is None or {party: the owner's name of
-    its source}.
+    Each party has its own data, policy, index folder and cores. `data` of a command is None or {party: name that
+    the owner gave its source}.
     """
 
     file: str | Path

@@ -19,7 +19,7 @@ class Fold:
     """One of `of` disjoint public batches that together contain every record once: a pass makes one release from each.
 
     A record takes part in one release of a pass, so the pass costs as much as one release (parallel composition: given
-    the earlier releases, each other fold's release is the same function of the other records). The whole pass is
+    the earlier releases, the release of every other fold is the same function of the other records). The whole pass is
     charged with its fold 0.
 
     number : 0 … of − 1, in the order of the releases. seed : identifies the pass; public.

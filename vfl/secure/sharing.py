@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PRICE_OF_PRODUCTS = math.sqrt(1.5)
 """Noise of a product of two parties' columns as a multiple of the charged noise: both owners and the dealer draw σ²/2 each."""
 SAME = 1e-9
-"""Largest relative difference between the plans of different machines, since their mathematical libraries differ."""
+"""Largest accepted relative difference between two machines' plans, whose mathematical libraries may differ."""
 
 
 @dataclass(frozen=True, slots=True)

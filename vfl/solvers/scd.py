@@ -219,7 +219,7 @@ class SCD(Solver):
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the default gradient clip divided by 1 + qL, as the dual step of a typical record is."""
+        """Return the default gradient clip, divided by 1 + qL as the dual step of a typical record is, with q its coupling."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0

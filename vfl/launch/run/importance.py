@@ -42,7 +42,7 @@ class Importance:
 
     @property
     def too_noisy(self) -> bool:
-        """True if noise may explain the whole released spread, or the coefficient if its error is known."""
+        """True if noise may explain the released spread, or, where its error is known, the coefficient."""
         return self.low == 0.0 and self.high > 0.0
 
     def __str__(self) -> str:

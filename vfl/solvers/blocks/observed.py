@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Update(NamedTuple):
     """One block update e_S ← d(e_S − a(H_S e + ξ)), ξ ~ N(0, σ² I), in units of the scaled columns.
 
+    e is the error of the model, H the curvature of the loss.
+
     S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + sλ) of an L2 penalty. sigma : σ.
     """
 

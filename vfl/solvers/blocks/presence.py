@@ -24,7 +24,7 @@ Addressed = TypeVar("Addressed")
 class Presence:
     """Filter of a solver's queries. After the loss of a party, it sets the party's coordinates to 0 and rebuilds Xw.
 
-    known : centres of the columns, to which w refers.
+    known : curvature, with the centres of the columns that w is a model of.
     mask : (p,) 1 for the coordinates of present parties, 0 for the others.
     """
 

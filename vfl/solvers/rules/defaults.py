@@ -78,7 +78,7 @@ def label_share(problem: Problem) -> float:
 
 
 def spread_share(clear: float) -> float:
-    """Return the share of μ² for mean and spread of the labels, given μn; see `label_share` for the noise of a bin."""
+    """Return the share of μ² for the mean and the spread of the labels, given μn. Fewer records need a larger share."""
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
 

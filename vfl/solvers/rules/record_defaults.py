@@ -64,7 +64,7 @@ logistic problems at ρ = 75, correlations 0 to 0.5)."""
 EARLY = 0.3
 """Share of the passes that count as early. The returned average omits their iterates."""
 EARLY_SHARE = 0.15
-"""Share of μ² that the early passes spend: half of what even spending would give them."""
+"""Share of μ² that the early passes spend: half of what equal spending would give them."""
 GROWS = 20.0
 """ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
 FAINT = 2.0
