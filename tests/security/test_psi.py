@@ -386,7 +386,7 @@ def test_bad_specifications(tmp_path):
     with pytest.raises(SpecificationError, match="at least one party"):
         psi.ring([])
     for ids in ([], [b"1", b"1"]):
-        with pytest.raises(DataError, match="each once"):
+        with pytest.raises(DataError, match="distinct ids"):
             Blinder("a", SALT).own(ids)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match=r"party 'a' cannot keep .* choose a folder"):

@@ -85,7 +85,8 @@ def test_connections_beyond_the_limit_replace_silent_ones(running: Setting, monk
     monkeypatch.setattr(run, "MOST_CONNECTIONS", 20)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connected(running)) for _ in range(60)]
-        assert running.ask(ids=["secret-1"]).status_code == 200
+        # The idle connection of the client may be one of those that are closed; then the client connects again.
+        running.until(lambda: running.ask(ids=["secret-1"]).status_code == 200, seconds=5.0)
         silent[0].settimeout(10.0)
         with contextlib.suppress(ConnectionError):
             assert silent[0].recv(1) == b""
