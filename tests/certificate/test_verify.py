@@ -19,11 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import vfl
 from tests.coordinator import shares
 from vfl import cli
-from vfl.certificate import issue
 from vfl.errors import OutputError, SpecificationError
 from vfl.federation.file import read_federation, write_federation
 from vfl.federation.identity import new_identity
-from vfl.job import plain
 from vfl.job.plain import digest_of
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import resume
@@ -399,72 +397,26 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
     assert wrong(tmp_path / "out") == {"findings"}
 
 
-class TestChangedDefaults:
-    """A run that was made before a default changed does not fail: the certificate is checked by the options that it states."""
+def test_a_forged_option_is_found(tmp_path: Path) -> None:
+    """The job leaves the clip open, but its releases and the field `clip` follow from it."""
+    trained(tmp_path / "out", solver=vfl.GD())
+    solver = certificate(tmp_path / "out").solver
+    resigned(tmp_path / "out", solver={**solver, "clip": solver["clip"] / 2})
+    assert wrong(tmp_path / "out") == {"plan"}
 
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        trained(tmp_path / "out", solver=vfl.GD())
-        return tmp_path / "out"
 
-    @staticmethod
-    def found(run: Path, name: str) -> Any:
-        return next(check for check in verify_run(run).checks if check.name == name)
+def test_another_plan_names_the_version_that_issued_the_certificate(tmp_path: Path) -> None:
+    trained(tmp_path / "out", solver=vfl.GD(passes=3))
+    solver = certificate(tmp_path / "out").solver
+    resigned(tmp_path / "out", solver={**solver, "passes": 4}, code_version="0.0.0")
+    plan = next(check for check in verify_run(tmp_path / "out").failed if check.name == "plan")
+    assert "vfl 0.0.0" in plan.finding
 
-    def test_a_rule_that_fills_an_option(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        resolve = vfl.GD.resolve
-        passes = certificate(folder).solver["passes"]
 
-        def fewer(solver: vfl.GD, problem: Any) -> vfl.GD:
-            found = resolve(solver, problem)
-            return found if solver.passes is not None else dataclasses.replace(found, passes=found.passes // 2)
-
-        monkeypatch.setattr(vfl.GD, "resolve", fewer)
-        check = self.found(folder, "plan")
-        assert check.holds is None
-        assert f"passes = {passes // 2}, then {passes}" in check.finding
-        assert verify_run(folder).ok
-
-    def test_a_forged_option_is_still_found(self, folder: Path) -> None:
-        """The job leaves the clip open, but its releases and the field `clip` follow from it."""
-        solver = certificate(folder).solver
-        resigned(folder, solver={**solver, "clip": solver["clip"] / 2})
-        assert wrong(folder) == {"plan"}
-        resigned(folder, solver={**solver, "clip": "nothing", "passes": -1})
-        assert wrong(folder) == {"plan"}
-
-    def test_an_option_that_the_job_fixes_is_not_a_default(self, tmp_path: Path) -> None:
-        trained(tmp_path / "out", solver=vfl.GD(passes=3))
-        resigned(tmp_path / "out", solver={**certificate(tmp_path / "out").solver, "passes": 4})
-        assert "plan" in wrong(tmp_path / "out")
-
-    def test_an_option_that_the_run_did_not_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The job file lacks the option, so its digest is the certified one, and that of the job as read is not."""
-        encode, options = plain.encode, issue._options
-
-        def without(table: dict[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in table.items() if name != "reserve_passes"}
-
-        with monkeypatch.context() as then:
-            then.setattr("vfl.job.job.encode", lambda spec: encode(spec) | {"solver": without(encode(spec)["solver"])})
-            then.setattr(
-                "vfl.job.plain.encode", lambda spec: encode(spec) | {"solver": without(encode(spec)["solver"])}
-            )
-            then.setattr(issue, "_options", lambda solver: without(options(solver)))
-            trained(tmp_path / "out")
-            assert all(findings(tmp_path / "out").values())
-        assert not wrong(tmp_path / "out")
-        assert self.found(tmp_path / "out", "job").holds
-        assert self.found(tmp_path / "out", "ledger").holds
-        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: reserve_passes = 0, then no option")
-        file = tmp_path / "out" / "job.toml"
-        file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
-        assert "job" in wrong(tmp_path / "out")
-
-    def test_the_digest_of_a_job_is_that_of_its_file(self) -> None:
-        for options in ({}, {"privacy": None}, {"solver": vfl.SGD(), "holdout": 0.3, "id": "who"}):
-            spec = job(**options)
-            assert digest_of(tomllib.loads(spec.to_toml())) == spec.digest
+def test_the_digest_of_a_job_is_that_of_its_file() -> None:
+    for options in ({}, {"privacy": None}, {"solver": vfl.SGD(), "holdout": 0.3, "id": "who"}):
+        spec = job(**options)
+        assert digest_of(tomllib.loads(spec.to_toml())) == spec.digest
 
 
 @pytest.fixture(scope="module")

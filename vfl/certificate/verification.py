@@ -5,7 +5,6 @@ Verification cannot show that the participants ran this software, or that the da
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections import Counter
@@ -21,7 +20,6 @@ from vfl.certificate.trust import said_of
 from vfl.certificate.words import sentences
 from vfl.errors import LedgerError, OutputError, VflError
 from vfl.job.flags import flags_of, voids
-from vfl.planning import plan as make_plan
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
@@ -29,7 +27,6 @@ from vfl.privacy.ledger.composition import epsilon_of, plan_cost
 from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.security import signatures
-from vfl.solvers.options import options_of, with_options
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -112,8 +109,6 @@ def verify(
     model: Mapping[str, Any] | None = None,
     findings: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
-    filed: str | None = None,
-    n_logged: int | None = None,
     released: Sequence[Released] = (),
     ledger: str | Path | None = None,
     key: str | Path | None = None,
@@ -125,9 +120,7 @@ def verify(
 
     model, findings : contents of model.json and of findings.json; {} for a run that measured nothing.
     plan : plan of the job for n records, which fixes the releases that the run must have reserved.
-    filed : SHA-256 of the job as its file spells it. It can differ from that of the plan's job if this version has defaults for
-        options that the file lacks. None for that of the plan's job.
-    released, n_logged : values that the first queries released, and the number of records, from the run's log.
+    released : values that the first queries released, from the run's log.
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
     federation : `vfl.federation.file.Federation.stated` of the federation that the reader expects.
@@ -148,8 +141,8 @@ def verify(
         ),
         ("model", lambda: _model(certificate, model), "not checked: only the certificate was given"),
         ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
-        ("job", lambda: _job(certificate, plan, filed), "not checked: only the certificate was given"),
-        ("plan", lambda: _plan(certificate, plan, filed, n_logged), "not checked: only the certificate was given"),
+        ("job", lambda: _job(certificate, plan), "not checked: only the certificate was given"),
+        ("plan", lambda: _plan(certificate, plan), "not checked: only the certificate was given"),
         *((("choice", lambda: _choice(certificate, plan), ""),) if _chosen(certificate) else ()),
         *((("knots", lambda: _knots(certificate, plan, released), NO_LOG),) if certificate.knots else ()),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
@@ -311,10 +304,10 @@ def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> s
     return "the certified ones" if findings else "none: only the model was released"
 
 
-def _job(certificate: Certificate, plan: Plan | None, filed: str | None) -> str | None:
+def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     if plan is None:
         return None
-    if (filed or plan.job.digest) != certificate.job_digest:
+    if plan.job.digest != certificate.job_digest:
         raise _Mismatch("the job file is not that of the run: it was changed")
     job = plan.job
     for name, value, stated in (
@@ -326,12 +319,8 @@ def _job(certificate: Certificate, plan: Plan | None, filed: str | None) -> str 
     return f"{certificate.job!r}, the job of the run, SHA-256 {certificate.job_digest[:16]}…"
 
 
-def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logged: int | None) -> str | None:
-    """Compare the certificate with the plan of the job, whose defaults may have changed since the run.
-
-    If it differs from the plan, plan again with the options that the certificate states, where the job leaves them open. Rules
-    for options depend on n. So the run's log has to confirm the stated n before a difference may be attributed to a rule.
-    """
+def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
+    """Compare the certificate with the plan of the job, whose defaults may differ in another version of vfl."""
     if plan is None:
         return None
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
@@ -345,54 +334,20 @@ def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logg
     differing = _differing(certificate, plan)
     if not differing:
         return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
-    stated, now, given = certificate.solver, planned(plan)["solver"], options_of(plan.job.solver)
-    same_n = n_logged == certificate.n_records
-    chosen = {
-        name: value
-        for name, value in stated.items()
-        if same_n and name in now and given.get(name) is None and not alike(now[name], value)
-    }
-    added = sorted(now.keys() - stated.keys()) if same_n and filed not in (None, plan.job.digest) else []
-    if _follows(certificate, plan, chosen, added):
-        others = [f"{name} = {now[name]!r}, then {stated[name]!r}" for name in sorted(chosen)]
-        others += [f"{name} = {now[name]!r}, then no option" for name in added]
-        raise _Unsettled(
-            "the certificate follows from the job and its own options, but defaults of this vfl differ from those of the run: "
-            + "; ".join(others)
-        )
-    if added:
-        raise _Unsettled(
-            f"not checked: the run's vfl had no {', '.join(added)}, and this one plans other releases; verify it with the "
-            "vfl that made it"
-        )
     made = certificate.code_version
-    own = made == __version__
-    where = "" if own else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
+    where = "" if made == __version__ else f"; this is vfl {__version__}: verify it with vfl {made}, which issued it"
     raise _Mismatch(f"the field {differing[0]!r} is not the one that follows from the job and n{where}")
 
 
-def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) -> list[str]:
-    """Return the fields of a certificate that do not follow from a plan. added : options of solvers to ignore."""
+def _differing(certificate: Certificate, plan: Plan) -> list[str]:
+    """Return the fields of a certificate that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
-    expected["solver"] = {name: value for name, value in expected["solver"].items() if name not in added}
     if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
         del expected["reserved"]
         expected["who_sees_what"] = seen(expected["who_sees_what"])
     del expected["flags"]  # the run may have added some; `_plan` looks for those that the job requires
     return [name for name, value in expected.items() if not alike(getattr(certificate, name), value)]
-
-
-def _follows(certificate: Certificate, plan: Plan, chosen: Mapping[str, Any], added: Sequence[str]) -> bool:
-    """Return True if these options of the solver differ from the plan, and the certificate follows from the job with them."""
-    if not (chosen or added):
-        return False
-    try:
-        solver = with_options(plan.job.solver, chosen)
-        again = make_plan(dataclasses.replace(plan.job, solver=solver), plan.n_records)
-    except (VflError, TypeError, ValueError):  # an altered certificate may state anything
-        return False
-    return not _differing(certificate, again, added)
 
 
 def alike(one: Any, other: Any) -> bool:

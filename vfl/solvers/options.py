@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from vfl.problem import Problem
 
@@ -51,10 +51,3 @@ def options_of(solver: Any) -> dict[str, Any]:
         nested = is_dataclass(value) and not isinstance(value, type)
         found |= {f"{f.name}.{name}": one for name, one in options_of(value).items()} if nested else {f.name: value}
     return found
-
-
-def with_options(solver: Any, given: Mapping[str, Any]) -> Any:
-    """Return a copy of the solver with these options, named as in `options_of`."""
-    shares = {name.removeprefix("shares."): value for name, value in given.items() if name.startswith("shares.")}
-    options = {name: value for name, value in given.items() if not name.startswith("shares.")}
-    return replace(solver, **options, **({"shares": replace(solver.decided, **shares)} if shares else {}))

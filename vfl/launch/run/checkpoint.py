@@ -212,27 +212,24 @@ def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budget, Log]:
-    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or belongs to another job.
-
-    digest : digest of the job that the run began with; None takes that of `job`.
-    """
+def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
+    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or belongs to another job."""
     try:
         lines, _ = _lines(read_bytes(folder / NAME, LARGEST_LOG, follow=False), folder)
     except OSError as error:
         raise OutputError(f"there is no run to resume in {str(folder)!r}: {error.strerror}") from error
     try:
-        return _read(folder, job, digest, [entry for _, entry in lines])
+        return _read(folder, job, [entry for _, entry in lines])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise OutputError(f"the log of the run in {str(folder)!r} is damaged: {REMEDY}") from error
 
 
-def _read(folder: Path, job: Job, digest: str | None, entries: list[dict[str, Any]]) -> tuple[Start, Budget, Log]:
+def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start, Budget, Log]:
     if entries[0]["start"].get("format") != FORMAT:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])
     start = replace(start, ledger=_found(start.ledger, folder))
-    if start.job != (digest or job.digest):
+    if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)

@@ -10,11 +10,8 @@ import numpy as np
 
 from vfl.certificate import Certificate, Check, Report, verify
 from vfl.certificate.issue import moments_digest
-from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
 from vfl.errors import OutputError, VflError
 from vfl.federation.file import read_federation
-from vfl.job import file as jobfile
-from vfl.job.plain import digest_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
@@ -62,14 +59,12 @@ def verify_run(
     certificate = Certificate.load(run / CERTIFICATE, follow=False)
     expected = expected_of(certificate)
     result, model = Result.load(run), read_model(run)
-    filed = certificate.job_digest if _filed(run) == certificate.job_digest else None
-    plan, job = _planned(result.job, certificate, filed)
-    released, n_logged, log = _log(run, result.job, filed)
+    plan, job = _planned(result.job, certificate)
+    released, log = _log(run, result.job)
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
-    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "filed": filed}
-    facts |= {"n_logged": n_logged, "released": released, "ledger": ledger}
-    report = verify(certificate, **facts, key=key, federation=expected)
+    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
+    report = verify(certificate, **facts, ledger=ledger, key=key, federation=expected)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)
@@ -80,17 +75,9 @@ def verify_run(
     return Report(certificate, tuple(found.values()))
 
 
-def _filed(run: Path) -> str | None:
-    """Return the SHA-256 of the job as written in the run's folder, without the defaults of this version."""
-    try:
-        return digest_of(parse_toml(read_bytes(run / jobfile.NAME, LARGEST_TOML, follow=False)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Plan | None, Check | None]:
+def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | None]:
     """Return the plan of the run's job, or the failed check if the job was changed or its planning fails."""
-    if filed is None and job.digest != certificate.job_digest:
+    if job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:
         return make_plan(job, certificate.n_records), None
@@ -98,15 +85,15 @@ def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Pla
         return None, Check("job", False, f"it cannot be planned for the stated number of records: {error}")
 
 
-def _log(run: Path, job: Job, filed: str | None) -> tuple[tuple[Released, ...], int | None, Check | None]:
-    """Return the releases of the first queries and n if the log is complete, or the failed check if it is damaged."""
+def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
+    """Return the releases of the first queries if the log is complete, or the failed check if it is damaged."""
     if not (run / checkpoint.NAME).exists():
-        return (), None, None
+        return (), None
     try:
-        log = checkpoint.read(run, job, filed)[2]
-        return tuple(released for released in log.released[:FIRST] if released is not None), log.n_records, None
+        log = checkpoint.read(run, job)[2]
+        return tuple(released for released in log.released[:FIRST] if released is not None), None
     except OutputError as error:
-        return (), None, Check("log", False, str(error))
+        return (), Check("log", False, str(error))
 
 
 def _moments(result: Result, plan: Plan | None) -> Check | None:
