@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -97,7 +99,7 @@ CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@JSON
 @click.option("--measure", is_flag=True, help="Measure this machine, for the costs that vfl plan --nodes predicts.")
 def command(*, as_json: bool, measure: bool) -> None:
     """Check this installation: versions, kernels, noise, and that Ray starts."""

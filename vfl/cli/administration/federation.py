@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import IDENTITY, JSON, PATH, path_option, several
+
 if TYPE_CHECKING:
     from vfl.federation.file import Federation
 
-FILE = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+FILE = click.argument("path", metavar="FILE", type=PATH)
 
 
 @click.group("federation", no_args_is_help=True)
@@ -31,23 +33,14 @@ def command() -> None:
     metavar="NAME=FILE@HOST:PORT",
     help="The coordinator's certificate, and the address at which the parties reach it.",
 )
-@click.option(
-    "--party",
-    "parties",
-    multiple=True,
-    required=True,
-    metavar="NAME=FILE",
-    help="A party's certificate; repeat for each party.",
-)
+@several("--party", "parties", "NAME=FILE", "A party's certificate; repeat for each party.", required=True)
 @click.option(
     "--dealer",
     metavar="NAME=FILE",
     help="Certificate of an organisation without data that deals in training on shares.",
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: NAME.toml in this folder)."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@path_option("--output", "A new file (default: NAME.toml in this folder).")
+@JSON
 def new(
     name: str, coordinator: str, parties: tuple[str, ...], dealer: str | None, output: Path | None, *, as_json: bool
 ) -> None:
@@ -95,7 +88,7 @@ def _named(value: str, option: str) -> tuple[str, str]:
 
 @command.command("show", short_help="Show the participants, their fingerprints, and the digest.")
 @FILE
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@JSON
 def show(path: Path, *, as_json: bool) -> None:
     """Show the participants in FILE, their fingerprints, the coordinator's address, and the file's digest."""
     from vfl.federation.file import read_federation
@@ -106,13 +99,11 @@ def show(path: Path, *, as_json: bool) -> None:
 @command.command("check", short_help="Measure the link to each member; touches no data.")
 @FILE
 @click.option("--as", "name", metavar="NAME", help="Your name (default: the coordinator's).")
-@click.option(
-    "--identity", type=click.Path(path_type=Path), metavar="FILE", help="Your key (default: NAME.key beside FILE)."
-)
+@IDENTITY
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the others."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@JSON
 def check(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
     """Check the federation of FILE: connected participants, versions, clocks, round trip and throughput of each link.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON, PATH, path_option
 from vfl.federation.identity import DAYS
 
 if TYPE_CHECKING:
@@ -21,15 +22,9 @@ def command() -> None:
 
 @command.command("new", short_help="Make NAME.key, which stays here, and NAME.pem.")
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="FOLDER",
-    help="An existing folder for both files (default: this one).",
-)
+@path_option("--folder", "An existing folder for both files (default: this one).", metavar="FOLDER", default=Path())
 @click.option("--days", type=int, default=DAYS, show_default=True, help="Days until the certificate expires.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@JSON
 def new(name: str, folder: Path, days: int, *, as_json: bool) -> None:
     """Make an identity for NAME: the private key NAME.key, which stays here, and the certificate NAME.pem.
 
@@ -49,8 +44,8 @@ def new(name: str, folder: Path, days: int, *, as_json: bool) -> None:
 
 
 @command.command("show", short_help="Show the name, fingerprint and expiry of a certificate.")
-@click.argument("path", metavar="CERTIFICATE", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@click.argument("path", metavar="CERTIFICATE", type=PATH)
+@JSON
 def show(path: Path, *, as_json: bool) -> None:
     """Show the name, fingerprint and expiry of a CERTIFICATE, your own or one that you received.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
+from vfl.cli.options import IDENTITY, JSON_LINES, PATH, path_option, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
 
@@ -33,26 +34,16 @@ HEARTBEAT = 60.0
 
 
 @click.command("join")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=PATH)
 @click.option("--as", "name", required=True, metavar="NAME", help="Your name in FILE.")
-@click.option(
-    "--data",
-    "sources",
-    multiple=True,
-    metavar="[NAME=]FILE",
-    help="Your data; further files need names, from which the coordinator may choose.",
+@several(
+    "--data", "sources", "[NAME=]FILE", "Your data; further files need names, from which the coordinator may choose."
 )
 @CSV
-@click.option(
-    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Your policy, asked before your data are opened."
-)
-@click.option(
-    "--identity", type=click.Path(path_type=Path), metavar="FILE", help="Your key (default: NAME.key beside FILE)."
-)
+@path_option("--policy", "Your policy, asked before your data are opened.")
+@IDENTITY
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores to use (default: all).")
-@click.option(
-    "--index", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to keep the index of aligned records."
-)
+@path_option("--index", "Where to keep the index of aligned records.", metavar="FOLDER")
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
@@ -61,7 +52,7 @@ HEARTBEAT = 60.0
     help="Read your rows for predictions in S ranges: less memory, the same results.",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
+@JSON_LINES
 def command(
     path: Path,
     name: str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON, PATH, new_file
 from vfl.cli.options.jobs import NETWORK
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
     raise OutputError(f"{str(path)!r} is a folder, but a ledger is a file: {held}")
 
 
-LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path), callback=_a_file)
+LEDGER = click.argument("path", metavar="LEDGER", type=PATH, callback=_a_file)
 DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
 STOPPED_EARLY = (
@@ -40,9 +41,6 @@ STOPPED_EARLY = (
     "released smoothness that sets draws or noise), so its certificate states the ε reserved"
 )
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
-
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 @click.group("ledger", no_args_is_help=True)
@@ -56,7 +54,7 @@ def command() -> None:
 @command.command("show", short_help="Show the ε spent, reserved and left, and each run.")
 @LEDGER
 @click.argument("dataset", metavar="[DATASET]", required=False)
-@as_json_option
+@JSON
 def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     """Show the ε spent, reserved and left of each data set, and each run. Works for exhausted budgets too."""
     from vfl.privacy.ledger import SqliteLedger
@@ -88,7 +86,7 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
 )
 @click.option("--yes", is_flag=True, help="Confirm a δ different from the data set's.")
 @NETWORK
-@as_json_option
+@JSON
 def cap(
     path: Path,
     dataset: str,
@@ -118,24 +116,17 @@ def cap(
 
 @command.command("export", short_help="Write every entry as JSON.")
 @LEDGER
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: print).")
+@new_file("A new file (default: print).")
 def export(path: Path, output: Path | None) -> None:
     """Verify the ledger and write every entry with its hash as JSON."""
-    from vfl.errors import OutputError
     from vfl.privacy.ledger import SqliteLedger
+    from vfl.writing import write_whole
 
-    ledger = SqliteLedger(path, readonly=True)
-    text = ledger.export()
+    text = SqliteLedger(path, readonly=True).export()
     if output is None:
         click.echo(text)
         return
-    try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except FileExistsError:
-        raise OutputError(f"the output file {str(output)!r} exists: name a new one") from None
-    except OSError as error:
-        raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    write_whole(output, text + "\n")
     click.echo(f"{len(json.loads(text)['entries'])} entries: {output}")
 
 
@@ -144,7 +135,7 @@ def export(path: Path, output: Path | None) -> None:
 @click.option(
     "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere, which the chain must contain (no older copy)."
 )
-@as_json_option
+@JSON
 def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     """Recompute the whole chain and all sums from the first entry. An error names the first wrong entry."""
     from vfl.privacy.ledger import SqliteLedger
@@ -177,7 +168,7 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     help="Accountant: gdp is exact for Gaussian releases, zcdp accepts mixes, pld computes numerically.",
 )
 @click.option("--delta", type=float, metavar="D", help="State ε at this δ (default: the cap's).")
-@as_json_option
+@JSON
 def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
     """Recompute ε from every charge of DATASET with another accountant.
 
@@ -213,13 +204,13 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
 @click.option(
     "--ledger",
     "path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     callback=_a_file,
     metavar="FILE",
     help="Ledger; RUN is then the id of a run, as vfl ledger show prints it.",
 )
 @NETWORK
-@as_json_option
+@JSON
 def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_json: bool) -> None:
     """Close the reservation of RUN, the folder of a run that will not be resumed.
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON_LINES, PATH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("serve")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
+@click.argument("path", metavar="FILE", type=PATH)
+@JSON_LINES
 def command(path: Path, *, as_json: bool) -> None:
     """Answer scoring requests over HTTP, as the service file FILE says, until Ctrl-C or SIGTERM.
 

@@ -8,12 +8,13 @@ import json
 import click
 
 from vfl.cli.cluster.submit import ADDRESS
+from vfl.cli.options import JSON
 
 
 @click.command("status")
 @click.argument("ident", metavar="[ID]", required=False)
 @ADDRESS
-@click.option("--json", "as_json", is_flag=True, help="Print the states as JSON.")
+@JSON
 def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
     """Show the state of job ID, or of all jobs that the cluster's job server knows."""
     from vfl.launch.engines.submission import JobServer

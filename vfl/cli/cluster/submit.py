@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON, PATH, several
 from vfl.cli.options.jobs import NETWORK
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ADDRESS = click.option(
     "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
@@ -16,7 +19,7 @@ ADDRESS = click.option(
 
 
 @click.command("submit")
-@click.argument("job", metavar="JOB", required=False, type=click.Path(path_type=Path))
+@click.argument("job", metavar="JOB", required=False, type=PATH)
 @click.option(
     "--resume", "run", metavar="RUN", help="Instead of a job: continue the run in this folder of the cluster."
 )
@@ -27,12 +30,12 @@ ADDRESS = click.option(
     metavar="FOLDER",
     help="Folder on the cluster's nodes for relative paths in JOB and for runs.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a value of the job.")
+@several("--set", "assignments", "KEY=VALUE", "Change a value of the job.")
 @click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, a path on the coordinator's node.")
 @NETWORK
 @click.option("--key", metavar="FILE", help="The key that signs the certificate, a path on the coordinator's node.")
 @click.option("--follow", is_flag=True, help="Wait, and show the job's output.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@JSON
 def command(
     job: Path | None,
     run: str | None,

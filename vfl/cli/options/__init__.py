@@ -1,1 +1,59 @@
 """Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Adding: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+PATH = click.Path(path_type=Path)
+RUN = click.argument("run", metavar="RUN", type=PATH)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+JSON_ALONE = click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
+OUTPUT = click.option("--output", type=PATH, metavar="FOLDER", help="A new folder (default: runs/NAME-TIME).")
+KEY = click.option(
+    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
+)
+SIGNER = click.option(
+    "--key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
+)
+
+
+def path_option(name: str, about: str, *, metavar: str = "FILE", **others: Any) -> Adding:
+    """Return an option that takes a path. others : further arguments of click.option."""
+    return click.option(name, type=PATH, metavar=metavar, help=about, **others)
+
+
+def new_file(about: str) -> Adding:
+    """Return --output, which takes a file that does not exist yet."""
+    return path_option("--output", about, callback=_new)
+
+
+def _new(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    del context, parameter  # click's signature
+    if path is not None and path.exists():
+        from vfl.errors import OutputError
+
+        raise OutputError(f"the output file {str(path)!r} exists: name a new one")
+    return path
+
+
+def several(option: str, name: str, metavar: str, about: str, **others: Any) -> Adding:
+    """Return an option that may be given several times. name : parameter that takes its values."""
+    return click.option(option, name, multiple=True, metavar=metavar, help=about, **others)
+
+
+def records_option(about: str, least: int = 1, **others: Any) -> Adding:
+    """Return --records, a number of records."""
+    return click.option("-n", "--records", type=click.IntRange(min=least), metavar="N", help=about, **others)
+
+
+CHARGED = path_option("--ledger", "Ledger to which the run was charged.")
+IDENTITY = path_option("--identity", "Your key (default: NAME.key beside FILE).")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import path_option, several
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
 """Loggers of a run and of its connections; each line is one JSON object without data (coordinator.telemetry)."""
@@ -22,12 +24,7 @@ def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metrics = click.option(
         "--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics at this address."
     )
-    log = click.option(
-        "--log",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="With --federation: append the log to this file, one JSON object per line.",
-    )
+    log = path_option("--log", "With --federation: append the log to this file, one JSON object per line.")
     return metrics(log(command))
 
 
@@ -110,15 +107,9 @@ def _handling(handler: logging.Handler, name: str) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def sources_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --data to a command that takes --federation."""
-    return click.option(
-        "--data",
-        "sources",
-        multiple=True,
-        metavar="PARTY=NAME",
-        help="With --federation: use the source to which its owner gave this name.",
-    )(command)
+SOURCES = several(
+    "--data", "sources", "PARTY=NAME", "With --federation: use the source to which its owner gave this name."
+)
 
 
 def asked_sources(values: Sequence[str], parties: Sequence[str]) -> dict[str, str]:

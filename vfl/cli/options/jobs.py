@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import several
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -30,12 +32,11 @@ EXPLAIN = click.option("--explain", is_flag=True, help="Show the whole plan with
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add JOB and --set to a command."""
-    with_set = click.option(
+    with_set = several(
         "--set",
         "assignments",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change a value of the job, as in --set privacy.epsilon=2; --set holdout= takes it out. May be repeated.",
+        "KEY=VALUE",
+        "Change a value of the job, as in --set privacy.epsilon=2; --set holdout= takes it out. May be repeated.",
     )
     return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
 
@@ -137,21 +138,19 @@ def party_files(option: str, values: Sequence[str]) -> dict[str, str]:
     return named
 
 
-POLICIES = click.option(
+POLICIES = several(
     "--policy",
     "policies",
-    multiple=True,
+    "PARTY=FILE",
+    "The policy of a party's owner, checked before its data are opened; once for each party.",
     type=click.Path(),
-    metavar="PARTY=FILE",
-    help="The policy of a party's owner, checked before its data are opened; once for each party.",
 )
 
-CSV = click.option(
+CSV = several(
     "--csv",
     "formats",
-    multiple=True,
-    metavar="[PARTY.]OPTION=VALUE",
-    help="Format of text files: delimiter, decimal, thousands, encoding, quote, missing, dates; for all, or for a party's.",
+    "[PARTY.]OPTION=VALUE",
+    "Format of text files: delimiter, decimal, thousands, encoding, quote, missing, dates; for all, or for a party's.",
 )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import path_option
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -16,19 +18,9 @@ if TYPE_CHECKING:
     from vfl.job.site import Ray, Site
 
 FEDERATION = (
-    click.option(
-        "--federation",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Parties elsewhere, which run vfl join FILE.",
-    ),
+    path_option("--federation", "Parties elsewhere, which run vfl join FILE."),
     click.option("--as", "name", metavar="NAME", help="With --federation: the coordinator's name."),
-    click.option(
-        "--identity",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Your key (default: NAME.key beside the federation file).",
-    ),
+    path_option("--identity", "Your key (default: NAME.key beside the federation file)."),
 )
 
 
@@ -140,17 +132,10 @@ def site_options(otherwise: str) -> Callable[[Callable[..., Any]], Callable[...,
     """
     either = f"default: {otherwise}" + ("" if otherwise == "ray" else "; with --address: ray")
     options = (
-        click.option(
-            "--engine",
-            type=click.Choice(["ray", "inprocess"]),
-            help=f"Actors, or this process ({either}).",
-        ),
+        click.option("--engine", type=click.Choice(["ray", "inprocess"]), help=f"Actors, or this process ({either})."),
         click.option("--address", metavar="ADDRESS", help="A Ray cluster: host:port, or auto."),
         click.option(
-            "--shards",
-            type=click.IntRange(min=1),
-            metavar="S",
-            help="Number of shards of each party's rows.",
+            "--shards", type=click.IntRange(min=1), metavar="S", help="Number of shards of each party's rows."
         ),
         click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party."),
         *FEDERATION,

@@ -6,20 +6,13 @@ import json
 
 import click
 
+from vfl.cli.options import JSON, records_option, several
 from vfl.cli.options.jobs import job_argument, party_files, read_job
 
 
 @click.command("audit")
 @job_argument
-@click.option(
-    "-n",
-    "--records",
-    type=click.IntRange(min=2),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Number of simulated records.",
-)
+@records_option("Number of simulated records.", least=2, default=100, show_default=True)
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
@@ -33,15 +26,14 @@ from vfl.cli.options.jobs import job_argument, party_files, read_job
     show_default=True,
     help="Probability with which a correct job passes, at least.",
 )
-@click.option(
+@several(
     "--public-data",
     "public",
-    multiple=True,
-    metavar="PARTY=FILE",
-    help="Rows that are declared public, in the place of simulated ones; once for each party.",
+    "PARTY=FILE",
+    "Rows that are declared public, in the place of simulated ones; once per party.",
 )
 @click.option("--data", "private", multiple=True, hidden=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+@JSON
 def command(
     job: str,
     assignments: tuple[str, ...],

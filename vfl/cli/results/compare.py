@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON, PATH, path_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("compare")
-@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Also write an HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, for other tools.")
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=PATH)
+@path_option("--output", "Also write an HTML page.")
+@JSON
 def command(runs: tuple[Path, ...], output: Path | None, *, as_json: bool) -> None:
     """Show measures, guarantee and settings of finished runs side by side. Reads the runs' folders only.
 

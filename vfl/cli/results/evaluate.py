@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON, RUN, several
 from vfl.cli.options.federated import asked_sources, watched
 from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
 from vfl.cli.options.site import Where, site_options
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("evaluate")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
+@RUN
+@several(
     "--data",
     "sources",
-    multiple=True,
+    "[PARTY=]FILE",
+    "Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
     type=click.Path(),
-    metavar="[PARTY=]FILE",
-    help="Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
 )
 @CSV
 @POLICIES
@@ -32,7 +35,7 @@ from vfl.cli.options.site import Where, site_options
     help="With --data, measure decisions at T: a probability with logistic loss, else a margin (default: the model's own).",
 )
 @site_options("inprocess")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@JSON
 def command(
     run: Path,
     sources: tuple[str, ...],

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import RUN, path_option
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vfl.launch.run.result import Result
 
 OF_PARTS = ("sklearn", "sql", "onnx")
@@ -17,7 +20,7 @@ OF_PARTS = ("sklearn", "sql", "onnx")
 
 
 @click.command("export")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@RUN
 @click.option("--party", metavar="NAME", help="Write the part of one party, which holds its own coefficients only.")
 @click.option(
     "--sklearn",
@@ -54,11 +57,8 @@ OF_PARTS = ("sklearn", "sql", "onnx")
     multiple=True,
     help="Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="New file; without any of the above a new folder for the parts of all parties.",
+@path_option(
+    "--output", "New file; without any of the above a new folder for the parts of all parties.", metavar="PATH"
 )
 def command(run: Path, party: str | None, output: Path | None, forms: tuple[str, ...]) -> None:
     """Write the model in the folder RUN for others to apply: split by party, or for tools that need no vfl.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON_ALONE, RUN, new_file, several
 from vfl.cli.options.federated import asked_sources, watched
 from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, declared_formats, named_sources, party_files
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vfl.launch.monitor import Counted
 
 DRIFTED = 7
@@ -22,16 +24,13 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 
 
 @click.command("monitor")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--data", "sources", multiple=True, metavar="[PARTY=]FILE", help="Records of today, with labels; as for vfl run."
-)
-@click.option(
+@RUN
+@several("--data", "sources", "[PARTY=]FILE", "Records of today, with labels; as for vfl run.")
+@several(
     "--training",
     "before",
-    multiple=True,
-    metavar="[PARTY=]FILE",
-    help="Count the records of the training as the baseline, kept in RUN/baseline.json.",
+    "[PARTY=]FILE",
+    "Count the records of the training as the baseline, kept in RUN/baseline.json.",
 )
 @click.option(
     "--party", metavar="NAME", help="Compare this party's own columns exactly, here; nothing is charged or leaves."
@@ -48,8 +47,8 @@ BASELINE, HISTORY = "baseline.json", "monitored"
 @click.option(
     "--threshold", type=float, default=0.2, show_default=True, metavar="T", help="Stability index that is drift."
 )
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="HTML page (default: none).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
+@new_file("HTML page (default: none).")
+@JSON_ALONE
 def command(
     run: Path,
     sources: tuple[str, ...],
@@ -84,8 +83,6 @@ def command(
 
     if not threshold > 0:
         raise SpecificationError(f"--threshold is a positive stability index, such as 0.2, not {threshold:g}")
-    if output is not None and output.exists():
-        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if not sources:
         raise click.UsageError("Missing option '--data'.")
     result = Result.load(run)

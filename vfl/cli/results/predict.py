@@ -7,38 +7,38 @@ import io
 import json
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON_ALONE, PATH, new_file, several
 from vfl.cli.options.federated import asked_sources, watched
 from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vfl.launch.predict import Predictions
     from vfl.launch.run.result import Result
 
 
 @click.command("predict")
-@click.argument("run", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
-@click.option(
+@click.argument("run", metavar="[RUN]", required=False, type=PATH)
+@several(
     "--data",
     "sources",
-    multiple=True,
+    "[PARTY=]FILE",
+    "One table of all columns, or PARTY=FILE once per party; with --federation PARTY=NAME, the owner's name of a source.",
     type=click.Path(),
-    metavar="[PARTY=]FILE",
-    help="One table of all columns, or PARTY=FILE once per party; with --federation PARTY=NAME, the owner's name of a source.",
 )
 @CSV
-@click.option(
+@several(
     "--part",
     "parts",
-    multiple=True,
+    "PARTY=FILE",
+    "Instead of RUN: a party's own part of the model (vfl export), once per party.",
     type=click.Path(),
-    metavar="PARTY=FILE",
-    help="Instead of RUN: a party's own part of the model (vfl export), once per party.",
 )
 @click.option(
     "--threshold",
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 )
 @site_options("inprocess")
 @POLICIES
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
+@new_file("A new CSV file (default: print).")
+@JSON_ALONE
 def command(
     run: Path | None,
     sources: tuple[str, ...],
@@ -68,7 +68,6 @@ def command(
     are aligned too: the ids are printed, and records that a party lacks are left out.
     """
     from vfl.cli.terminal.progress import Progress
-    from vfl.errors import OutputError
     from vfl.job.environment import Source
     from vfl.launch.predict import predict
     from vfl.launch.run.result import Result
@@ -77,8 +76,6 @@ def command(
 
     site, across = where.site(None, part=parts, policy=policies), where.federation is not None
     model, data = _across(run, sources) if across else _model(run, parts, sources, formats)
-    if output is not None and output.exists():
-        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     parties = model.job.partition.parties if isinstance(model, Result) else ()
     with (
         watched(None, None, federation=where.federation, parties=parties, quiet=as_json),

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import CHARGED, RUN, SIGNER, path_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("report")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The file (default: RUN/report.html, or RUN/card.md).",
-)
-@click.option(
-    "--ledger", metavar="FILE", type=click.Path(path_type=Path), help="The ledger that recorded the run's charges."
-)
-@click.option(
-    "--key", metavar="PUBLIC", help="The expected signer: 64 hexadecimal digits, or the PEM file of a public key."
-)
+@RUN
+@path_option("--output", "The file (default: RUN/report.html, or RUN/card.md).")
+@CHARGED
+@SIGNER
 @click.option("--card", is_flag=True, help="Write the model card instead: Markdown, or HTML if --output ends in .html.")
 @click.option("--timing", is_flag=True, help="Also show how long rounds took; do not release the page then.")
 def command(run: Path, output: Path | None, ledger: Path | None, key: str | None, *, card: bool, timing: bool) -> None:

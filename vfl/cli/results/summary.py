@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import JSON, RUN, several
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @click.command("summary")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@RUN
 @click.option("--level", type=float, default=0.95, show_default=True, help="Level of the intervals.")
-@click.option(
+@several(
     "--test",
     "hypotheses",
-    multiple=True,
-    metavar="HYPOTHESIS",
-    help="Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated.",
+    "HYPOTHESIS",
+    "Also test, such as 'age = 0' or 'age = income, calls = 0'; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table and the tests as JSON.")
+@JSON
 def command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bool) -> None:
     """Show the coefficients of the run in the folder RUN with standard errors, p-values and intervals.
 

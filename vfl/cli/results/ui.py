@@ -12,21 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import PATH, several
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @click.command("ui")
-@click.argument("folder", metavar="[FOLDER]", default=".", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[FOLDER]", default=".", type=PATH)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on this machine (default: a free one).")
-@click.option(
-    "--ledger",
-    "ledgers",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A ledger outside FOLDER to show; may be repeated.",
-)
+@several("--ledger", "ledgers", "FILE", "A ledger outside FOLDER to show; may be repeated.", type=PATH)
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 def command(folder: Path, port: int, ledgers: tuple[Path, ...], *, opened: bool) -> None:
     """Show jobs, plans, running jobs with their ε, reports, model cards and ledgers of FOLDER on a local page.

@@ -5,30 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.options import CHARGED, JSON, RUN, SIGNER, path_option
+
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from vfl.certificate import Report
 
 
 @click.command("verify")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--ledger", metavar="FILE", type=click.Path(path_type=Path), help="Ledger to which the run was charged.")
-@click.option(
-    "--key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
-)
-@click.option(
-    "--federation",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Federation file: the run has to be made by these organisations.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@RUN
+@CHARGED
+@SIGNER
+@path_option("--federation", "Federation file: the run has to be made by these organisations.")
+@JSON
 def command(run: Path, ledger: Path | None, key: str | None, federation: Path | None, *, as_json: bool) -> None:
     """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options.federated import asked_sources, sources_option, watched, watching_options
+from vfl.cli.options import JSON_ALONE
+from vfl.cli.options.federated import SOURCES, asked_sources, watched, watching_options
 from vfl.cli.options.jobs import job_argument, read_job, require_files
 from vfl.cli.options.site import Where, site_options
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 @click.command("align")
 @job_argument
 @site_options("ray")
-@sources_option
+@SOURCES
 @click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
 @watching_options
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+@JSON_ALONE
 def command(
     job: str,
     assignments: tuple[str, ...],

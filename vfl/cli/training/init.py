@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import new_file, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.documents import parse_toml
 
@@ -20,19 +21,18 @@ if TYPE_CHECKING:
 @click.command("init")
 @click.argument("files", metavar="[PARTY=]FILE...", nargs=-1, required=True)
 @click.option("--label", metavar="[PARTY.]COLUMN", help="The label (default: a column with a usual name).")
-@click.option(
+@several(
     "--id",
     "ids",
-    multiple=True,
-    metavar="[PARTY.]COLUMN",
-    help="The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names, or shared ids).",
+    "[PARTY.]COLUMN",
+    "The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names, or shared ids).",
 )
 @click.option("--weight", metavar="COLUMN", help="The column of the label's owner with the weights of the records.")
 @click.option(
     "--exposure", metavar="COLUMN", help="The column of the label's owner with the exposures, for counts and amounts."
 )
 @CSV
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
+@new_file("A new job file (default: print).")
 @click.option(
     "--private-bounds",
     "epsilon",
@@ -83,8 +83,6 @@ def command(
         if party in paths:
             raise SpecificationError(f"two files are given for party {party!r}: name each, PARTY=FILE")
         paths[party] = path
-    if output is not None and output.exists():
-        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if epsilon is not None and output is not None and not output.absolute().parent.is_dir():
         raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is released
     options = formats_of(formats, tuple(paths))

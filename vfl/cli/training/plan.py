@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON, path_option, records_option
 from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from vfl.federation.file import Federation
     from vfl.job import Job
@@ -24,19 +25,8 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @job_argument
-@click.option(
-    "-n",
-    "--records",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Records common to all parties (default: those of the simulated table, or the n of vfl align).",
-)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Draw expected quality, noise and cost against ε into an .html, .svg or .png file.",
-)
+@records_option("Records common to all parties (default: those of the simulated table, or the n of vfl align).")
+@path_option("--plot", "Draw expected quality, noise and cost against ε into an .html, .svg or .png file.")
 @click.option(
     "--positives", type=float, metavar="SHARE", help="Your guess of the share of positive labels (default: 0.5)."
 )
@@ -47,25 +37,15 @@ if TYPE_CHECKING:
     help="Your guess of the AUC, or R², of the best model without noise (default: a weak to a strong one).",
 )
 @EXPLAIN
-@click.option(
-    "--federation",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Check the job's parties against FILE; take n from an alignment across it.",
-)
-@click.option(
-    "--candidates",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Plan a private choice among the candidates of FILE instead (vfl tune).",
-)
+@path_option("--federation", "Check the job's parties against FILE; take n from an alignment across it.")
+@path_option("--candidates", "Plan a private choice among the candidates of FILE instead (vfl tune).")
 @click.option("--nodes", is_flag=True, help="Add memory, bytes and time for each node and transport.")
 @click.option(
     "--link",
     metavar="RATE/TRIP",
     help="Bound rounds, bytes and time on such connections to the coordinator, e.g. 100Mbit/20ms.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@JSON
 def command(
     job: str,
     assignments: tuple[str, ...],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.options import JSON_ALONE, KEY, RUN
 from vfl.cli.options.federated import watched, watching_options
 from vfl.cli.options.site import Where, federation_options, members_of
 from vfl.cli.training.run import resumable, show
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command("resume")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
-)
+@RUN
+@KEY
 @federation_options
 @watching_options
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+@JSON_ALONE
 def command(
     run: Path,
     key: str | None,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.options.federated import asked_sources, sources_option, watched, watching_options
+from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option
+from vfl.cli.options.federated import SOURCES, asked_sources, watched, watching_options
 from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
 from vfl.cli.options.site import Where, members_of, site_options
 
@@ -30,34 +31,18 @@ LONGEST = 60
 @click.command("run")
 @job_argument
 @site_options("ray")
-@sources_option
+@SOURCES
 @LEDGER
 @NETWORK
-@click.option(
-    "--key",
-    type=click.Path(),
-    metavar="FILE",
-    help="The key that signs the certificate (default: your own, made on first use).",
-)
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
-)
-@click.option(
-    "--warm-start",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Start from this run's released model.",
-)
-@click.option(
-    "--track",
-    metavar="URI",
-    help="Log the finished run to MLflow at URI.",
-)
+@KEY
+@OUTPUT
+@path_option("--warm-start", "Start from this run's released model.", metavar="RUN")
+@click.option("--track", metavar="URI", help="Log the finished run to MLflow at URI.")
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective: NOT PRIVATE.")
 @click.option("--intervals", is_flag=True, help="Spend part of ε on standard errors.")
 @EXPLAIN
 @watching_options
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+@JSON_ALONE
 def command(
     job: str,
     assignments: tuple[str, ...],

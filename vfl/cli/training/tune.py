@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options.federated import asked_sources, sources_option
+from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, records_option
+from vfl.cli.options.federated import SOURCES, asked_sources
 from vfl.cli.options.jobs import LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
 from vfl.cli.options.site import Where, site_options
 from vfl.cli.training.run import resumable, show, unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from vfl.tuning.run import Tuned
-
-CANDIDATES = click.option(
-    "--candidates",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="TOML: candidates = [{}, {penalty.strength = 1e-3}], score, inclusion.",
-)
 
 
 @click.command("tune")
 @job_argument
-@CANDIDATES
+@path_option("--candidates", "TOML: candidates = [{}, {penalty.strength = 1e-3}], score, inclusion.", required=True)
 @site_options("ray")
-@sources_option
-@click.option(
-    "-n",
-    "--records",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Records common to all parties, if known: their number checks all plans before data are opened.",
-)
+@SOURCES
+@records_option("Records common to all parties, if known: their number checks all plans before data are opened.")
 @LEDGER
 @NETWORK
-@click.option(
-    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
-)
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+@KEY
+@OUTPUT
+@JSON_ALONE
 def command(
     job: str,
     assignments: tuple[str, ...],
