@@ -451,7 +451,7 @@ class TestPredict:
     @pytest.mark.parametrize(
         ("data", "said"),
         [
-            (("all.csv", "bank.csv"), "--data takes PARTY=FILE for several files; the parties are bank, telco"),
+            (("all.csv", "bank.csv"), "once for each party as PARTY=FILE; the parties are bank, telco"),
             (
                 ("bank=bank.csv", "all.csv"),
                 "give --data once with one table, or once for each party as PARTY=FILE; the parties are bank, telco",
@@ -460,7 +460,7 @@ class TestPredict:
                 ("bank=bank.csv", "telc=telco.csv"),
                 "--data telc=telco.csv: there is no party 'telc' (did you mean 'telco'?); the parties are bank, telco",
             ),
-            (("bank=a.csv", "bank=b.csv"), "--data names party 'bank' twice: give one file for each party"),
+            (("bank=a.csv", "bank=b.csv"), "--data names 'bank' twice"),
             (("bank=bank.csv",), "no data are given for party 'telco'"),
         ],
     )

@@ -64,7 +64,7 @@ class TestRefusals:
             ((*ACROSS, "--identity", "none.key"), "there is no key 'none.key'"),
             ((*ACROSS, "--data", "bank.csv"), "with --federation, --data takes PARTY=NAME, not 'bank.csv'"),
             ((*ACROSS, "--data", "bnk=x"), "--data bnk=x: there is no party 'bnk' (did you mean 'bank'?)"),
-            ((*ACROSS, "--data", "bank=x", "--data", "bank=y"), "--data names party 'bank' twice"),
+            ((*ACROSS, "--data", "bank=x", "--data", "bank=y"), "--data names 'bank' twice"),
             (("--federation", "none.toml"), "there is no federation file 'none.toml'"),
             (("--federation", "job.toml"), "the federation file 'job.toml': id is unknown"),
         ],

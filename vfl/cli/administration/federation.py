@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import IDENTITY, JSON, PATH, path_option, several
+from vfl.cli.options import IDENTITY, JSON, PATH, pairs, path_option, several
 
 if TYPE_CHECKING:
     from vfl.federation.file import Federation
@@ -52,38 +52,22 @@ def new(
     from vfl.federation.file import write_federation
     from vfl.federation.identity import read_public
 
-    head, equals, rest = coordinator.partition("=")
-    file, at, address = rest.rpartition("@")
-    if not (head and equals and file and at):
+    ((head, where),) = pairs("--coordinator", "NAME=FILE@HOST:PORT", [coordinator]).items()
+    file, _, address = where.rpartition("@")
+    if not file:
         raise SpecificationError(f"--coordinator takes NAME=FILE@HOST:PORT, not {coordinator!r}")
-    certificates: dict[str, bytes] = {}
-    for value in parties:
-        party, own = _named(value, "--party")
-        if party in certificates:
-            raise SpecificationError(f"--party names {party!r} twice: give one certificate for each party")
-        certificates[party] = read_public(own).pem
-    dealing = None
-    if dealer is not None:
-        third, own = _named(dealer, "--dealer")
-        dealing = third, read_public(own).pem
+    certificates = {party: read_public(own).pem for party, own in pairs("--party", "NAME=FILE", parties).items()}
+    dealing = pairs("--dealer", "NAME=FILE", () if dealer is None else (dealer,))
+    path = output or Path(f"{name}.toml")
     written = write_federation(
-        output or Path(f"{name}.toml"),
+        path,
         name=name,
         coordinator=(head, read_public(file).pem),
         address=address,
         parties=certificates,
-        dealer=dealing,
+        dealer=next(((third, read_public(own).pem) for third, own in dealing.items()), None),
     )
-    _say(written, output or Path(f"{name}.toml"), as_json=as_json)
-
-
-def _named(value: str, option: str) -> tuple[str, str]:
-    from vfl.errors import SpecificationError
-
-    name, equals, file = value.partition("=")
-    if not (name and equals and file):
-        raise SpecificationError(f"{option} takes NAME=FILE, not {value!r}")
-    return name, file
+    _say(written, path, as_json=as_json)
 
 
 @command.command("show", short_help="Show the participants, their fingerprints, and the digest.")

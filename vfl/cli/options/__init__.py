@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     Adding: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -48,6 +48,28 @@ def _new(context: click.Context, parameter: click.Parameter, path: Path | None) 
 def several(option: str, name: str, metavar: str, about: str, **others: Any) -> Adding:
     """Return an option that may be given several times. name : parameter that takes its values."""
     return click.option(option, name, multiple=True, metavar=metavar, help=about, **others)
+
+
+def pairs(option: str, form: str, values: Iterable[str], parties: Sequence[str] | None = None) -> dict[str, str]:
+    """Return {name: value} of an option that takes NAME=VALUE, once for each name; SpecificationError for other values.
+
+    form : NAME=VALUE in the words of the option. parties : the names that are allowed; None allows all.
+    """
+    from vfl.errors import SpecificationError, nearest
+
+    found: dict[str, str] = {}
+    for text in values:
+        name, _, value = text.partition("=")
+        if not (name and value):
+            raise SpecificationError(f"{option} takes {form}, not {text!r}")
+        if parties is not None and name not in parties:
+            raise SpecificationError(
+                f"{option} {text}: there is no party {name!r}{nearest(name, parties)}; the parties are {', '.join(parties)}"
+            )
+        if name in found:
+            raise SpecificationError(f"{option} names {name!r} twice: give it once for each name")
+        found[name] = value
+    return found
 
 
 def records_option(about: str, least: int = 1, **others: Any) -> Adding:

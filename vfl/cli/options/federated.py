@@ -1,4 +1,4 @@
-"""Metrics, logs and sources of the commands that a federation's coordinator runs."""
+"""Connections, metrics and logs of the commands that a federation's coordinator runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import path_option, several
+from vfl.cli.options import path_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
@@ -56,8 +56,8 @@ class Timed(logging.Formatter):
 
 @contextlib.contextmanager
 def watched(
-    metrics: str | None,
-    log: Path | None,
+    metrics: str | None = None,
+    log: Path | None = None,
     *,
     federation: Path | None,
     parties: Iterable[str] = (),
@@ -105,29 +105,3 @@ def _handling(handler: logging.Handler, name: str) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-SOURCES = several(
-    "--data", "sources", "PARTY=NAME", "With --federation: use the source to which its owner gave this name."
-)
-
-
-def asked_sources(values: Sequence[str], parties: Sequence[str]) -> dict[str, str]:
-    """Return {party: the owner's name of its source}, from the values PARTY=NAME of --data. Names, never paths."""
-    from vfl.errors import SpecificationError, nearest
-
-    asked: dict[str, str] = {}
-    for value in values:
-        party, equals, name = value.partition("=")
-        if not equals:
-            raise SpecificationError(
-                f"with --federation, --data takes PARTY=NAME, not {value!r}: NAME was given to the source by its owner"
-            )
-        if party not in parties:
-            raise SpecificationError(
-                f"--data {value}: there is no party {party!r}{nearest(party, parties)}; the parties are {', '.join(parties)}"
-            )
-        if party in asked:
-            raise SpecificationError(f"--data names party {party!r} twice")
-        asked[party] = name
-    return asked

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import several
+from vfl.cli.options import pairs, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
 
+    from vfl.cli.options.site import Where
     from vfl.job import Job
     from vfl.job.environment import Environment, Ledger
+    from vfl.job.site import Site
 
 
 LEDGER = click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger of the job's data set.")
@@ -125,18 +127,9 @@ def require_files(environment: Environment) -> None:
         )
 
 
-def party_files(option: str, values: Sequence[str]) -> dict[str, str]:
-    """Return {party: file} from the values PARTY=FILE of an option."""
-    from vfl.errors import SpecificationError
-
-    named = {}
-    for value in values:
-        party, equals, file = value.partition("=")
-        if not equals or not party:
-            raise SpecificationError(f"{option} takes PARTY=FILE, not {value!r}")
-        named[party] = file
-    return named
-
+SOURCES = several(
+    "--data", "sources", "PARTY=NAME", "With --federation: use the source to which its owner gave this name."
+)
 
 POLICIES = several(
     "--policy",
@@ -207,37 +200,60 @@ def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[
     return formatted(path, {**shared, **(options.get(name, {}) if name is not None else {})})
 
 
-def declared_formats(run: Path) -> dict[str, dict[str, Any]]:
-    """Return {party: format} of the text files that the run in a folder was trained on."""
-    from vfl.launch.run.checkpoint import formats_of_run
-
-    return formats_of_run(run)
-
-
 def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | str:
     """Return {party: path}, or the path of one table of all columns."""
-    from vfl.errors import SpecificationError, nearest
+    from vfl.errors import SpecificationError
 
-    named: dict[str, str] = {}
-    for source in sources:
-        party, equals, path = source.partition("=")
-        if not equals or (party not in parties and Path(source).exists()):
-            continue
-        if party not in parties:
-            raise SpecificationError(
-                f"--data {source}: there is no party {party!r}{nearest(party, parties)}; {_those(parties)}"
-            )
-        if party in named:
-            raise SpecificationError(f"--data names party {party!r} twice: give one file for each party")
-        named[party] = path
-    if named and len(named) != len(sources):
+    paired = ["=" in text and (text.partition("=")[0] in parties or not Path(text).exists()) for text in sources]
+    if all(paired):
+        return pairs("--data", "PARTY=FILE", sources, parties)
+    if len(sources) > 1:
         raise SpecificationError(
-            f"give --data once with one table, or once for each party as PARTY=FILE; {_those(parties)}"
+            f"give --data once with one table, or once for each party as PARTY=FILE; the parties are {', '.join(parties)}"
         )
-    if not named and len(sources) > 1:
-        raise SpecificationError(f"--data takes PARTY=FILE for several files; {_those(parties)}")
-    return named or sources[0]
+    return sources[0]
 
 
-def _those(parties: Sequence[str]) -> str:
-    return f"the parties are {', '.join(parties)}"
+def records_of(
+    where: Where,
+    sources: Sequence[str],
+    parties: Sequence[str],
+    *,
+    formats: Sequence[str] = (),
+    policies: Sequence[str] = (),
+    run: Path | None = None,
+) -> Any:
+    """Return the records of --data with their owners' policies, or with --federation the owners' names of their sources.
+
+    formats, policies : values of --csv and --policy. run : folder of a run, whose formats of text files hold here too.
+    """
+    from vfl.job.environment import Source
+    from vfl.launch.run.checkpoint import formats_of_run
+
+    if where.federation is not None:
+        return _asked(sources, parties)
+    declared = {} if run is None else formats_of_run(run)
+    return Source(named_sources(sources, parties, formats, declared), pairs("--policy", "PARTY=FILE", policies))
+
+
+def placed(
+    where: Where, job: Job, environment: Environment, sources: Sequence[str], **only: object
+) -> tuple[Site, Any, dict[str, Any]]:
+    """Return the site of a command, the data of its job, and the entry of its log that names the data.
+
+    sources : values of --data, which name the owners' sources. only : further options that need --federation.
+    """
+    from vfl.launch.sources import data_of
+
+    site = where.site(job, environment.site, only={"data": sources, **only})
+    if where.federation is not None:
+        asked = _asked(sources, job.partition.parties)
+        return site, asked, {"sources": asked}
+    if getattr(site, "address", None) is None:
+        require_files(environment)
+    return site, data_of(job, environment), environment.to_dict()
+
+
+def _asked(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str]:
+    """Return {party: the owner's name of its source}. The values of --data are names, never paths."""
+    return pairs("with --federation, --data", "PARTY=NAME", sources, parties)

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from vfl.cli.options import JSON, records_option, several
-from vfl.cli.options.jobs import job_argument, party_files, read_job
+from vfl.cli.options import JSON, pairs, records_option, several
+from vfl.cli.options.jobs import job_argument, read_job
 
 
 @click.command("audit")
@@ -57,7 +57,7 @@ def command(
             "public: --public-data PARTY=FILE"
         )
     spec, _ = read_job(job, assignments)
-    given = party_files("--public-data", public) if public else None
+    given = pairs("--public-data", "PARTY=FILE", public) or None
     found = audit(spec, records, runs=runs, confidence=confidence, public_data=given)
     click.echo(json.dumps(found.to_dict(), ensure_ascii=False) if as_json else str(found))
     return 0 if found.passed else 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from typing import TYPE_CHECKING
 
 import click
 
 from vfl.cli.options import JSON, RUN, several
-from vfl.cli.options.federated import asked_sources, watched
-from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options.federated import watched
+from vfl.cli.options.jobs import CSV, POLICIES, records_of
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
@@ -52,16 +51,15 @@ def command(
     aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
     which its owner gave this name.
     """
+    from vfl.cli.terminal.progress import warnings_told
     from vfl.errors import OutputError, SpecificationError
-    from vfl.job.environment import Source
     from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
-    from vfl.launch.run.warnings import PrivacyWarning
 
     result = Result.load(run)
     found, parties = dict(result.findings), result.job.partition.parties
-    site, across = where.site(result.job, policy=policies), where.federation is not None
-    if not sources and not across:
+    site = where.site(result.job, policy=policies)
+    if not sources and where.federation is None:
         if threshold is not None:
             raise click.UsageError(
                 "--threshold needs --data: released measures are of the thresholds that the job names"
@@ -69,22 +67,14 @@ def command(
         for option in ("engine", "address", "shards", "cores"):
             if getattr(where, option):
                 raise click.UsageError(f"--{option} needs --data: it places the measuring of other records")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", PrivacyWarning)
-        if across:
-            asked = asked_sources(sources, parties)
-            with watched(None, None, federation=where.federation, parties=parties, quiet=as_json):
-                found = {"data": evaluate(result, asked, at=site, threshold=threshold)}
-        elif sources:
-            data = named_sources(sources, parties, formats, declared_formats(run))
-            owned = Source(data, party_files("--policy", policies))
-            found = {"data": evaluate(result, owned, at=site, threshold=threshold)}
-    if found and not sources and not across and (why := result.altered()):
-        raise OutputError(
-            f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"
-        )
-    for warning in caught:
-        click.echo(f"warning: {warning.message}", err=True)
+        if found and (why := result.altered()):
+            raise OutputError(
+                f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"
+            )
+    else:
+        data = records_of(where, sources, parties, formats=formats, policies=policies, run=run)
+        with watched(federation=where.federation, parties=parties, quiet=as_json), warnings_told():
+            found = {"data": evaluate(result, data, at=site, threshold=threshold)}
     if not found:
         raise SpecificationError(
             f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"

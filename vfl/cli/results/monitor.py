@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import JSON_ALONE, RUN, new_file, several
-from vfl.cli.options.federated import asked_sources, watched
-from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options.federated import watched
+from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, named_sources, records_of
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def command(
     import time
 
     from vfl.errors import OutputError, SpecificationError
-    from vfl.job.environment import Source
     from vfl.launch.monitor import Counted, compare, count, count_own
     from vfl.launch.run.result import Result
     from vfl.report.drift import drift_page
@@ -88,9 +87,9 @@ def command(
     result = Result.load(run)
     if why := result.altered():
         raise OutputError(f"the model in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}")
-    parties, across = result.job.partition.parties, where.federation is not None
+    parties = result.job.partition.parties
     if party is not None:
-        if across or epsilon is not None or ledger is not None or not before:
+        if where.federation is not None or epsilon is not None or ledger is not None or not before:
             raise SpecificationError(
                 "--party compares without noise, here: give --data and --training, and no --epsilon"
             )
@@ -108,13 +107,8 @@ def command(
             )
 
         def counted(given: tuple[str, ...], account: str | None) -> Counted:
-            if across:
-                data: Any = asked_sources(given, parties)
-            else:
-                data = Source(
-                    named_sources(given, parties, formats, declared_formats(run)), party_files("--policy", policies)
-                )
-            with watched(None, None, federation=where.federation, parties=parties, quiet=as_json):
+            data = records_of(where, given, parties, formats=formats, policies=policies, run=run)
+            with watched(federation=where.federation, parties=parties, quiet=as_json):
                 return count(result, data, dataset=account, at=site, epsilon=paid, delta=delta, ledger=ledger)
 
         then = _baseline(run, lambda given: counted(given, result.job.dataset or dataset), before)

@@ -6,21 +6,19 @@ import csv
 import io
 import json
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_ALONE, PATH, new_file, several
-from vfl.cli.options.federated import asked_sources, watched
-from vfl.cli.options.jobs import CSV, POLICIES, declared_formats, named_sources, party_files
+from vfl.cli.options import JSON_ALONE, PATH, new_file, pairs, several
+from vfl.cli.options.federated import watched
+from vfl.cli.options.jobs import CSV, POLICIES, records_of
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from vfl.launch.predict import Predictions
-    from vfl.launch.run.result import Result
 
 
 @click.command("predict")
@@ -67,26 +65,26 @@ def command(
     The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
     are aligned too: the ids are printed, and records that a party lacks are left out.
     """
-    from vfl.cli.terminal.progress import Progress
-    from vfl.job.environment import Source
+    from vfl.cli.terminal.progress import Progress, warnings_told
+    from vfl.errors import SpecificationError
     from vfl.launch.predict import predict
     from vfl.launch.run.result import Result
-    from vfl.launch.run.warnings import PrivacyWarning
     from vfl.writing import write_whole
 
-    site, across = where.site(None, part=parts, policy=policies), where.federation is not None
-    model, data = _across(run, sources) if across else _model(run, parts, sources, formats)
-    parties = model.job.partition.parties if isinstance(model, Result) else ()
+    site = where.site(None, part=parts, policy=policies)
+    if not sources and where.federation is None:
+        raise click.UsageError("Missing option '--data'.")
+    if (run is None) != bool(parts):
+        raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
+    model = pairs("--part", "PARTY=FILE", parts) if run is None else Result.load(run)
+    parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
+    data = records_of(where, sources, parties, formats=formats, policies=policies, run=run)
     with (
-        watched(None, None, federation=where.federation, parties=parties, quiet=as_json),
+        watched(federation=where.federation, parties=parties, quiet=as_json),
+        warnings_told(),
         Progress(quiet=as_json) as progress,
-        warnings.catch_warnings(record=True) as caught,
     ):
-        warnings.simplefilter("always", PrivacyWarning)
-        owned = Source(data, party_files("--policy", policies))
-        found = predict(model, owned, at=site, threshold=threshold, watch=progress)
-    for warning in caught:
-        click.echo(f"warning: {warning.message}", err=True)
+        found = predict(model, data, at=site, threshold=threshold, watch=progress)
     if found.rows is not None and not as_json:
         without = ", ".join(f"{left:,} of {found.rows[party]:,} of {party}" for party, left in found.unmatched.items())
         click.echo(f"matched {len(found):,} records; rows without a counterpart: {without}", err=True)
@@ -98,35 +96,6 @@ def command(
         sys.stdout.write(_table(found))
     else:
         click.echo(f"predictions of {len(found.margins)} records: {output}")
-
-
-def _model(
-    run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...], formats: tuple[str, ...]
-) -> tuple[Result | dict[str, str], Any]:
-    """Return the model, whole or in parts, and the data."""
-    from vfl.errors import SpecificationError
-    from vfl.launch.run.result import Result
-
-    if not sources:
-        raise click.UsageError("Missing option '--data'.")
-    if (run is None) != bool(parts):
-        raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
-    if run is not None:
-        result = Result.load(run)
-        return result, named_sources(sources, result.job.partition.parties, formats, declared_formats(run))
-    split = party_files("--part", parts)
-    return split, named_sources(sources, tuple(split), formats)
-
-
-def _across(run: Path | None, sources: tuple[str, ...]) -> tuple[Result, dict[str, str]]:
-    """Return the model, whose parts are sent to their parties, and the owners' names of the sources."""
-    from vfl.errors import SpecificationError
-    from vfl.launch.run.result import Result
-
-    if run is None:
-        raise SpecificationError("with --federation, name the folder RUN of the model: each party is sent its own part")
-    result = Result.load(run)
-    return result, asked_sources(sources, result.job.partition.parties)
 
 
 def _rows(found: Predictions) -> list[list[Any]]:

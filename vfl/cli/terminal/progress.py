@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+import warnings
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -15,7 +17,7 @@ from vfl.cli.terminal.streams import drawing, shown
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from rich.progress import Progress as Bar
@@ -30,6 +32,18 @@ LINES = 10
 def is_live() -> bool:
     """Return True if standard error is a terminal that can redraw a line, and not the log of a CI."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+
+
+@contextlib.contextmanager
+def warnings_told() -> Iterator[None]:
+    """Print the warnings of a block at its end, each privacy warning included, one line each."""
+    from vfl.launch.run.warnings import PrivacyWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PrivacyWarning)
+        yield
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
 
 
 class Steps:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vfl.cli.options import JSON_ALONE
-from vfl.cli.options.federated import SOURCES, asked_sources, watched, watching_options
-from vfl.cli.options.jobs import job_argument, read_job, require_files
+from vfl.cli.options.federated import watched, watching_options
+from vfl.cli.options.jobs import SOURCES, job_argument, placed, read_job
 from vfl.cli.options.site import Where, site_options
 
 if TYPE_CHECKING:
@@ -43,14 +43,9 @@ def command(
     from vfl.alignment import reveals
     from vfl.cli.terminal.progress import Progress
     from vfl.launch.align import align
-    from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, assignments)
-    site = where.site(spec, environment.site, only={"data": sources, "metrics": metrics, "log": log})
-    across = where.federation is not None
-    if not across and getattr(site, "address", None) is None:
-        require_files(environment)
-    data = asked_sources(sources, spec.partition.parties) if across else data_of(spec, environment)
+    site, data, _ = placed(where, spec, environment, sources, metrics=metrics, log=log)
     started = time.monotonic()
     with (
         watched(

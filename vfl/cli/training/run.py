@@ -14,8 +14,8 @@ import click
 
 from vfl.cli import INTERRUPTED
 from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option
-from vfl.cli.options.federated import SOURCES, asked_sources, watched, watching_options
-from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
+from vfl.cli.options.federated import watched, watching_options
+from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.cli.options.site import Where, members_of, site_options
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def command(
     from vfl.launch import train
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.run.tracking import check_tracker
-    from vfl.launch.sources import data_of
     from vfl.launch.warm_start import starting_from
 
     if track is not None:
@@ -81,15 +80,9 @@ def command(
     spec, environment = read_job(job, (*assignments, *more))
     spec = starting_from(spec, warm_start)  # before a folder is made
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
-        where = replace(
-            where, otherwise="inprocess"
-        )  # a small table needs no actors, whose start takes longer than the run
-    site = where.site(spec, environment.site, only={"data": sources, "metrics": metrics, "log": log})
-    asked, across = asked_sources(sources, spec.partition.parties), where.federation is not None
-    if not across and getattr(site, "address", None) is None:
-        require_files(environment)
-    warnings = () if across else row_order_warnings(spec, environment.data)
-    kept = {"sources": asked} if across else environment.to_dict()
+        where = replace(where, otherwise="inprocess")  # the start of actors would take longer than the run
+    site, data, kept = placed(where, spec, environment, sources, metrics=metrics, log=log)
+    warnings = () if where.federation is not None else row_order_warnings(spec, environment.data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             watched(
@@ -108,7 +101,7 @@ def command(
             click.echo(f"warning: {warning}", err=True)
         result = train(
             spec,
-            asked if across else data_of(spec, environment),
+            data,
             at=site,
             ledger=ledger_of(ledger, environment, network=allow_network_file_system),
             output=folder,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, records_option
-from vfl.cli.options.federated import SOURCES, asked_sources
-from vfl.cli.options.jobs import LEDGER, NETWORK, job_argument, ledger_of, read_job, require_files
+from vfl.cli.options.jobs import LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.cli.options.site import Where, site_options
 from vfl.cli.training.run import resumable, show, unused
 
@@ -52,19 +50,14 @@ def command(
     considered stay secret. `vfl plan JOB --candidates FILE` shows the cost.
     """
     from vfl.launch.align import remembered_records
-    from vfl.launch.sources import data_of
     from vfl.tuning.file import read_candidates
     from vfl.tuning.forecast import TunePlan
     from vfl.tuning.run import tune
 
     spec, environment = read_job(job, assignments)
     given = read_candidates(candidates)
-    site = where.site(spec, environment.site, only={"data": sources})
-    asked, across = asked_sources(sources, spec.partition.parties), where.federation is not None
-    if not across and getattr(site, "address", None) is None:
-        require_files(environment)
-    data: Any = asked if across else data_of(spec, environment)
-    if records is None and not across:
+    site, data, kept = placed(where, spec, environment, sources)
+    if records is None and where.federation is None:
         records = remembered_records(spec, environment.data) if environment.table is None else int(data.data.num_rows)
     if records is not None:
         from vfl.tuning.candidates import tuning_of
@@ -73,9 +66,7 @@ def command(
         if not as_json:
             click.echo(str(planned), err=True)
     folder = output or unused(spec.name)
-    kept = {"sources": asked} if across else environment.to_dict()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(resumable(folder))
+    with resumable(folder):
         tuned = tune(
             spec,
             data=data,
