@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from parties.loading import load, load_features
 from parties.storage.classes import ClassColumns
 from vfl.kernels.dense import WEIGHTS
 from vfl.kernels.geometry import Geometry
+from vfl.launch.run.warnings import warn
 from vfl.losses import loss_of
 from vfl.planning import plan
 from vfl.problem import coordinates_of
@@ -72,8 +72,7 @@ def warn_unless_converged(
         never stopped is reported for any next move.
     """
     if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
-        warnings.warn(
+        warn(
             f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
             ConvergenceWarning,
-            stacklevel=4,  # the caller of fit, above _train
         )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from vfl.estimators.columns import DEFAULT_BOUNDS
-from vfl.estimators.vertical import VerticalRegressor
+from vfl.estimators.vertical import Prepared, VerticalRegressor
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 
 if TYPE_CHECKING:
@@ -78,12 +76,13 @@ class VerticalLinearRegression(VerticalRegressor):
 
         sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None gives equal weights.
         """
-        if isinstance(y, list | tuple):
-            y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
+        return self._fit(X, y, sample_weight=sample_weight)
+
+    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+        """Return the job that `fit` would run on these data."""
         X, y = self._validated(X, y, y_numeric=True)
-        y = y.astype(np.float64, copy=False)
         factors = self._weights(sample_weight, X)
-        self.coef_, self.intercept_ = self._train(
+        return self._prepared(
             X,
             y,
             loss="squared",
@@ -91,7 +90,6 @@ class VerticalLinearRegression(VerticalRegressor):
             label_bounds=self._declared_label_bounds(DEFAULT_BOUNDS),
             factors=factors,
         )
-        return self
 
     def _penalty(self, count: float, share: float) -> Penalty:
         return NoPenalty()

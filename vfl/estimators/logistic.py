@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -15,14 +14,15 @@ from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
 from vfl.columns import canonical_category
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import Given, VerticalModel
-from vfl.launch.run.warnings import PrivacyWarning
+from vfl.estimators.vertical import Given, Prepared, VerticalModel
+from vfl.launch.run.warnings import warn
 from vfl.losses import ClassWeighted
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.launch.run.result import Result
     from vfl.penalties import Penalty
     from vfl.types import Integers, Vector
 
@@ -85,6 +85,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
         sample_weight : (n,) weights of the records, clamped to `weight_bounds`; None gives equal weights.
         """
+        return self._fit(X, y, sample_weight=sample_weight)
+
+    def prepared(self, X: Any, y: Any, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+        """Return the job that `fit` would run on these data. Sets `classes_`."""
         if self.classes is not None and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
         X, y = self._validated(X, y, y_numeric=False)
@@ -98,7 +102,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         if several:
             factors = self._with_class_weights(factors, codes)
         read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
-        coef, intercept = self._train(
+        return self._prepared(
             X,
             labels,
             loss="multinomial" if several else self._loss(codes, factors),
@@ -107,8 +111,11 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             read_from_data=read,
             factors=factors,
         )
-        self.coef_ = np.atleast_2d(coef)
-        self.intercept_ = np.atleast_1d(intercept)
+
+    def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
+        """Set the attributes of a fit; `coef_` is (1, p) and `intercept_` (1,) for two classes."""
+        super().fitted(prepared, result, n_iter)
+        self.coef_, self.intercept_ = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
         return self
 
     def _loss(self, codes: Integers, factors: Mapping[str, Given]) -> str | ClassWeighted:
@@ -182,12 +189,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         if len(found) < 2:
             raise DataError("y holds only one class: declare both, classes=(negative, positive), or check the labels")
         if self.epsilon is not None:
-            warnings.warn(
+            warn(
                 "classes are not declared, so their names are read from y, which is not charged: this fit is NOT PRIVATE. "
                 f"Declare {'both' if len(found) == 2 else 'all'} labels, classes=(negative, positive"
-                f"{'' if len(found) == 2 else ', ...'}), from what is publicly known",
-                PrivacyWarning,
-                stacklevel=3,  # the caller of fit
+                f"{'' if len(found) == 2 else ', ...'}), from what is publicly known"
             )
         return found
 

@@ -11,7 +11,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from vfl.columns import checked_bounds
 from vfl.errors import DataError, SpecificationError
-from vfl.estimators.vertical import Given, VerticalRegressor, per_record
+from vfl.estimators.vertical import Given, Prepared, VerticalRegressor, per_record
 from vfl.losses import Gamma, Poisson, Tweedie, loss_of
 from vfl.penalties import L2
 
@@ -77,15 +77,16 @@ class VerticalPoissonRegressor(VerticalRegressor):
         exposure : (n,) exposures above 0; None is 1 for every record. sample_weight : (n,) weights of the records, clamped to
             `weight_bounds`; None gives equal weights.
         """
-        if isinstance(y, list | tuple):
-            y = np.array(y, dtype=np.float64)  # numpy would infer the type from the values
+        return self._fit(X, y, exposure=exposure, sample_weight=sample_weight)
+
+    def prepared(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> Prepared:  # type: ignore[override]
+        """Return the job that `fit` would run on these data."""
         X, y = self._validated(X, y, y_numeric=True)
-        y = y.astype(np.float64, copy=False)
         if exposure is not None:
             exposure = per_record(exposure, len(y), "exposure")
         label_bounds = self._limits_of_labels(y, self._declared_label_bounds(DEFAULT_LABELS))
         factors = self._exposure(exposure) | self._weights(sample_weight, X)
-        self.coef_, self.intercept_ = self._train(
+        return self._prepared(
             X,
             y,
             loss=self._loss(*self._means(y, label_bounds[1])),
@@ -93,7 +94,6 @@ class VerticalPoissonRegressor(VerticalRegressor):
             label_bounds=label_bounds,
             factors=factors,
         )
-        return self
 
     def _limits_of_labels(self, y: Vector, declared: tuple[float, float] | None) -> tuple[float, float]:
         """Return the bounds of the labels. Only a fit without privacy reads them from y."""

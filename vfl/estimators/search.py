@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
 from pathlib import Path
@@ -22,7 +21,7 @@ from vfl.tuning.candidates import INCLUSION
 from vfl.tuning.run import Begun, tune
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from vfl.job import Job
     from vfl.launch.run.result import Result
@@ -127,21 +126,20 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             )
         grid = list(ParameterGrid(self.param_grid))
         fitted = [clone(self.estimator).set_params(**params) for params in grid]
-        prepared = [_prepared(each, X, y, given, quiet=number > 0) for number, each in enumerate(fitted)]
-        jobs = [dataclasses.replace(job, holdout=self.holdout) for job, _, _ in prepared]
-        _, sources, n_records = prepared[0]
+        prepared, n_records = [fitted[0].prepared(X, y, **given)], len(y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # of declarations that all candidates share
+            prepared += [each.prepared(X, y, **given) for each in fitted[1:]]
+        jobs = [dataclasses.replace(each.job, holdout=self.holdout) for each in prepared]
         try:
             _ = None if jobs[0].split is None else jobs[0].split.sizes(n_records)
         except SpecificationError as error:
             raise SpecificationError(f"{error} (n_samples={n_records})") from error
-        tuned = self._tuned(jobs, sources, n_records)
-        winner = fitted[tuned.candidate - 1]
-        passes = getattr(tuned.result.job.solver, "passes", None) or 1
-        with _running(winner, lambda *_: (tuned.result, passes)), warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # already issued when the candidates were prepared
-            winner.fit(X, y, **given)
-        self.best_estimator_ = winner
+        tuned = self._tuned(jobs, prepared[0].sources, n_records)
         self.best_index_ = tuned.candidate - 1
+        passes = getattr(tuned.result.job.solver, "passes", None) or 1
+        winner = fitted[self.best_index_].fitted(prepared[self.best_index_], tuned.result, passes)
+        self.best_estimator_ = winner
         self.best_params_ = grid[self.best_index_]
         sign = 1.0 if tuned.tuning.score == "accuracy" else -1.0
         self.best_score_ = None if tuned.score is None else sign * tuned.score.value
@@ -200,42 +198,6 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         """Return the winner's accuracy or R² on X and y, un-noised: no ε covers it."""
         check_is_fitted(self)
         return float(self.best_estimator_.score(X, y))
-
-
-class _Prepared(Exception):
-    """Exception that returns the job and its sources from a fit before it runs."""
-
-    def __init__(self, job: Job, sources: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.job, self.sources = job, sources
-
-
-@contextlib.contextmanager
-def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None]:
-    """Make the estimator's fit call `run` instead of training."""
-    estimator.__dict__["_run"] = run
-    try:
-        yield
-    finally:
-        del estimator.__dict__["_run"]
-
-
-def _prepared(
-    estimator: VerticalModel, X: Any, y: Any, given: Mapping[str, Any], *, quiet: bool
-) -> tuple[Job, Mapping[str, Any], int]:
-    """Return the job that a fit would run, its sources, and n. quiet : True suppresses warnings about declarations."""
-
-    def stop(job: Job, sources: Mapping[str, Any]) -> Any:
-        raise _Prepared(job, sources)
-
-    with _running(estimator, stop), warnings.catch_warnings():
-        if quiet:
-            warnings.simplefilter("ignore", PrivacyWarning)
-        try:
-            estimator.fit(X, y, **given)
-        except _Prepared as found:
-            return found.job, found.sources, len(y)
-    raise AssertionError("a fit ended without a run")
 
 
 def _warn_once(event: object) -> None:

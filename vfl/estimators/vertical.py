@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import math
 import operator
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -26,7 +25,7 @@ from vfl.estimators.convergence import warn_unless_converged
 from vfl.features import Curve
 from vfl.job import Job
 from vfl.launch.run.result import Result
-from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.launch.run.warnings import warn, warn_of_plan
 from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
@@ -64,6 +63,15 @@ class Given(NamedTuple):
 
     values: Vector
     bounds: tuple[float, float]
+
+
+class Prepared(NamedTuple):
+    """A fit before its run: the job, {party: source}, the names of X's columns, and X (n, p)."""
+
+    job: Job
+    sources: Mapping[str, Any]
+    names: list[str]
+    X: Any
 
 
 def per_record(values: Any, n_records: int, name: str) -> Vector:
@@ -122,15 +130,15 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, *, y_numeric: bool) -> tuple[Any, Any]:
         """Return X (n, p) float64, dense or sparse, and y (n,), or raise as scikit-learn does. Sets feature names and p."""
-        valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
+        if y_numeric and isinstance(y, list | tuple):
+            y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
         if self.bounds is None and self.epsilon is not None:  # depends on parameters only, never on X
-            warnings.warn(
+            warn(
                 f"bounds are not declared, so every column is clamped to {columns.DEFAULT_BOUNDS}, whatever X holds: "
-                "declare bounds=(lo, hi), or a pair for every column, from what is publicly known",
-                PrivacyWarning,
-                stacklevel=3,  # the caller of fit
+                "declare bounds=(lo, hi), or a pair for every column, from what is publicly known"
             )
-        return valid
+        return X, y.astype(np.float64, copy=False) if y_numeric else y
 
     def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
         """Return the weights of the records with their limits, as a factor of `_train`; {} if there are none."""
@@ -140,11 +148,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         if self.weight_bounds is not None:
             return {"weight": Given(s, checked_bounds(tuple(self.weight_bounds)))}
         if self.epsilon is not None:
-            warnings.warn(
+            warn(
                 f"weight_bounds are not declared, so sample_weight is clamped to {DEFAULT_WEIGHTS}: declare "
-                "weight_bounds=(lo, hi), from what is publicly known",
-                PrivacyWarning,
-                stacklevel=3,  # the caller of fit
+                "weight_bounds=(lo, hi), from what is publicly known"
             )
             return {"weight": Given(s, DEFAULT_WEIGHTS)}
         if not ((s >= 0.0).all() and s.any()):
@@ -162,7 +168,16 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         share = float(np.clip(s, low, high).mean() / high) if self.epsilon is None else 1.0
         return n_records * high, share
 
-    def _train(
+    def _fit(self, X: Any, y: Any, **given: Any) -> Self:
+        """Prepare the job, run it, and set the attributes of the fit."""
+        prepared = self.prepared(X, y, **given)
+        return self.fitted(prepared, *self._run(prepared.job, prepared.sources))
+
+    def prepared(self, X: Any, y: Any, **given: Any) -> Prepared:
+        """Return the job that `fit` would run on these data, without a release. given : other arguments of `fit`."""
+        raise NotImplementedError
+
+    def _prepared(
         self,
         X: Any,
         y: Any,
@@ -173,15 +188,11 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         classes: tuple[Any, ...] | None = None,
         read_from_data: str | None = None,
         factors: Mapping[str, Given] = columns.NO_FACTORS,
-    ) -> tuple[Vector, Any]:
-        """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
-
-        With K > 2 classes these are (K, p) and (K,). With curves, the coefficients of `result_.feature_names`.
+    ) -> Prepared:
+        """Return the job of a fit, with its data.
 
         y : (n,) labels in the form that the job reads. read_from_data : declarations that were read from X or y, in words.
         factors : {'exposure': ..., 'weight': ...} for the given factors.
-
-        Sets certificate_, result_ and n_iter_.
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = columns.partition_of(self.partition, names)
@@ -212,22 +223,32 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = columns.sources_of(partition, names, X, y, {role: given.values for role, given in factors.items()})
-        result, self.n_iter_ = self._run(job, sources)
+        return Prepared(job, sources, names, X)
+
+    def fitted(self, prepared: Prepared, result: Result, n_iter: int) -> Self:
+        """Set the attributes of a fit, from its result and its number of passes.
+
+        `coef_` is (p,) in the order and units of X's columns, and (K, p) with K > 2 classes; with curves it has one entry per
+        name in `result_.feature_names`.
+        """
+        job, sources, names, X = prepared
         if job.privacy is None:
             if self.inference:
                 result = result.infer(sources)
-            features = columns.sources_of(partition, names, X)
-            warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol, n_iter=self.n_iter_)
+            features = columns.sources_of(job.partition, names, X)
+            warn_unless_converged(result, features, sources[job.partition.label_party], tol=self.tol, n_iter=n_iter)
         else:
             certificate = result.certificate
             added = dataclasses.replace(certificate, flags=(*certificate.flags, NOT_VOUCHED_FOR))
             result = dataclasses.replace(result, certificate=added)
         self.result_ = result
         self.certificate_ = result.certificate
-        if self.curves:
-            return result.coef_, result.intercept_
-        position = {name: j for j, name in enumerate(result.feature_names)}
-        return result.coef_[..., [position[name] for name in names]], result.intercept_
+        self.n_iter_ = n_iter
+        self.coef_, self.intercept_ = result.coef_, result.intercept_
+        if not self.curves:
+            position = {name: j for j, name in enumerate(result.feature_names)}
+            self.coef_ = self.coef_[..., [position[name] for name in names]]
+        return self
 
     def _privacy(self) -> Privacy | None:
         if self.epsilon is None:
@@ -329,10 +350,8 @@ class VerticalRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
             return checked_bounds(tuple(self.label_bounds))
         if self.epsilon is None:
             return None
-        warnings.warn(
+        warn(
             f"label_bounds are not declared, so y is clamped to {default}: declare label_bounds=(lo, hi), from what is "
-            "publicly known",
-            PrivacyWarning,
-            stacklevel=3,  # the caller of fit
+            "publicly known"
         )
         return checked_bounds(default)

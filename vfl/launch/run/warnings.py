@@ -87,9 +87,9 @@ def warn_of_plan(event: object) -> None:
             warn(warning)
 
 
-def warn(message: str) -> None:
-    """Issue a PrivacyWarning at the line outside this project that started the run."""
+def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
+    """Issue a warning at the line outside this project that started the run."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, PrivacyWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
