@@ -190,7 +190,7 @@ class TestRefused:
             job(loss="squared")
 
     def test_shares(self) -> None:
-        with pytest.raises(SpecificationError, match="trust='secure' does not support exposures"):
+        with pytest.raises(SpecificationError, match="trust='secure' offers"):
             job(trust="secure", privacy=vfl.Privacy(epsilon=1.0))
 
     @pytest.mark.parametrize("column", ["c", "y"])

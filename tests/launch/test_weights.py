@@ -216,7 +216,7 @@ class TestRefused:
             job(bounds={"*": (-1, 1), "y": (0, 10)} | limits)
 
     def test_shares(self) -> None:
-        with pytest.raises(SpecificationError, match="trust='secure' does not support weights"):
+        with pytest.raises(SpecificationError, match="trust='secure' offers"):
             job(trust="secure", privacy=vfl.Privacy(epsilon=1.0))
 
     @pytest.mark.parametrize("solver", [vfl.SCD(), vfl.NoisyGram()], ids=["SCD", "NoisyGram"])

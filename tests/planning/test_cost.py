@@ -198,8 +198,13 @@ def test_other_options_are_refused(options: dict[str, Any], said: str) -> None:
         cost_of(sizes_of(plan(job(), 100)), Machine(), **options)
 
 
+def passing(visits: int) -> dict[str, int]:
+    """Return the sizes of a run with one message per visit, without the bytes, which no memory depends on."""
+    return {"visits": visits, "messages": visits, "received": 0, "sent": 0}
+
+
 def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
-    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, visits=2)
+    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, **passing(2))
     assert advice(sizes, Machine(memory=1e12)) == ()
     cluster = advice(sizes, Machine(memory=64e9))
     assert re.search("73.8 GB .* 64 GB", cluster[0])
@@ -209,7 +214,7 @@ def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
 
 
 def test_the_number_of_machines_advised_is_enough() -> None:
-    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, visits=2)
+    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, **passing(2))
     assert cost_of(sizes, Machine(), CLUSTER, shards=9).memory < 0.8 * 6e9
     assert cost_of(sizes, Machine(), CLUSTER, shards=8).memory > 0.8 * 6e9
 
@@ -217,7 +222,7 @@ def test_the_number_of_machines_advised_is_enough() -> None:
 def test_a_billion_records_on_a_hundred_machines() -> None:
     """Ten parties of 100 columns, each over ten machines: the calculation of docs/studies/cluster.md."""
     widths = {f"party{k}": 100 for k in range(10)}
-    sizes = Sizes(n_records=10**9, widths=widths, updates=100 * 1000, releases=100 * 1000, visits=100 * 10, itemsize=4)
+    sizes = Sizes(n_records=10**9, widths=widths, updates=100 * 1000, releases=100 * 1000, **passing(1000), itemsize=4)
     cost = cost_of(sizes, Machine(), CLUSTER, shards=10, threads=16)
     assert cost.nodes[0].memory == pytest.approx(48.2e9, rel=0.01)
     assert cost.parts["kernels"] == pytest.approx(100 * 1000 * 1e8 * 2e-9 / 16)
@@ -274,7 +279,7 @@ def test_shards_of_one_machine_share_it() -> None:
     }
     assert two.memory == pytest.approx(one.memory + 6 * machine.worker_bytes)
     assert {name for name in one.parts if one.parts[name] != two.parts[name]} == {"warmup", "calls"}
-    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.waits) * machine.call_seconds
+    assert two.parts["calls"] == 2 * (sizes.releases + VISIT_CALLS * sizes.messages) * machine.call_seconds
     parallel = cost_of(sizes, machine, RAY, shards=2, threads=2).parts
     assert all(parallel[part] == one.parts[part] / 2 for part in ("kernels", "vectors", "margins"))
 
@@ -284,7 +289,7 @@ def test_organisations_need_a_machine_each_and_exchange_vectors_over_tls() -> No
     cost = cost_of(sizes, machine, FEDERATION)
     assert cost.memory == max(node.memory for node in cost.nodes)
     assert cost.parts["vectors"] == sizes.visits * 16e6 / machine.organisation_bytes_a_second
-    assert cost.parts["messages"] == sizes.waits * machine.organisation_trip_seconds
+    assert cost.parts["messages"] == sizes.messages * machine.organisation_trip_seconds
 
 
 def test_the_rate_of_vectors_is_that_of_memory_that_processes_share() -> None:

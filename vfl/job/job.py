@@ -176,7 +176,8 @@ class Job:
         self.scaling_of(self.partition.features)
         self._check_inquiries()
         self._check_amounts(loss)
-        self._check_factors()
+        self._check_exposure(loss)
+        self._check_weight()
         self._check_trust()
         if self.start is not None:
             self._check_start(self.start)
@@ -194,19 +195,11 @@ class Job:
                 )
         columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
         start.require([name for column in columns for name in coordinates_of(column, self.class_names)])
-        if self.trust != TRUSTS[0]:
-            raise SpecificationError(
-                f"trust={self.trust!r} starts at 0: training from a released model needs {TRUSTS[0]!r}"
-            )
         if not self.solver.warm_starts:
             raise SpecificationError(f"{self.solver.name} starts at 0: use SkGD, CD or GD, or leave start out")
 
     def _check_multinomial(self) -> None:
         """Refuse options that need two classes or one margin per record."""
-        if self.trust != TRUSTS[0]:
-            raise SpecificationError(
-                f"trust={self.trust!r} has one margin per record: multinomial loss needs {TRUSTS[0]!r}"
-            )
         if self.fairness is not None:
             raise SpecificationError(
                 "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
@@ -224,50 +217,33 @@ class Job:
         column = self.partition.label_column
         if not math.isfinite(loss.curvature) and self.schema.unbounded([column]):
             raise SpecificationError(
-                f"the curvature of {loss_of(loss).name} loss grows with the largest label: declare "
-                f"{entry('bounds', column, '(low, high)', '[LOW, HIGH]')}"
+                f"the curvature of {loss.name} loss grows with the largest label: declare {_bounds(column)}"
             )
         if not self.schema.unbounded([column]) and not self.schema[column].limits[1] > 0.0:
-            raise SpecificationError(
-                f"{loss_of(loss).name} loss is for amounts above 0: correct the bounds of {column!r}"
-            )
+            raise SpecificationError(f"{loss.name} loss is for amounts above 0: correct the bounds of {column!r}")
 
-    def _check_factors(self) -> None:
-        """Refuse exposures and weights that have no public limits, or that the loss does not use."""
-        self._check_weights()
-        exposure, loss = self.partition.exposure, loss_of(self.loss)
+    def _check_exposure(self, loss: Loss) -> None:
+        """Refuse exposures without public limits, and losses that do not use them."""
+        exposure = self.partition.exposure
         if exposure is None:
             return
-        if self.trust != TRUSTS[0]:
-            raise SpecificationError(
-                f"trust={self.trust!r} does not support exposures: use {TRUSTS[0]!r}, or leave exposure out"
-            )
         low, high = self.schema[exposure].limits
         if not (low > 0.0 and math.isfinite(high)):
-            raise SpecificationError(
-                f"exposure {exposure!r} needs public limits, above 0: declare "
-                f"{entry('bounds', exposure, '(low, high)', '[LOW, HIGH]')}"
-            )
+            raise SpecificationError(f"exposure {exposure!r} needs public limits, above 0: declare {_bounds(exposure)}")
         if loss.power is None:
             raise SpecificationError(
                 f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
                 "gamma or tweedie loss, or leave exposure out"
             )
 
-    def _check_weights(self) -> None:
+    def _check_weight(self) -> None:
+        """Refuse weights without public limits, and solvers that do not use them."""
         weight = self.partition.weight
         if weight is None:
             return
-        if self.trust != TRUSTS[0]:
-            raise SpecificationError(
-                f"trust={self.trust!r} does not support weights: use {TRUSTS[0]!r}, or leave weight out"
-            )
         low, high = self.schema[weight].limits
         if not (low >= 0.0 and 0.0 < high < math.inf):
-            raise SpecificationError(
-                f"weight {weight!r} needs public limits, from 0 on: declare "
-                f"{entry('bounds', weight, '(low, high)', '[LOW, HIGH]')}"
-            )
+            raise SpecificationError(f"weight {weight!r} needs public limits, from 0 on: declare {_bounds(weight)}")
         if not self.solver.weighs:
             raise SpecificationError(
                 f"{self.solver.name} does not support weights: use SkGD, CD or GD, or leave weight out"
@@ -501,10 +477,9 @@ class Job:
         for column in self.schema.unbounded(self.partition.features):
             if not (declared and clipped):
                 raise PrivacyError(
-                    f"no bounds for column {column!r}: declare {entry('bounds', column, '(low, high)', '[LOW, HIGH]')}, or "
-                    "release them with vfl.private_bounds; without, scaling='none' needs an explicit clip in the solver and "
-                    "a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j "
-                    "under [privacy.smoothness] of a job file)"
+                    f"no bounds for column {column!r}: declare {_bounds(column)}, or release them with vfl.private_bounds; "
+                    "without, scaling='none' needs an explicit clip in the solver and a smoothness constant M_j for every "
+                    "column (smoothness={column: M_j} in Privacy, or column = M_j under [privacy.smoothness] of a job file)"
                 )
         if not isinstance(privacy.smoothness, str):
             coordinates = self.schema.features(self.partition.features)
@@ -730,6 +705,10 @@ class Job:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def _bounds(column: str) -> str:
+    return entry("bounds", column, "(low, high)", "[LOW, HIGH]")
 
 
 def require_job(value: Any) -> None:

@@ -59,6 +59,8 @@ def require_offered(job: Job) -> None:
             "leave privacy.inference out",
         ),
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
+        (job.start is not None, "starts from a released model", "leave start out, so that training starts at 0"),
+        (partition.weight is not None, "weights its records", "leave weight out"),
         (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
     ):
         if asked:

@@ -46,9 +46,8 @@ class Sizes:
     n_records : n. widths : {party: number of its columns}. itemsize : bytes per stored value.
     updates, releases : number of coordinate updates and releases of the whole run. entry : bytes per margin in a visit.
     visits : number of visits. A visit sends a vector to a party and one back; with K margins per record it counts K times.
-    messages : number of messages whose answer the coordinator awaits; None takes the visits.
-    received, sent : bytes of vectors that all parties receive and send; None takes those of the visits, plus labels and limits
-        once.
+    messages : number of messages whose answer the coordinator awaits.
+    received, sent : bytes of vectors that all parties receive and send.
     """
 
     n_records: int
@@ -56,23 +55,11 @@ class Sizes:
     updates: int
     releases: int
     visits: float
+    messages: int
+    received: int
+    sent: int
     itemsize: int = DOUBLE
     entry: int = DOUBLE
-    messages: int | None = None
-    received: float | None = None
-    sent: float | None = None
-
-    @property
-    def waits(self) -> float:
-        """Return the number of messages for whose answer the coordinator waits."""
-        return self.visits if self.messages is None else self.messages
-
-    @property
-    def traffic(self) -> tuple[float, float]:
-        """Return the bytes of vectors that all parties receive and send."""
-        moved, constants = self.visits * self.entry * self.n_records, 2.0 * len(self.widths) * DOUBLE * self.n_records
-        received = moved + constants if self.received is None else self.received
-        return received, moved if self.sent is None else self.sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +150,14 @@ def cost_of(
     together = shards if transport == RAY else 1
     started = workers + 1 if together == 1 else (parties + 1) * (together + 1)
     each = together / min(together, threads)
-    calls = sizes.releases + VISIT_CALLS * sizes.waits if shards > 1 else 0
+    calls = sizes.releases + VISIT_CALLS * sizes.messages if shards > 1 else 0
     parts = {
         "warmup": (started * MESSAGE_WARMUP if apart else 1.0) * machine.warmup_seconds,
         "first": FIRST_READING * total * n * together * machine.update_seconds / threads,
         "kernels": sizes.updates * n * together * machine.update_seconds / threads,
         "vectors": sizes.visits * 2.0 * moved * each / rate if apart else 0.0,
         "margins": sizes.visits * 3.0 * vector * each / machine.copy_bytes_a_second,
-        "messages": sizes.waits * trip if apart else 0.0,
+        "messages": sizes.messages * trip if apart else 0.0,
         "calls": calls * (machine.link_trip_seconds if transport == CLUSTER else shards * machine.call_seconds),
         "releases": sizes.releases * machine.release_seconds,
     }
@@ -178,7 +165,7 @@ def cost_of(
         memory = machine.worker_bytes + n * total * sizes.itemsize + (PARTY_VECTORS + MARGIN_VECTORS) * vector
         return Cost(transport, (NodeCost("this process", memory, 0.0, 0.0, sum(parts.values())),), parts, 0.0)
     nodes = []
-    received, sent = (count / shards for count in sizes.traffic)
+    received, sent = sizes.received / shards, sizes.sent / shards
     for party, width in sizes.widths.items():
         own = n * width * sizes.itemsize + PARTY_VECTORS * vector
         base = machine.worker_bytes * (1.0 if transport in APART or shards > 1 else workers / parties)
