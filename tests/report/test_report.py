@@ -570,7 +570,7 @@ class TestPlot:
         drawn = points(make_plan(job(), N))
         assert len(panels(make_plan(job(), N), drawn)) == 2
         varied = [dataclasses.replace(point, seconds=1.0 + point.epsilon) for point in drawn]
-        assert [panel.field for panel in panels(make_plan(job(), N), varied)][2:] == ["seconds"]
+        assert list(panels(make_plan(job(), N), varied))[2:] == ["seconds"]
 
     def test_a_picture(self, tmp_path: Path) -> None:
         pytest.importorskip("matplotlib")

@@ -18,7 +18,7 @@ from vfl.launch.run.verification import verify_run
 from vfl.losses import loss_of
 from vfl.report import charts
 from vfl.report.effects import DRAWN, SAID, overlay
-from vfl.report.markup import Child, Markup, element, page, section, table
+from vfl.report.markup import Markup, element, page, remark, section, table
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -139,11 +139,10 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
     """Write the comparison as one HTML page that loads no other file; return its path."""
     if path.suffix != ".html":
         raise SpecificationError(f"a comparison is written to a file that ends in .html, not {path.suffix!r}")
-    body: list[tuple[Child, ...]] = list(rows_of(runs))
     text = page(
         "Comparison of vfl runs",
         element("h1", "Comparison of runs"),
-        section("Side by side", table(("", *(run.name for run in runs)), body)),
+        section("Side by side", table(("", *(run.name for run in runs)), rows_of(runs))),
         section("Differences", *(element("p", note) for note in notes_of(runs))),
         _overlaid(runs),
         element(
@@ -172,8 +171,7 @@ def _overlaid(runs: Sequence[Compared]) -> Markup | None:
         return None
     key = charts.parties_key([run.name for run in runs])
     dotted = any(effect.dotted for run in runs for effect in run.effects)
-    note = element("p", DOT_NOTE, class_="note") if dotted else None
-    return section("Curves", element("p", SAID), key, *drawn[:DRAWN], note)
+    return section("Curves", element("p", SAID), key, *drawn[:DRAWN], remark(DOT_NOTE) if dotted else None)
 
 
 def _changed(solver: Any) -> str:

@@ -10,7 +10,7 @@ from vfl.evaluation.curves import base_rate, calibration, points
 from vfl.evaluation.thresholds import margin_of
 from vfl.losses import loss_of
 from vfl.report import charts
-from vfl.report.markup import Child, Markup, element, join, section, table
+from vfl.report.markup import Markup, element, join, remark, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def curves(facts: Facts) -> Markup | None:
         ),
     ]
     shown = [part for part in drawn if part is not None]
-    body = [*shown, element("p", INTERVALS, class_="note")] if shown else [element("p", DROWNED, class_="note")]
+    body = [*shown, remark(INTERVALS)] if shown else [remark(DROWNED)]
     return join(_decisions(facts, found), section("Curves", *body))
 
 
@@ -85,7 +85,7 @@ def _decisions(facts: Facts, found: Findings) -> Markup | None:
     def said(e: Estimate) -> str:
         return f"{e.value:,.0f} {_ends(e, ',.0f')}"
 
-    matrix: list[tuple[Child, ...]] = [
+    matrix = [
         ("negative", said(cells[TN]), said(cells[FP])),
         ("positive", said(cells[FN]), said(cells[TP])),
     ]
@@ -100,7 +100,7 @@ def _decisions(facts: Facts, found: Findings) -> Markup | None:
         loss = loss_of(facts.result.job.loss)
         edges = histogram.nearest([margin_of(t, loss) for t in asked.thresholds])
     edges = sorted({*edges, *histogram.nearest([facts.result.margin_at(None)])})
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (f"{p.threshold:.4g}", *(_cell(e) for e in (p.flagged, p.tpr, p.fpr, p.precision, p.lift)))
         for p in points(histogram, n, edges)
     ]
@@ -159,9 +159,7 @@ def calibration_chart(histogram: Histogram, n_records: int) -> Markup | None:
     x = charts.Axis("probability that the model states, middle of the bin", 0.0, top)
     y = charts.Axis("share of positives found", 0.0, top)
     agree = sum(b.agrees for b in bins)
-    rows: list[tuple[Child, ...]] = [
-        (f"{b.low:.3g} to {b.high:.3g}", _cell(b.share), f"{b.records:,.0f}", "off" * (not b.agrees)) for b in bins
-    ]
+    rows = [(f"{b.low:.3g} to {b.high:.3g}", _cell(b.share), f"{b.records:,.0f}", "off" * (not b.agrees)) for b in bins]
     return join(
         element("h3", "Calibration"),
         element("p", f"The intervals of {agree} of {len(bins)} bins meet the stated probabilities."),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vfl.report import charts
 from vfl.report.curves import calibration_chart
-from vfl.report.markup import Child, element, join, page, section, table
+from vfl.report.markup import element, join, page, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ ABOUT = (
 def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping[str, Monitored]) -> str:
     """Return the page. A column exceeds the threshold as `Drift.exceeds` says. days : all comparisons so far, by time."""
     exceeding = monitored.exceeding(threshold)
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (one.name, f"{one.index:.3g}", f"{one.floor:.2g}", f"{one.limit:.2g}", "drift" if one.name in exceeding else "")
         for one in monitored.drifts
     ]
@@ -55,9 +55,7 @@ def drift_page(monitored: Monitored, threshold: float, title: str, days: Mapping
 
 
 def _bins(one: Drift) -> Markup:
-    rows: list[tuple[Child, ...]] = [
-        (name, f"{max(before, 0.0):.1%}", f"{max(now, 0.0):.1%}") for name, (before, now) in one.bins.items()
-    ]
+    rows = [(name, f"{max(before, 0.0):.1%}", f"{max(now, 0.0):.1%}") for name, (before, now) in one.bins.items()]
     return section(one.name, table(("bin", "share before", "share today"), rows, numbers=(1, 2)))
 
 
@@ -68,7 +66,7 @@ def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitore
         charts.Strip(one.name, [day[one.name] / (2.0 * threshold) for day in over], f"{one.index:.3g}")
         for one in monitored.drifts
     ]
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (name, *(f"{one.index:.3g}" for one in sorted(day.drifts, key=lambda one: one.name)))
         for name, day in days.items()
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vfl.launch.run.effects import BAND_NOTE, DOT_NOTE, effects_of
 from vfl.report import charts
-from vfl.report.markup import Markup, element, join, section
+from vfl.report.markup import Markup, element, join, remark, section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +45,8 @@ def curves(facts: Facts) -> Markup | None:
         "Curves of the columns",
         element("p", SAID + more),
         *(overlay([effect], [facts.parties.index(effect.party)]) for effect in found[:DRAWN]),
-        element("p", DOT_NOTE, class_="note") if any(effect.dotted for effect in found) else None,
-        element("p", BAND_NOTE, class_="note") if banded else None,
+        remark(DOT_NOTE) if any(effect.dotted for effect in found) else None,
+        remark(BAND_NOTE) if banded else None,
         element("p", PAIRS) if pairs else None,
         *(_heat(pair, facts.parties.index(pair.party)) for pair in pairs),
     )

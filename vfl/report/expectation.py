@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vfl.errors import VflError
 from vfl.planning.forecast import Forecast, expected, forecast, said
 from vfl.report import charts
-from vfl.report.markup import Markup, element, section
+from vfl.report.markup import Markup, element, remark, section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,11 +46,9 @@ def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[fl
         _chart("ε", name, by_epsilon, (privacy.epsilon, "this job")),
         _chart("records of the training", name, by_records, (float(n), "this job")),
         charts.key(*(("f0", SIGNALS[0]), ("f1", SIGNALS[1]))[: len(_signals(found))], ("dashed", "best linear model")),
-        element(
-            "p",
+        remark(
             "Each pair of lines is the range of the measure: nine of ten simulated runs lay in it when the guesses were right. "
-            "A guess is public knowledge; nothing was read from the data.",
-            class_="note",
+            "A guess is public knowledge; nothing was read from the data."
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vfl.evaluation.distance import MEASURE, Distance
 from vfl.evaluation.fairness import OF, GroupFairness
 from vfl.report import charts
-from vfl.report.markup import Child, Markup, element, section, table
+from vfl.report.markup import Markup, details, element, remark, section, table
 
 if TYPE_CHECKING:
     from vfl.evaluation import Findings
@@ -30,7 +30,7 @@ def fairness(facts: Facts) -> Markup | None:
         for e in (told.measures[name],)
     ]
     bounded = any(span.band is not None for span in spans)
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (
             name,
             _signed(e.value) if OF in name else f"{e.value:.4g}",
@@ -39,7 +39,7 @@ def fairness(facts: Facts) -> Markup | None:
         )
         for name, e in told.measures.items()
     ]
-    thresholds: list[tuple[Child, ...]] = [(group, f"{at:.4g}") for group, at in (told.thresholds or {}).items()]
+    thresholds = [(group, f"{at:.4g}") for group, at in (told.thresholds or {}).items()]
     head = ("measure", "value", "95 % interval", *(("model without noise", "its difference") if bounded else ()))
     key = [("f0", "gap of this model, with an interval of 95 %")]
     if bounded:
@@ -53,12 +53,10 @@ def fairness(facts: Facts) -> Markup | None:
         ),
         charts.both(lambda width: charts.rows(width, spans, "gap")) if spans else None,
         charts.key(*key) if spans else None,
-        element("p", f"{told.n_records:,} held-out records, {told.note}", class_="note"),
+        remark(f"{told.n_records:,} held-out records, {told.note}"),
         _distance(found.get(Distance.name)),
         table(("group", "threshold on the margin"), thresholds, numbers=(1,)) if thresholds else None,
-        element("details", element("summary", "All numbers"), table(head, rows, numbers=(1, 2, 3, 4)))
-        if rows
-        else None,
+        details("All numbers", table(head, rows, numbers=(1, 2, 3, 4))) if rows else None,
     )
 
 
@@ -84,9 +82,9 @@ def _distance(told: Findings | None) -> Markup | None:
     if told is None:
         return None
     if MEASURE not in told.measures:
-        return element("p", f"The distance to the model without noise is {told.note}.", class_="note")
+        return remark(f"The distance to the model without noise is {told.note}.")
     d = told.measures[MEASURE].value
     said = (
         f"The coefficients are at most {d:.3g} from those of the model without noise, in Euclidean norm: {told.note}."
     )
-    return element("p", said, class_="note")
+    return remark(said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.certificate.words import WHOLE
-from vfl.report.markup import Child, Markup, element, join, section, table
+from vfl.report.markup import Markup, element, join, remark, section, table
 from vfl.solvers.options import options_of
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def promise(facts: Facts) -> Markup:
     else:
         said = [element("p", "Nothing: the certificate contradicts the findings.")]
     flags = element("ul", *(element("li", flag) for flag in certificate.flags), class_="flags")
-    reserved = element("p", f"{WHOLE}.", class_="note") if certificate.basis == "reserved" else None
+    reserved = remark(f"{WHOLE}.") if certificate.basis == "reserved" else None
     return section(
         "What is promised",
         element("div", *said, class_="promise"),
         reserved,
-        element("p", f"Scope: {certificate.scope}.", class_="note") if report.ok and certificate.private else None,
+        remark(f"Scope: {certificate.scope}.") if report.ok and certificate.private else None,
         join(element("h3", "What the certificate warns of"), flags) if certificate.flags else None,
     )
 
@@ -74,7 +74,7 @@ def promise(facts: Facts) -> Markup:
 def who(facts: Facts) -> Markup:
     """Return the section on what each role saw."""
     said = facts.certificate.who_sees_what
-    rows: list[tuple[Child, ...]] = [(name, said[name]) for name in ORDER]
+    rows = [(name, said[name]) for name in ORDER]
     return section(
         "Who saw what" if facts.report.ok else "Who saw what, as the certificate claims",
         element("p", "Noise protects the model. It does not protect what travelled between the participants."),
@@ -85,7 +85,7 @@ def who(facts: Facts) -> Markup:
 def checks(report: Report) -> Markup:
     """Return the section of checks and findings."""
     marks = {True: ("good", "holds"), False: ("bad", "does not hold"), None: ("soft", "not made")}
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (
             check.name,
             element("span", marks[check.holds][1], class_=marks[check.holds][0]),
@@ -109,7 +109,7 @@ def particulars(facts: Facts) -> Markup:
         for name, value in certificate.solver.items()
         if name != "name" and value is not None and (given.get(name) is not None or not name.endswith("_share"))
     )
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         ("objective", facts.plan.problem.describe()) if facts.plan is not None else ("objective", "not known"),
         ("solver", f"{certificate.solver['name']} ({options})"),
         (

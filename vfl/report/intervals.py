@@ -12,7 +12,7 @@ from vfl.inference.summary import cells_of
 from vfl.launch.run.intervals import estimates_of
 from vfl.problem import INTERCEPT
 from vfl.report import charts
-from vfl.report.markup import Child, Markup, element, section, table
+from vfl.report.markup import Markup, details, element, remark, section, table
 
 if TYPE_CHECKING:
     from vfl.inference.summary import Row, Summary
@@ -60,9 +60,7 @@ def forest(facts: Facts) -> Markup | None:
     ]
     more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
     party = {row.name: party for row, _, party in found}
-    listed: list[tuple[Child, ...]] = [
-        (row.name, party.get(row.name, ""), *cells_of(row)) for row in summary.rows[:LISTED]
-    ]
+    listed = [(row.name, party.get(row.name, ""), *cells_of(row)) for row in summary.rows[:LISTED]]
     heading = head(summary)
     return section(
         "Coefficients",
@@ -74,12 +72,8 @@ def forest(facts: Facts) -> Markup | None:
         ),
         charts.both(lambda width: charts.rows(width, spans, "coefficient")) if spans else None,
         charts.parties_key(facts.parties),
-        *(element("p", note, class_="note") for note in summary.notes),
-        element(
-            "details",
-            element("summary", "All numbers, in original units"),
-            table(heading, listed, numbers=tuple(range(2, len(heading)))),
-        ),
+        *map(remark, summary.notes),
+        details("All numbers, in original units", table(heading, listed, numbers=tuple(range(2, len(heading))))),
     )
 
 

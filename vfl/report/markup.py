@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STYLE = Path(__file__).with_name("style.css")
 
@@ -64,16 +67,17 @@ def style() -> Markup:
     return Markup(f"<style>{STYLE.read_text(encoding='utf-8')}</style>")
 
 
-def page(title: str, *body: Child) -> str:
-    """Return a whole HTML file."""
+def page(title: str, *body: Child, policy: str | None = POLICY, more: Child = None) -> str:
+    """Return a whole HTML file. policy : content security policy; None if a header states it. more : end of the head."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        None if policy is None else element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
         style(),
+        more,
     )
     return f"<!doctype html>\n{element('html', head, element('body', element('main', *body)), lang='en')}\n"
 
@@ -83,7 +87,17 @@ def section(heading: str, *children: Child) -> Markup:
     return element("section", element("h2", heading), *children)
 
 
-def table(head: tuple[str, ...], rows: list[tuple[Child, ...]], *, numbers: tuple[int, ...] = ()) -> Markup:
+def remark(*said: Child) -> Markup:
+    """Return a paragraph in small print."""
+    return element("p", *said, class_="note")
+
+
+def details(summary: str, content: Markup) -> Markup:
+    """Return content that a reader opens by its summary."""
+    return element("details", element("summary", summary), content)
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[Child, ...]], *, numbers: tuple[int, ...] = ()) -> Markup:
     """Return a table that scrolls if it is wider than the screen.
 
     numbers : columns aligned right.

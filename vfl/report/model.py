@@ -12,7 +12,7 @@ from vfl.launch.run.wide_bounds import wide_bounds
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
-from vfl.report.markup import Child, Markup, element, section, table
+from vfl.report.markup import Markup, details, element, remark, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ def coefficients(facts: Facts) -> Markup:
         more += " Colours repeat; the list of all numbers names the party of each."
     what = "noise" if sealed else "noise of the last update"
     original = result.original
-    listed: list[tuple[Child, ...]] = [
+    listed = [
         (name, owners[j], f"{w[j]:.6g}", f"{original[name]:.6g}", *((_noise_of(noise, j),) if noise else ()))
         for j, name in enumerate(names[:LISTED])
     ]
@@ -130,10 +130,9 @@ def coefficients(facts: Facts) -> Markup:
         ),
         charts.both(lambda width: charts.rows(width, rows, "coefficient on the scaled feature")) if rows else None,
         charts.parties_key(facts.parties, *((("noisekey", f"± the {what}"),) if noise else ())),
-        element("p", said, class_="note"),
-        element(
-            "details",
-            element("summary", f"All numbers{rest}"),
+        remark(said),
+        details(
+            f"All numbers{rest}",
             table(
                 ("coordinate", "party", "on the scaled feature", "in original units", *((what,) if noise else ())),
                 listed,
@@ -165,7 +164,7 @@ def importance(facts: Facts) -> Markup | None:
         ),
         charts.both(lambda width: charts.rows(width, rows, "change of the margin")),
         charts.parties_key(facts.parties, ("noisekey", "95 % interval")),
-        element("p", importance_note(facts), class_="note"),
+        remark(importance_note(facts)),
     )
 
 
@@ -230,17 +229,14 @@ def findings(facts: Facts) -> Markup | None:
     found = {name: what for name, what in facts.findings.items() if name not in OWN_SECTION}
     if not found:
         return None
-    rows: list[tuple[Child, ...]] = list(rows_of(found))
-    notes = (
-        element("p", f"{name}: of {what.n_records:,} records, {what.note}", class_="note")
-        for name, what in found.items()
-    )
+    rows = rows_of(found)
+    notes = (remark(f"{name}: of {what.n_records:,} records, {what.note}") for name, what in found.items())
     with_baseline = any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values())
     return section(
         "Measures",
         table(HEAD, rows, numbers=(2, 3, 4)) if rows else None,
-        element("p", BASELINE, class_="note") if with_baseline else None,
-        element("p", MISSING_FROM_TRAINING, class_="note") if "held out" in found else None,
+        remark(BASELINE) if with_baseline else None,
+        remark(MISSING_FROM_TRAINING) if "held out" in found else None,
         *notes,
-        element("p", "Read from findings.json.", class_="note") if facts.told is None else None,
+        remark("Read from findings.json.") if facts.told is None else None,
     )

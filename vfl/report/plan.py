@@ -12,7 +12,7 @@ from vfl.errors import OutputError, SpecificationError, VflError
 from vfl.planning import plan as make_plan
 from vfl.report import charts
 from vfl.report.expectation import expectation
-from vfl.report.markup import Child, Markup, element, join, page, section, style, table
+from vfl.report.markup import Markup, element, join, page, remark, section, style, table
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -43,14 +43,6 @@ class Point:
     releases: int
     round_trips: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One drawing: a value of `Point` against ε."""
-
-    field: str
-    name: str
 
 
 def points(plan: Plan) -> list[Point]:
@@ -86,13 +78,14 @@ def _noise(plan: Plan) -> tuple[float, float]:
     return sigma / float(event.sensitivity), sigma if plan.solver.sealed else sigma / plan.problem.n_records
 
 
-def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
-    """Return the panels for the noise and for each cost that changes with ε."""
+def panels(plan: Plan, drawn: Sequence[Point]) -> dict[str, str]:
+    """Return {field of `Point`: name} of the drawings: the noise, and each cost that changes with ε."""
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
-    noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
-    cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
-    values = {panel: [getattr(point, panel.field) for point in drawn] for panel in cost}
-    return noise + tuple(panel for panel in cost if max(values[panel]) > FLAT * min(values[panel]))
+    shown = {"noise_multiplier": "noise multiplier, σ/Δ", "sigma": deviation}
+    for field, name in (("releases", "releases"), ("seconds", "expected time, s")):
+        values = [getattr(point, field) for point in drawn]
+        shown |= {field: name} if max(values) > FLAT * min(values) else {}
+    return shown
 
 
 def unit(plan: Plan) -> str:
@@ -126,16 +119,16 @@ def write_plan(
     return path
 
 
-def _axes(panel: Panel, drawn: Sequence[Point]) -> tuple[charts.Axis, charts.Axis, charts.Curve]:
-    values = [(p.epsilon, float(getattr(p, panel.field))) for p in drawn]
+def _axes(field: str, name: str, drawn: Sequence[Point]) -> tuple[charts.Axis, charts.Axis, charts.Curve]:
+    values = [(p.epsilon, float(getattr(p, field))) for p in drawn]
     low, high = min(v for _, v in values), max(v for _, v in values)
     log = low > 0 and high / low > 5
-    y = charts.Axis(panel.name, low * 0.8, high * 1.25, log=True) if log else charts.Axis(panel.name, 0.0, high * 1.15)
-    return charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True), y, charts.Curve(panel.name, values)
+    y = charts.Axis(name, low * 0.8, high * 1.25, log=True) if log else charts.Axis(name, 0.0, high * 1.15)
+    return charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True), y, charts.Curve(name, values)
 
 
-def _panel(width: int, plan: Plan, panel: Panel, drawn: Sequence[Point], height: int = 220) -> Markup:
-    x, y, curve = _axes(panel, drawn)
+def _panel(width: int, plan: Plan, panel: tuple[str, str], drawn: Sequence[Point], height: int = 220) -> Markup:
+    x, y, curve = _axes(*panel, drawn)
     marks = ((plan.job.privacy.epsilon, "this job"),) if plan.job.privacy is not None else ()
     return charts.panel(width, x, y, [curve], marks=marks, height=height)
 
@@ -143,15 +136,13 @@ def _panel(width: int, plan: Plan, panel: Panel, drawn: Sequence[Point], height:
 def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> str:
     """Return the page. quality : section on the expected quality."""
 
-    def chart(panel: Panel) -> Markup:
-        said = f"{panel.name} against ε"
+    def chart(panel: tuple[str, str]) -> Markup:
+        said = f"{panel[1]} against ε"
         return charts.both(lambda width: charts.svg(width, 220, said, _panel(width, plan, panel, drawn)))
 
     own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
-    rows: list[tuple[Child, ...]] = [
-        tuple(element("b", cell) if p.epsilon == own else cell for cell in _cells(p)) for p in drawn
-    ]
-    shown = panels(plan, drawn)
+    rows = [tuple(element("b", cell) if p.epsilon == own else cell for cell in _cells(p)) for p in drawn]
+    shown = list(panels(plan, drawn).items())
     return page(
         f"{plan.job.name}: plan of a vfl run",
         element("h1", plan.job.name),
@@ -165,7 +156,7 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
             "Noise",
             element("p", "More privacy is a smaller ε, to the left, and more noise."),
             *map(chart, shown[:2]),
-            element("p", unit(plan), class_="note"),
+            remark(unit(plan)),
         ),
         section("Cost", element("p", _cost(plan, constant=len(shown) == 2)), *map(chart, shown[2:])),
         section(
@@ -208,10 +199,9 @@ def _size(plan: Plan) -> str:
 def svg(plan: Plan, drawn: Sequence[Point]) -> str:
     """Return the drawings below one another, as an SVG file."""
     width, height, top = charts.WIDE, 230, 44
-    shown = panels(plan, drawn)
     parts = [
         element("g", _panel(width, plan, panel, drawn), transform=f"translate(20 {top + k * height})")
-        for k, panel in enumerate(shown)
+        for k, panel in enumerate(panels(plan, drawn).items())
     ]
     title = f"{plan.job.name}: {plan.solver.name}, {_size(plan)}"
     tall = top + len(parts) * height
@@ -241,9 +231,9 @@ def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
     lines = -(-len(shown) // 2)
     figure: Any = Figure(figsize=(9, 0.5 + 2.7 * lines), layout="constrained")
     epsilon = plan.job.privacy.epsilon if plan.job.privacy is not None else None
-    for k, panel in enumerate(shown):
+    for k, panel in enumerate(shown.items()):
         axes = figure.add_subplot(lines, 2, k + 1)
-        x, y, curve = _axes(panel, drawn)
+        x, y, curve = _axes(*panel, drawn)
         axes.plot(*zip(*curve.points, strict=True), marker=".")
         axes.set(xscale="log", yscale="log" if y.log else "linear", ylim=(y.low, y.high), xlabel=x.name)
         for axis, ticks in ((axes.xaxis, x.ticks(9)), (axes.yaxis, y.ticks(5))):

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vfl.report import charts
-from vfl.report.markup import Markup, element, join, section
+from vfl.report.markup import Markup, element, join, remark, section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def signal(facts: Facts) -> Markup | None:
         return None
     heading = "Releases against their noise"
     if told is None:
-        return section(heading, element("p", f"Not drawn. {facts.why_not_told}", class_="note"))
+        return section(heading, remark(f"Not drawn. {facts.why_not_told}"))
     by_block: dict[tuple[int, int], list[Placed]] = {}
     placed = [(k / len(told.gradients), gradient) for k, gradient in enumerate(told.gradients)]
     for entry in placed:
@@ -67,12 +67,10 @@ def signal(facts: Facts) -> Markup | None:
         ),
         *(() if n_cells == 1 else (_by_party(placed, owners, n_cells), element("h3", "By block"))),
         charts.both(lambda width: charts.heat(width, shown, "releases of the block")),
-        element(
-            "p",
+        remark(
             ("" if n_cells == 1 else f"Left to right: the run in {n_cells} parts. ")
             + f"Blank: in the range that noise alone gives in {1 - CHANCE:.0%} of cells. Darkest: {STRONG:g} σ or more. "
-            f"No strip: nothing was released. The number is the block's size over the whole run.{more}",
-            class_="note",
+            f"No strip: nothing was released. The number is the block's size over the whole run.{more}"
         ),
     )
 
@@ -93,7 +91,7 @@ def _by_party(placed: Sequence[Placed], owners: Sequence[str], n_cells: int) -> 
     entries = sum(len(g.values) for _, g in placed) / (n * max(1, len(lines)))
     note = f"Dashed: noise alone, which varies by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} at this length."
     drawn = charts.both(lambda width: charts.curves(width, x, y, [noise, *lines], height=220))
-    return join(drawn, charts.parties_key(owners), element("p", note, class_="note"))
+    return join(drawn, charts.parties_key(owners), remark(note))
 
 
 def _strips(parts: Mapping[str, Sequence[Sequence[Gradient]]]) -> Markup:

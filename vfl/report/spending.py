@@ -10,7 +10,7 @@ from vfl.planning.words import described
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.report import charts
-from vfl.report.markup import Child, Markup, element, join, section, table
+from vfl.report.markup import Markup, join, remark, section, table
 
 if TYPE_CHECKING:
     from vfl.certificate import Certificate
@@ -35,7 +35,7 @@ def spent(facts: Facts) -> Markup | None:
 def _curve(facts: Facts) -> Markup:
     certificate, told = facts.certificate, facts.told
     if told is None:
-        return element("p", f"ε against rounds is not drawn. {facts.why_not_told}", class_="note")
+        return remark(f"ε against rounds is not drawn. {facts.why_not_told}")
     points = epsilon_by_round(told, certificate)
     lost = certificate.releases - sum(map(len, told.charged))
     top, last = max(certificate.epsilon, points[-1][1]), max(1, len(told.charged))
@@ -51,7 +51,7 @@ def _curve(facts: Facts) -> Markup:
         note += f" It also covers {lost:,} charged releases that were lost with a process or a party, or not used."
     if certificate.basis == "reserved":
         note += " It counts every planned release; the curve shows the releases that were made."
-    return join(charts.both(lambda width: charts.curves(width, x, y, lines)), element("p", note, class_="note"))
+    return join(charts.both(lambda width: charts.curves(width, x, y, lines)), remark(note))
 
 
 def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[float, float]]:
@@ -77,12 +77,12 @@ def _releases(certificate: Certificate) -> Markup:
         whole = max(1, plan_cost(certificate.events, way))
         shares = [f"{plan_cost((entry,), way) / whole:.1%}" for entry in certificate.events]
     parts = [event.part if isinstance(event, OnPart) else "" for event, _ in certificate.events]
-    rows: list[tuple[Child, ...]] = [
+    rows = [
         (described(event) + (f", of the {part} records" if part else ""), f"{count:,}", share)
         for (event, count), part, share in zip(certificate.events, parts, shares, strict=True)
     ]
     said = "No record is in two parts of the split, so ε is the largest of their costs."
     return join(
         table(("release", "times", "of its part's budget" if any(parts) else "of the budget"), rows, numbers=(1, 2)),
-        element("p", said, class_="note") if any(parts) else None,
+        remark(said) if any(parts) else None,
     )

@@ -19,8 +19,9 @@ from vfl.job.plain import to_toml
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS
 from vfl.planning import forecast
 from vfl.planning import plan as make_plan
+from vfl.report import markup
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict
-from vfl.report.markup import Child, Markup, element, join, section, style, table
+from vfl.report.markup import Child, Markup, details, element, join, remark, section, table
 from vfl.report.model import findings
 
 if TYPE_CHECKING:
@@ -48,20 +49,10 @@ SHOWN = 1 << 24
 
 def page(title: str, base: str, *body: Child) -> str:
     """Return a whole page. base : path of the overview, which holds the token."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{title}: vfl"),
-        style(),
-        Markup(f"<style>{OWN_STYLE}</style>"),
-    )
     top = element("nav", element("a", "All jobs, runs and ledgers", href=base))
     foot = element("footer", element("p", "Served from this machine to this machine. The page only reads."))
-    main = element("main", top, *body, foot)
-    html = element("html", head, element("body", main, Markup(f"<script>{SCRIPT}</script>")), lang="en")
-    return f"<!doctype html>\n{html}\n"
+    script, own_style = Markup(f"<script>{SCRIPT}</script>"), Markup(f"<style>{OWN_STYLE}</style>")
+    return markup.page(f"{title}: vfl", top, *body, foot, script, policy=None, more=own_style)
 
 
 def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
@@ -76,7 +67,7 @@ def quoted(name: str) -> str:
 
 def overview(base: str, root: Path, found: Found, states: Mapping[str, tuple[Child, ...]]) -> str:
     """Return the page that lists all items. states : {run: cells from `state_of`}."""
-    runs: list[tuple[Child, ...]] = [(link(base, "run", name), *states[name]) for name in found.runs]
+    runs = [(link(base, "run", name), *states[name]) for name in found.runs]
     runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
     return page(
         str(root),
@@ -168,9 +159,7 @@ def _planned(spec: Job, n_records: int | None, positives: float | None) -> Itera
     try:
         planned = make_plan(spec, n_records)
         yield element("pre", planned.outline(forecast(spec, n_records, positives=positives)))
-        yield element(
-            "details", element("summary", "Every release and every choice"), element("pre", planned.explain())
-        )
+        yield details("Every release and every choice", element("pre", planned.explain()))
     except VflError as error:
         yield element("p", f"This job cannot be planned: {error}", class_="bad")
 
@@ -209,7 +198,7 @@ def _at_work(base: str, name: str, progress: Progress) -> Markup:
         bars.append(element("p", progress.why, class_="soft"))
     if progress.state == "interrupted":
         resume = element("code", "vfl resume")
-        bars.append(element("p", "Continue it with ", resume, " and the name of its folder.", class_="note"))
+        bars.append(remark("Continue it with ", resume, " and the name of its folder."))
     return section("Progress", element("p", watched(base, name, progress)), *bars)
 
 
@@ -232,7 +221,7 @@ def accounts(balances: tuple[Balance, ...]) -> Markup:
 
 
 def _account(balance: Balance) -> Markup:
-    runs: list[tuple[Child, ...]] = [
+    runs = [
         (run.run, run.status, f"{run.reserved:.4g}", f"{run.spent:.4g}", f"{run.releases:,}") for run in balance.runs
     ]
     return section(
@@ -241,11 +230,9 @@ def _account(balance: Balance) -> Markup:
         element("p", f"Cap ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}; {balance.sums}."),
         *(element("p", str(revision), class_="bad") for revision in balance.revisions),
         table(("run", "state", "ε reserved", "ε spent", "releases"), runs, numbers=(2, 3, 4)) if runs else None,
-        element(
-            "p",
+        remark(
             f"The ledger states every ε at its own δ = {balance.delta:g}; a certificate states that of its run at the δ of the "
-            "job. The ε of several runs do not add up: the ledger adds μ² or ρ.",
-            class_="note",
+            "job. The ε of several runs do not add up: the ledger adds μ² or ρ."
         )
         if runs
         else None,
