@@ -242,13 +242,12 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     if "resources" in ray:
         ray["resources"] = _table(ray, "resources")
     _known(ray, RAY_KEYS, "[ray]")
-    _known(ledger, ("path", "allow_network_file_system"), "[ledger]")
+    kept = _built(Ledger, ledger, "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
     check_types(Ray, {k: v for k, v in alignment.items() if k == "cores"}, "[alignment]: ", JobFileError)
     if not isinstance(simulation.get("table"), str | Csv | None):
         raise JobFileError(f"[simulation] table must be a path, not {simulation['table']!r}")
     data = {party: _source(source, f"[data.{party}]") for party, source in data.items()}
-    check_types(Ledger, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]: ", JobFileError)
     for key, paths in (("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
@@ -259,9 +258,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         table=None if table is None else _placed(table, folder),
         policies={party: str(folder / path) for party, path in policies.items()},
         indexes={party: str(folder / path) for party, path in indexes.items()},
-        ledger=Ledger(
-            str(folder / ledger["path"]) if "path" in ledger else None, ledger.get("allow_network_file_system", False)
-        ),
+        ledger=kept if kept.path is None else dataclasses.replace(kept, path=str(folder / kept.path)),
         site=dataclasses.replace(
             _built(Ray, ray, "[ray]"), cores=alignment.get("cores"), faults=_built(Faults, faults, "[faults]")
         ),

@@ -114,14 +114,10 @@ def descent(problem: Problem, solver: str) -> float:
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
     """Return (H, G): the loss of a constant model, and the gain of the best model for normal scores in both classes."""
-    z = _normal.inv_cdf(auc)
-    base, half, spread = math.log(share / (1.0 - share)), z * z, math.sqrt(2.0) * z
-    losses = (
-        share * np.logaddexp(0.0, -(base + half + spread * _nodes)),
-        (1.0 - share) * np.logaddexp(0.0, base - half + spread * _nodes),
-    )
+    margins, weights = margins_of(auc, share)
+    losses = np.logaddexp(0.0, np.repeat([-1.0, 1.0], len(_nodes)) * margins)
     entropy = -share * math.log(share) - (1.0 - share) * math.log1p(-share)
-    return entropy, entropy - float((_weights / _weights.sum()) @ (losses[0] + losses[1]))
+    return entropy, entropy - float(weights @ losses)
 
 
 def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
