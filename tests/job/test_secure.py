@@ -53,7 +53,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "use smoothness='private'",
     ),
     "a start": (
-        {"start": Start(model="0" * 64, coefficients=dict.fromkeys([*(f"x{j}" for j in range(6)), "(intercept)"], 0.0))},
+        {
+            "start": Start(
+                model="0" * 64, coefficients=dict.fromkeys([*(f"x{j}" for j in range(6)), "(intercept)"], 0.0)
+            )
+        },
         SpecificationError,
         "leave start out",
     ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vfl.certificate.document import FORMAT, SCHEMA, SCHEMAS, SHARED, Certificate, Signature
+from vfl.certificate.document import FORMAT, SCHEMA, Certificate, Signature
 from vfl.certificate.issue import certify
 from vfl.certificate.verification import Check, Report, verify
 
-__all__ = ["FORMAT", "SCHEMA", "SCHEMAS", "SHARED", "Certificate", "Check", "Report", "Signature", "certify", "verify"]
+__all__ = ["FORMAT", "SCHEMA", "Certificate", "Check", "Report", "Signature", "certify", "verify"]

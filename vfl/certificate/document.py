@@ -1,8 +1,7 @@
 """Certificate as a document: its fields, its file format, and its signature.
 
-The schemas shipped beside this module describe the file for other programs: certificate-1.schema.json for runs with
-trust='trusted', certificate-2.schema.json for training on shares. A certificate has exactly one spelling as a file: vfl refuses
-a file that differs from it in any byte.
+The schema shipped beside this module, certificate-1.schema.json, describes the file for other programs. A certificate has
+exactly one spelling as a file: vfl refuses a file that differs from it in any byte.
 """
 
 from __future__ import annotations
@@ -33,13 +32,10 @@ if TYPE_CHECKING:
 
     Events = tuple[tuple[Event, int], ...]
 
-FORMAT, SHARED = 1, 2
-"""Formats of the file: SHARED for training on shares, whose certificates name the threat model; FORMAT for all others."""
-FORMATS = (FORMAT, SHARED)
+FORMAT = 1
 LARGEST = 1 << 53
 """Bound on integers in the file: JSON parsers of all languages read smaller integers exactly."""
-SCHEMAS = {number: Path(__file__).with_name(f"certificate-{number}.schema.json") for number in FORMATS}
-SCHEMA = SCHEMAS[FORMAT]
+SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +170,8 @@ class Certificate:
         """
         try:
             plain = parse_json(text)
-            if isinstance(plain, dict) and plain.get("format", FORMAT) not in FORMATS:
-                known = " and ".join(map(str, FORMATS))
-                raise OutputError(f"this vfl reads certificates of formats {known}, not {plain['format']!r}")
+            if isinstance(plain, dict) and plain.get("format", FORMAT) != FORMAT:
+                raise OutputError(f"this vfl reads certificates of format {FORMAT}, not {plain['format']!r}")
             certificate = _read(plain)
             written = certificate.to_json()
         except json.JSONDecodeError as error:
@@ -251,8 +246,8 @@ OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 
 
 @functools.cache
-def _rules(number: int) -> Any:
-    """Return the validator of a format's schema. 1.0 is not an integer and 1 is not a double, since each has one spelling."""
+def _rules() -> Any:
+    """Return the validator of the schema. 1.0 is not an integer and 1 is not a double, since each has one spelling."""
     import jsonschema  # imported here so that an actor starts faster
 
     def typed(validator: Any, names: Any, value: Any, _schema: Any) -> Iterator[Any]:
@@ -262,7 +257,7 @@ def _rules(number: int) -> Any:
             yield jsonschema.ValidationError(f"it is not of type {' or '.join(names)}")
 
     exact = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"type": typed})
-    return exact(json.loads(SCHEMAS[number].read_text(encoding="utf-8")))
+    return exact(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
 def _read(plain: Any) -> Certificate:
@@ -270,7 +265,7 @@ def _read(plain: Any) -> Certificate:
     if not isinstance(plain, dict):
         raise TypeError("it is not a JSON object")
     checked = plain | {name: [] for name in ("events", "reserved") if isinstance(plain.get(name), list)}
-    if (error := next(_rules(plain["format"]).iter_errors(checked), None)) is not None:
+    if (error := next(_rules().iter_errors(checked), None)) is not None:
         at = ".".join(map(str, error.absolute_path))
         raise ValueError(f"the field {at!r} has an invalid value" if at else error.message)
     signature = plain.pop("signature")

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import reveals
-from vfl.certificate.document import FORMAT, SHARED, Certificate
+from vfl.certificate.document import Certificate
 from vfl.evaluation.fairness import GroupFairness
 from vfl.job.flags import flags_of, voids
 from vfl.messages import Moments
@@ -161,7 +161,6 @@ def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
     sharing = plan.sharing
     geometry += "" if sharing is None else SHARED_ROWS
     return {
-        "format": FORMAT if sharing is None else SHARED,
         "trust": {} if sharing is None else sharing.stated(),
         "private": private,
         "flags": flags,
