@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfl.errors import OutputError, VflError
@@ -19,32 +20,11 @@ MOST = 16
 log = logging.getLogger(__name__)
 
 
-class Task(threading.Thread):
-    """Job in progress on one item. It sets `outcome` or `error` at the end."""
-
-    def __init__(self, work: Callable[[], Any], ended: Callable[[], None]) -> None:
-        super().__init__(daemon=True)  # the process may end before this thread does
-        self._work, self._ended = work, ended
-        self.outcome: Any = None
-        self.error: Exception | None = None
-        self.over = threading.Event()
-        self.begun = time.monotonic()
-
-    def run(self) -> None:
-        """Call the function and keep its result or error."""
-        try:
-            self.outcome = self._work()
-        except Exception as error:  # noqa: BLE001 - damaged files may raise any error; `Work.done` tells them apart
-            self.error = error
-        self._ended()
-        self.over.set()
-
-
 class Work:
     """Jobs in progress, by key. A second request for the same key waits for the job that is in progress."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Hashable, Task] = {}
+        self._tasks: dict[Hashable, tuple[Future[Any], float]] = {}  # {key: (outcome, time of the start)}
         self._lock = threading.Lock()
 
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
@@ -53,25 +33,35 @@ class Work:
         Raises OutputError for every other error, if the job has taken longer than `seconds`, and while MOST others are running.
         """
         with self._lock:
-            task = self._tasks.get(key)
-            if task is None:
+            if key not in self._tasks:
                 if len(self._tasks) >= MOST:
                     raise OutputError("too many other items are being read; try again")
-                task = self._tasks[key] = Task(work, lambda: self._end(key))
-                task.start()
-        if not task.over.wait(max(0.0, task.begun + seconds - time.monotonic())):
+                self._tasks[key] = Future(), time.monotonic()
+                # The process may end before this thread does.
+                threading.Thread(target=self._run, args=(key, self._tasks[key][0], work), daemon=True).start()
+            task, begun = self._tasks[key]
+        if not wait([task], max(0.0, begun + seconds - time.monotonic())).done:
             raise OutputError("reading it takes too long; try again")
-        if task.error is None:
-            outcome: T = task.outcome
+        error = task.exception()
+        if error is None:
+            outcome: T = task.result()
             return outcome
-        if isinstance(task.error, (VflError, OSError, Expected)):
-            raise task.error
-        log.debug("an item cannot be shown", exc_info=task.error)
-        raise OutputError(f"it is damaged ({type(task.error).__name__})") from task.error
+        if isinstance(error, (VflError, OSError, Expected)):
+            raise error
+        log.debug("an item cannot be shown", exc_info=error)
+        raise OutputError(f"it is damaged ({type(error).__name__})") from error
 
-    def _end(self, key: Hashable) -> None:
+    def _run(self, key: Hashable, task: Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            outcome, error = work(), None
+        except Exception as raised:  # noqa: BLE001 - damaged files may raise any error; `done` tells them apart
+            outcome, error = None, raised
         with self._lock:
             del self._tasks[key]
+        if error is None:
+            task.set_result(outcome)
+        else:
+            task.set_exception(error)
 
 
 class Expected(Exception):
