@@ -1,4 +1,4 @@
-"""Certificate as a document: its fields, its file format, and its signature.
+"""Fields, file format and signature of a certificate.
 
 The schema shipped beside this module, certificate-1.schema.json, describes the file for other programs. A certificate has
 exactly one spelling as a file: vfl refuses a file that differs from it in any byte.
@@ -42,7 +42,7 @@ SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
 class Signature:
     """Signature of a certificate. It also covers the signer's key and the time.
 
-    public_key : key of the signer, 64 hexadecimal digits. signed : time in UTC. value : 128 hexadecimal digits.
+    public_key : key of the signer, 64 hexadecimal digits. signed : time in UTC. value : the signature, 128 hexadecimal digits.
     """
 
     algorithm: str
@@ -53,42 +53,42 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Statement of a model's privacy: its releases, the adjacency, ε and δ, and all data-dependent values not charged.
+    """Statement of a model's privacy: its releases, the adjacency, ε and δ, and data-dependent values that were not charged.
 
     private : False if there is no guarantee; `flags` say why.
     epsilon, delta : the guarantee; inf and 0 if there is none.
     adjacency : relation between the two data sets that the guarantee compares.
-    basis : releases from which ε is computed. 'charged' for the releases made. 'reserved' for all planned releases, if
-        released values could decide how many were made: an adaptively spent budget is a privacy filter, and its guarantee
-        is its cap, not the sum at some moment. 'none' without privacy.
+    basis : releases from which ε is computed. 'charged' stands for the releases that were made. 'reserved' stands for all
+        planned releases, made or not: released values could decide how many were made, and only the ε of all planned
+        releases is then valid (a privacy filter). 'none' stands for a run without privacy.
     accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand), 'selection' (a private
         choice among candidates) or 'none'.
     scope : other uses of the same data that the guarantee covers or leaves out.
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
     releases : number of charges.
-    events, reserved : ((event, count), ...) charged, and reserved before data were touched. If events depend on
-        released values, the two differ at equal cost.
+    events : ((event, count), ...) of the charges. reserved : ((event, count), ...) reserved before any data were read. If
+        events depend on released values, the two may differ, but cost the same.
     noise : class of the noise source. solver : name and final value of every option.
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
     smoothness : 'private', 'bounds', 'declared' or 'data'.
     moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if none were
         released. The run's log has their values.
-    n_records : number of records. It is public, and so is membership.
+    n_records : number of records. This number is public, and so is the list of those who take part.
     who_sees_what : values that noise does and does not protect, per kind of participant.
-    trust : {mode, participants, dealer, collude, holders, contributors, price, bits} of training on shares, for participants
-        that are semi-honest; {} for other runs. `price` is the noise of an opened sum over the noise charged to ε.
+    trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}; {}
+        for other runs. `price` is the noise of an opened sum over the noise that ε counts.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
-    ledger : {run, account, entries, head}: position of the ledger's chain when the run was settled; {} for a budget in
+    ledger : position of the ledger's chain when the run was settled, {run, account, entries, head}; {} for a budget in
         memory.
     books : {party: {entries, head}} of the parties that keep their own books.
-    selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
-        of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
-    knots : {column: its released knots} of the curves whose knots the run found; {} for none. A file omits it if it is empty.
-    start : SHA-256 of the released model that training started from; '' for none. A file omits it if it is empty.
-    federation : {name, digest} of the federation of organisations in which the run was made, and for training on shares
-        the organisation that dealt, {dealer}; {} for runs of one operator, whose files leave it out. The digest covers all
-        names and pinned certificates.
+    selection : facts of a private choice, {candidates, winner, score, inclusion, withheld}; {} for a run. `candidates` and
+        `winner` are the SHA-256 of their jobs, and `withheld` is a sentence.
+    knots : {column: its released knots} of the curves whose knots the run found; {} for none.
+    start : SHA-256 of the released model that training started from; '' for none.
+    federation : federation of organisations in which the run was made, {name, digest}, and for training on shares also
+        {dealer}, the organisation that dealt; {} for runs of one operator. The digest covers all names and pinned
+        certificates.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
@@ -210,7 +210,7 @@ def _plain(certificate: Certificate) -> dict[str, Any]:
 
 
 def _events(events: Events) -> list[dict[str, Any]]:
-    """Return events under the ledger's names, with doubles as the shortest decimals that are read back bit for bit."""
+    """Return events with the ledger's names of their fields. Doubles are the shortest decimals that read back bit for bit."""
     return [_spelt(event) | {"count": count} for event, count in events]
 
 
@@ -247,7 +247,7 @@ OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 
 @functools.cache
 def _rules() -> Any:
-    """Return the validator of the schema. 1.0 is not an integer and 1 is not a double, since each has one spelling."""
+    """Return the validator of the schema. It takes 1.0 for no integer and 1 for no double, since each has one spelling."""
     import jsonschema  # imported here so that an actor starts faster
 
     def typed(validator: Any, names: Any, value: Any, _schema: Any) -> Iterator[Any]:

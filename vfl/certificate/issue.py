@@ -1,4 +1,4 @@
-"""Issue of a certificate from the plan of a job, the charges in its book, and the model."""
+"""Certificate of a run, made from the plan of its job, the charges in its book, and its model."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     },
     "secure": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
-        "party": "its columns, uniform words, and opened sums with noise. As many parties as may pool, with the coordinator or "
-        "without, learn of other columns what (ε, δ) allows, computationally, if all participants are semi-honest; one party "
-        "more learn residuals, and the dealer with one party columns and residuals: NOT protected",
+        "party": "its columns, masked values that look random, and opened sums with noise. Up to the stated number of colluding "
+        "parties, with the coordinator or without, learn of other columns what (ε, δ) allows, computationally, if all "
+        "participants are semi-honest; one more party learns residuals, and the dealer with one party learns columns and "
+        "residuals: NOT protected",
         "coordinator": "opened sums with noise, and sealed texts that it cannot read: (ε, δ), if all participants are "
         "semi-honest",
         "dealer": "its own masks and noise, and opened sums with noise: (ε, δ), with the coordinator or without, if all "
@@ -50,12 +51,12 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
 """Values that each participant sees. Noise protects the model, not the n-vectors sent between them (docs/privacy.md)."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
-SIMULATED = "opened sums, and words that it can unmask if it knows the seed: NOT protected, see the flags"
-"""Text added for runs on shares with seeded noise, whose masks are seeded too."""
+SIMULATED = "opened sums, and masked values that it can unmask if it knows the seed: NOT protected, see the flags"
+"""Values that a participant of a run on shares with seeded noise sees; the masks are seeded too."""
 
 AMPLIFIED = (
-    "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
-    "the batches"
+    "; it assumes that nobody knows which records a step sampled, so it holds for those who see the model alone: "
+    "participants see the batches"
 )
 
 PARTED = "; a public split keeps training and held-out records apart, so ε is the larger of their two costs"
@@ -75,16 +76,16 @@ WHOLE_ISOTROPIC = (
 )
 OF_WEIGHTS = {"party": "; in sweeps also the weight of every record", "coordinator": "; the weight of every record"}
 NORMS = {
-    "party": "; with a record cap also what the cap leaves to each residual, from which it can compute the norm of the other "
+    "party": "; with a record cap also the cap of each residual, from which it can compute the norm of the other "
     "parties' columns of every record",
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
-"""Values seen in addition to residuals and margins if the norms of whole records cap them."""
+"""Values that participants also see if each residual is capped by the norm of its whole record."""
 OF_CURVES = "; the noisy histogram of every column with a curve, of which the model keeps the knots: (ε, δ)"
-"""Values that the coordinator sees in addition to margins if the run places knots."""
+"""Values that the coordinator also sees if the run places knots."""
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
-"""Values that the coordinator also sees if fairness is checked, and if its bound counts records near the boundary."""
+"""Values that the coordinator also sees if the run checks fairness, and if it bounds fairness by records near the boundary."""
 SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
@@ -110,9 +111,9 @@ OF_PRODUCTS = {
 def who_sees_what(
     job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None, histograms: bool = False
 ) -> dict[str, str]:
-    """Return the values that each kind of participant sees, in words, without numbers that only participants know.
+    """Return {kind of participant: the values that it sees, in words}, without numbers that only participants know.
 
-    capped : True if the solver caps residuals by the norms of whole records. compared : the run's check of fairness.
+    capped : True if the solver caps each residual by the norm of its whole record. compared : the run's check of fairness.
     histograms : True if the run places the knots of curves by noisy histograms.
     """
     said = WHO_SEES_WHAT[job.trust]
@@ -142,7 +143,7 @@ def who_sees_what(
 def planned(plan: Plan, others: Iterable[str] = ()) -> dict[str, Any]:
     """Return the fields of a certificate that follow from the job and n alone, before any data are touched.
 
-    others : flags of the candidates in the private choice that this job won.
+    others : flags of the other candidates, if this job won a private choice.
     """
     job, problem, solver = plan.job, plan.problem, plan.solver
     flags = tuple(dict.fromkeys((*flags_of(job), *others)))
@@ -198,10 +199,10 @@ def certify(
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
-    For a run with only Gaussian releases, ε is computed exactly at the job's δ, whatever accounting and δ its ledger uses.
-    The plan fixes this choice before any release. For other runs, ε is that of their book.
+    If all planned releases are Gaussian, the certificate states the exact ε at the job's δ, whatever accounting and δ its
+    ledger uses. Otherwise it states the ε of the book.
 
-    statement : None without privacy.
+    statement : statement of the book; None without privacy.
     model, findings : contents of model.json and findings.json.
     charged : {event: count} of the run's charges.
     released : values released by the first queries.
@@ -247,7 +248,7 @@ def certify(
 
 
 def _parted(plan: Plan) -> str:
-    """Return the reason why ε is not the sum over the parts of a public division of the records; '' without one."""
+    """Return the reason why ε is not the sum over the parts of the records; '' if the run does not divide them."""
     if plan.subsamples is not None:
         return SUBSAMPLED
     return PARTED if plan.split else ""
@@ -259,7 +260,7 @@ def is_exact(reserved: Events) -> bool:
 
 
 def model_digest(model: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of `w`, `coordinates` and standard errors in a model.json, bit for bit, however they are written."""
+    """Return the SHA-256 of `w`, `coordinates` and standard errors in a model.json, whatever the spelling of their numbers."""
     counted = {"coordinates": model.get("coordinates"), "w": model.get("w")}
     if model.get("inference") is not None:
         counted["inference"] = model["inference"]
@@ -268,19 +269,19 @@ def model_digest(model: Mapping[str, Any]) -> str:
 
 
 def findings_digest(findings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the values of a findings.json, however they are written; '' if it is empty."""
+    """Return the SHA-256 of the values of a findings.json, whatever the spelling of its numbers; '' if it is empty."""
     return hashlib.sha256(canonical(_exact(dict(findings))).encode()).hexdigest() if findings else ""
 
 
 def moments_among(plan: Plan, released: Sequence[Released]) -> Released:
-    """Return the first release of the solver, from the releases of the first queries of its run; () if there is none."""
+    """Return the solver's first release among the first releases of its run; () if there is none."""
     return released[plan.n_before] if len(released) > plan.n_before else ()
 
 
 def moments_digest(plan: Plan, moments: Released) -> str:
-    """Return the SHA-256 of the moments that the solver of a private run releases first; '' if it releases none.
+    """Return the SHA-256 of the column moments that the solver of a private run releases first; '' if it releases none.
 
-    The values are public too, but a certificate that lists them would be too long.
+    A certificate that listed these public values would be too long.
     """
     privacy = plan.job.privacy
     if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not moments:

@@ -1,4 +1,4 @@
-"""Certificate of a private choice among candidates: its issue, and the check of its statements on the choice."""
+"""Certificate of a private choice among candidates, and the check of its statements on the choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ACCOUNTING = "selection"
 WITHHELD = "the number of candidates that were considered, and all candidates that lost, are withheld"
-SEEN = "; of every candidate, losers included, whose solvers may show more, such as scaled columns"
+SEEN = "; the same for every candidate, losers included, whose solvers may show more, such as scaled columns"
 
 
 def is_selection(events: Sequence[tuple[Event, int]]) -> bool:
@@ -54,14 +54,14 @@ def certify_selection(
 ) -> Certificate:
     """Return the unsigned certificate of a tune that its book has settled.
 
-    ε covers the whole choice at the job's δ, by the curve of vfl.privacy.private_selection, for any accounting of the ledger.
+    ε covers the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
 
-    plan : plan of the winner's trial. statement : statement of the book. releases, epsilon : charges of the whole tune, its ε.
+    plan : plan of the winner's trial. statement : statement of the book. releases : charges of the whole tune. epsilon : its ε.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
-    flags : flags of all candidates. The choice compares them all, so one without a guarantee leaves the winner without one.
+    flags : flags of all candidates. The choice compares all of them, so one candidate without a guarantee voids the winner's.
     knots : {column: knots} that the winner's trial found.
 
-    Heads of the parties' own books are left out: the number of entries would tell outsiders whether a loser's training failed.
+    The certificate omits the heads of the parties' own books, whose numbers of entries would show if a loser's training failed.
     """
     facts = planned(plan, flags)
     facts["reserved"] = tuple(releases)
@@ -95,14 +95,14 @@ def certify_selection(
 
 
 def seen(who: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of who sees what for a tune: participants see the vectors of all candidates."""
+    """Return the table of who sees what in a tune, whose participants see the vectors of all candidates."""
     return {name: said + (SEEN if name != "outsider" else "") for name, said in who.items()}
 
 
 def fault_of(certificate: Certificate, plan: Plan | None) -> str:
     """Return a contradiction between the events, the candidates and the winner of a certificate; '' if there is none.
 
-    plan : plan of the winner's trial. Its releases have to fit the μ that the events state.
+    plan : plan of the winner's trial. It may spend at most the μ that the events state.
     """
     stated = certificate.selection
     if not stated:

@@ -1,4 +1,4 @@
-"""Checks of the threat model that a certificate of training on shares states, without the job."""
+"""Check of the threat model in a certificate of training on shares, from the certificate alone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def fault_of(certificate: Certificate) -> str:
-    """Return the contradiction within the stated threat model, or with the stated solver; '' if there is none.
+    """Return a contradiction within the stated threat model, or between it and the stated solver; '' if there is none.
 
-    Price, holders and contributors follow from the parties, the label party and k. No file shows that participants were
-    semi-honest.
+    Price, holders and contributors follow from the parties, the label party and the number that may collude. No file can show
+    that participants were semi-honest.
     """
     stated, solver = certificate.trust, certificate.solver["name"]
     holders, names, many = stated["holders"], stated["contributors"], stated["collude"]

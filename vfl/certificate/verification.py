@@ -1,4 +1,4 @@
-"""Verification of a certificate: recompute all values that follow from the given inputs, and name checks without input.
+"""Verification of a certificate: recompute all values that follow from the given inputs, and list checks that lack theirs.
 
 Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
@@ -206,7 +206,7 @@ def _epsilon(certificate: Certificate) -> str | None:
     tolerance = TOLERANCE[certificate.accounting]
     found = recomputed(certificate.accounting, events, certificate.delta)
     if certificate.basis == "charged" and dict(certificate.events) != dict(certificate.reserved):
-        # A run that makes fewer releases than reserved was cut off, and has to state the reservation.
+        # A run that made fewer releases than it reserved was cut off, and has to state the ε of the reservation.
         planned = recomputed(certificate.accounting, certificate.reserved, certificate.delta)
         if found < planned * (1.0 - tolerance):
             raise _Mismatch(
@@ -224,7 +224,7 @@ def _epsilon(certificate: Certificate) -> str | None:
 
 
 def recomputed(accounting: str, events: Events, delta: float) -> float:
-    """Return ε of events at δ under the accounting of the book; 'gdp' is exact for Gaussian releases."""
+    """Return the ε of events at δ under an accounting; 'gdp' is exact for Gaussian releases."""
     if accounting in FIXED:
         from vfl.privacy.accountants import choose_accountant
 
@@ -340,7 +340,7 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
 
 
 def _differing(certificate: Certificate, plan: Plan) -> list[str]:
-    """Return the fields of a certificate that do not follow from a plan."""
+    """Return the names of the fields of a certificate that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
     if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
@@ -465,7 +465,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
         ),
         "end of the run": (settle["body"]["stopped_early"], certificate.basis == "reserved"),
     }
-    if not is_exact(certificate.reserved) and not choice:  # then the certificate states the ledger's ε
+    if not is_exact(certificate.reserved) and not choice:  # otherwise the certificate states an ε of its own
         stated["accounting"] = (body["accounting"], certificate.accounting)
         stated["δ"] = (float.fromhex(delta), certificate.delta)
     for name, (kept, said) in stated.items():
@@ -475,7 +475,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
 
 
 def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Report changes of the data set's cap after releases. Those before the run settled need a flag in the certificate."""
+    """Report changes of the data set's cap after releases. A change before the run's settlement needs a flag."""
     if ledger is None or not certificate.ledger:
         return None
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]

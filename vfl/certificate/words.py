@@ -1,4 +1,4 @@
-"""Certificate in words, for people who train models and for readers without that background."""
+"""Certificate in words: a short form with symbols, and two sentences for readers without that background."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ UNPROTECTED = (
     "protection of anyone's data."
 )
 _SHOWN = 16
-"""Number of digits of a key that are shown; vfl verify compares and prints all."""
+"""Number of digits of a key to show; vfl verify compares and prints all."""
 
 
 def described(certificate: Certificate) -> str:
-    """Return the guarantee in one sentence with symbols, its scope, its flags and its signer, one per line."""
+    """Return the guarantee, its scope, its flags and its signer, one per line."""
     lines = ["NOT PRIVATE: trained without noise"]
     if math.isfinite(certificate.epsilon):
         guarantee = (
