@@ -72,9 +72,7 @@ def test_the_winner_is_released_with_its_score_and_a_certificate():
     assert certificate.releases == 2
     assert set(found.result.findings) == {"score"}
     assert 0.0 < found.score.error < 1.0
-    assert (
-        "of every candidate, losers included, whose solvers may show more" in certificate.who_sees_what["coordinator"]
-    )
+    assert "losers included" in certificate.who_sees_what["coordinator"]
     assert "candidates by loss" in str(certificate)
     assert "was chosen" in repr(found)
     assert repr(found).count(str(found.score)) == 1
