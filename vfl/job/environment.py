@@ -1,4 +1,4 @@
-"""The environment of a job: the location of its computation and its data. It is not part of the job's digest."""
+"""The environment of a job: where its data are, and where it computes. It is not part of the job's digest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source:
 
     data : the source, in any form that the commands take.
     policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
-        the data are opened, and names a book of the party's releases.
+        the data are opened. It also names the book in which the party records its releases.
     index : folder in which the party keeps the index of its aligned rows. None takes this user's (parties.alignment.index).
 
     For one table of all parties, policy and index are {party: path}.
@@ -35,8 +35,8 @@ class Ledger:
     """The file that keeps the budget of a job's data set.
 
     path : path of the file; None stands for the run's own ledger in its output folder.
-    allow_network_file_system : True accepts a network file system, which may lose a charge and so void the guarantee. False
-        raises LedgerError before the first release.
+    allow_network_file_system : True accepts a file on a network file system, which may lose a charge and so void the guarantee.
+        False raises LedgerError for such a file before the first release.
     """
 
     path: str | Path | None = None
@@ -54,11 +54,11 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Location of a job's computation and data. It is not part of the job.
+    """Places of a job's data and computation. It is not part of the job.
 
-    data : {party: path, vfl.Csv of a text file with its format, or address NAME://... of a database, an object store or a
-        source that is installed on its node}, opened by the party's actor.
-    table : one table for all parties, to simulate; a path, a vfl.Csv, or 'example:NAME'.
+    data : {party: source}, opened by the party's actor. A source is a path, a vfl.Csv (a text file with its format), or the
+        address NAME://... of a database, an object store or a source that is installed on the party's node.
+    table : one table that simulates all parties: a path, a vfl.Csv, or 'example:NAME'.
     policies : {party: path of its owner's policy}. indexes : {party: folder for the index of its aligned rows}.
     ledger : ledger with the budget of the job's data set. site : the cluster, unless a command names another site.
     """

@@ -12,13 +12,12 @@ POLICIES = ("wait", "skip", "abort")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Policy for lost parties. Under every policy, an attempt that was charged and lost stays charged.
+    """Policy for lost parties. Under every policy, a query that was charged and lost stays charged.
 
-    on_party_lost : 'wait' waits for the restart, then repeats the query as a new attempt with its own charge. 'skip' waits as
-        long, then continues without that party's blocks; the certificate says so. 'abort' ends the run at once; the run can
-        be resumed.
-    wait_seconds : limit for a lost party to come back with its data loaded.
-    answer_seconds : limit for one answer; a party that takes longer counts as lost.
+    on_party_lost : 'wait' waits for the party's restart, then repeats the query with a new charge. 'skip' waits as long, then
+        continues without that party's blocks; the certificate says so. 'abort' ends the run at once; the run can be resumed.
+    wait_seconds : time that a lost party has to come back with its data loaded.
+    answer_seconds : time that a party has for one answer; a party that takes longer counts as lost.
     """
 
     on_party_lost: str = "wait"

@@ -86,7 +86,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
 
 
 def _homes() -> dict[str, list[str]]:
-    """Return {key: tables that it may be in}, for the error about misplaced keys."""
+    """Return {key: tables that may hold it}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[solver.shares]", (Shares,))]
@@ -100,7 +100,7 @@ def _homes() -> dict[str, list[str]]:
 
 
 def homes_of(key: str) -> list[str]:
-    """Return the dotted forms of a key in each table that it may be in: 'privacy.epsilon' for 'epsilon'."""
+    """Return the dotted form of a key for each table that may hold it, such as 'privacy.epsilon' for 'epsilon'."""
     if key in ("solver", "penalty"):
         return [f"{key}.kind"]
     return [_dotted(home, key) for home in _homes().get(key, ())]
@@ -138,9 +138,9 @@ def _built(kind: Any, plain: Mapping[str, Any], where: str) -> Any:
 
 
 def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Job:
-    """Return the job from its plain form; JobFileError for an unknown key, with the nearest known names.
+    """Return the job from its plain form. JobFileError for an unknown key names the nearest known ones.
 
-    solvers : {name: solver class} that the job may have.
+    solvers : {name: class} of the solvers that the job may name.
     """
     plain = dict(plain)
     version = plain.pop("format", None)
@@ -200,7 +200,7 @@ _ASSIGNMENT = re.compile(rf"(?P<key>{_NAME}(?:\.{_NAME})*)=(?P<value>.*)", re.DO
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
     """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text.
 
-    An empty value ('key=') removes the key, so that its default holds, since TOML has no null.
+    An empty value ('key=') removes the key, since TOML has no null; the default then holds.
     """
     for assignment in assignments:
         found = _ASSIGNMENT.fullmatch(assignment)
@@ -224,7 +224,7 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _unquoted(name: str) -> str:
-    """Return a name without its quotes; return a name that TOML cannot read unchanged."""
+    """Return a name without its quotes. A name that TOML cannot read stays as it is."""
     try:
         return str(parse_toml(f"name = {name}")["name"]) if name[0] in "\"'" else name
     except ValueError:

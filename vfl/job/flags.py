@@ -1,4 +1,4 @@
-"""Data-dependent values that a job releases without noise or without a charge: flags for them, and the queries allowed."""
+"""Flags for data-dependent values that a job releases without noise or charge, and the queries that may release them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 
 def flags_of(job: Job) -> tuple[str, ...]:
-    """Return one sentence for each data-dependent value that the job leaves uncharged; () when everything is charged."""
+    """Return one sentence for each data-dependent value that the job does not charge; () if it charges all of them."""
     privacy = job.privacy
     if privacy is None:
         return (UNCHARGED,)
@@ -53,10 +53,10 @@ def voids(flags: Iterable[str]) -> bool:
 
 
 def unnoised(job: Job) -> tuple[type[Query], ...]:
-    """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
+    """Return the kinds of query that may be answered without noise. Coordinator and parties each refuse all other kinds.
 
-    Without privacy these are all kinds. For a sealed solver they are gradients, since its schedule releases only the noised
-    model at its end. Otherwise they are the kinds that the job itself declares, which its certificate flags.
+    Without privacy these are all kinds. A sealed solver may ask for exact gradients, since it releases only the noised model
+    at its end. Any other job may ask for the kinds that it declares, and its certificate flags them.
     """
     if job.privacy is None:
         return (Query,)

@@ -1,4 +1,4 @@
-"""The job: the public specification of a run, which can be printed, hashed, stored and signed."""
+"""The job: public specification of a run, which can be printed, hashed, stored and signed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MOST_GROUPS = 16
 """Largest number of groups of a column by which fairness is checked."""
 DEFAULT_EVALUATION = Evaluation()
-"""Evaluation of a job that has a hold-out and names none; replace(job, holdout=None) removes it again."""
+"""Evaluation of a job with a hold-out that names no evaluation; replace(job, holdout=None) removes it again."""
 TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 ALL = "*"
@@ -67,37 +67,38 @@ class Job:
         `classes`.
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
-    bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
-        feature needs them, unless scaling='none' with an explicit clip and smoothness; squared loss also needs the label's.
-        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; both exclude the label.
+    bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every
+        feature needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the
+        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; neither includes the label.
     fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. A Dropped()
-        column is removed from the partition, so that the job equals one that never named it.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
+        removes a column; the job then equals one that never named it.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
         (("a", "b"), "c"), for one class against the rest. With multinomial loss all labels that may occur, ("a", "b", "c").
-    scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' does not scale.
+    scaling : 'bounds' maps declared bounds to [−1, 1]; without an intercept it scales by a factor alone. 'none' does not scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
         zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
-    margins : 'float64', or 'float32' for half the bytes of a visit. Sweeps of SkGD and CD then round margins and the changes
-        that parties send back; the sum of the changes stays float64. The guarantee is the same, because clips and caps hold
-        for any margins.
+    margins : 'float64', or 'float32' for half the bytes of a visit. SkGD and CD then round the margins that they send to a
+        party, and the changes that it sends back; the sum of the changes stays float64. The guarantee is the same, because
+        clips and caps hold for any margins.
     trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
         residual or another party's column (docs/secure.md). The certificate states who sees what.
-    secure : Secure(...), the dealer and the number of parties that may collude; None with trust='secure' is Secure().
+    secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None is
+        Secure().
     dataset : name of the data set in the ledger; None covers this one fit alone.
     id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None
         means that all parties hold the records in the same order.
-    id_kind : 'integer' or 'text', the comparison of ids (vfl.security.identifiers); None takes the type of the columns,
-        which has to be the same at all parties. Columns of text files are text.
-    holdout : share of the records that are kept out of training and measure the model at the end. A public hash of their
-        positions and of the names of the data draws them (vfl.holdout). None trains on all records.
-    evaluation : Evaluation(...), the measures on the held-out records. None with a holdout is Evaluation(), which spends
-        the full ε on them: this adds no cost, since no record is in both parts.
-    fairness : Fairness(group=...), the fairness of the model between groups of the held-out records. None measures none.
-    diagnostics : also release the objective at the end, un-noised; the certificate then says NOT PRIVATE.
-    read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). That
-        was not charged, so the certificate says NOT PRIVATE. None means that every declaration is public knowledge.
+    id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the
+        columns, which has to be the same at all parties; columns of text files are text.
+    holdout : share of the records that are kept out of training and measure the model at the end. A public hash of positions
+        and names chooses them (vfl.holdout). None trains on all records.
+    evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None is Evaluation(), which
+        spends the full ε on them. This adds no cost, since no record is in both parts.
+    fairness : Fairness(group=...), which compares the model between groups of the held-out records; None does not.
+    diagnostics : True also releases the objective at the end, un-noised; the certificate then says NOT PRIVATE.
+    read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
+        Reading them was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public knowledge.
     start : Start(...), a released model of the same columns that training starts from; `vfl.train(job, warm_start=RUN)`
         reads it from a run. None starts from the constant model.
 
@@ -133,7 +134,7 @@ class Job:
     schema: Schema = field(init=False, repr=False)
 
     from_toml: ClassVar[Callable[[str | Path], tuple[Job, Environment]]]
-    """Read a job file: `vfl.job.file.read`, which vfl.job attaches here because that module imports this one."""
+    """Read a job file. This is `vfl.job.file.read`; vfl.job attaches it here, since that module imports this one."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -185,7 +186,7 @@ class Job:
             self._check_declarations(self.privacy)
 
     def _check_start(self, start: Start) -> None:
-        """Refuse a start with different columns, and a solver that always starts at 0."""
+        """Refuse a start of a model with other columns, and a solver that always starts at 0."""
         for column in self.partition.features:
             declared = self.schema[column]
             if isinstance(declared, Curve) and declared.knots is None:
@@ -199,7 +200,7 @@ class Job:
             raise SpecificationError(f"{self.solver.name} starts at 0: use SkGD, CD or GD, or leave start out")
 
     def _check_multinomial(self) -> None:
-        """Refuse options that need two classes or one margin per record."""
+        """Refuse options that need exactly two classes."""
         if self.fairness is not None:
             raise SpecificationError(
                 "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
@@ -384,7 +385,7 @@ class Job:
                 )
 
     def _name(self) -> None:
-        """Replace names such as 'PARTY.COLUMN' by the names of the partition, so that equal jobs have one form."""
+        """Replace names such as 'PARTY.COLUMN' by those that the partition uses, so that equal jobs have one form."""
         for option in ("bounds", "fill", "columns"):
             named: dict[str, Any] = {}
             for column, value in getattr(self, option).items():
@@ -413,7 +414,7 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns.
 
-        "*" and "PARTY.*" give bounds to the columns that are not named, and a curve to every number with bounds.
+        "*" and "PARTY.*" declare bounds of the columns that are not named, or a curve of every number with bounds.
         """
         features = self.partition.features
         late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)
@@ -561,7 +562,7 @@ class Job:
         return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:
-        """Return all columns that the job reads from a party: features, the label if it holds it, groups and the id."""
+        """Return all columns that the job reads from a party: features, groups, the id, and the label at its owner."""
         made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
@@ -610,7 +611,7 @@ class Job:
 
     @property
     def _salt(self) -> str:
-        """Name of the data (columns, label, data set): jobs with different training options share the split of the records."""
+        """Text that names columns, label and data set, so that jobs with other training options split the records alike."""
         features = sorted(self.partition.features)
         return json.dumps([features, self.partition.label_column, self.dataset], ensure_ascii=True)
 
@@ -646,7 +647,7 @@ class Job:
         )
 
     def noise_source(self) -> NoiseSource:
-        """Return the noise source: the operating system, unless the job names seeded noise."""
+        """Return the noise source: that of the operating system, unless the job names seeded noise."""
         return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:

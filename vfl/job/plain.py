@@ -1,4 +1,4 @@
-"""Jobs as nested tables, lists and scalars: the form that is written to files, sent and hashed."""
+"""Jobs as nested tables, lists and scalars. This plain form is written to files, sent and hashed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plain_of(value: Any) -> Any:
 
 
 def canonical(plain: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal jobs: the order of parties matters, the order of declarations does not."""
+    """Return a text that is the same for equal jobs. The order of the parties matters, that of declarations does not."""
     partition = {
         key: list(value.items()) if isinstance(value, Mapping) else value for key, value in plain["partition"].items()
     }
@@ -63,7 +63,7 @@ def digest_of(plain: Mapping[str, Any]) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """Return plain values with one form for 18, 18.0 and NumPy's 18."""
+    """Return plain values in which 18, 18.0 and NumPy's 18 are the same."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

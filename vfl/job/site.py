@@ -25,15 +25,15 @@ ALONE = (
     "'never' for a simulation, or leave parties_per_process out"
 )
 FEW_PARTIES = 4
-"""Largest number of parties of a simulation that always have one process each, even on fewer cores."""
+"""Largest number of parties of a simulation that have one process each even on fewer cores."""
 FEWEST_PROCESSES = 2
-"""Smallest number of processes shared by more parties than FEW_PARTIES, so that one lost process does not lose them all."""
+"""Smallest number of processes for more parties than FEW_PARTIES, so that one lost process does not lose all parties."""
 PINS = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """All parties in this process, which computes for one after the other: for simulations, debugging and tests.
+    """This process, which computes for one party after the other: for simulations, debugging and tests.
 
     cores : number of cores per party; None takes all cores of this process. It changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number;
@@ -56,8 +56,8 @@ class InProcess:
 class Ray:
     """A Ray cluster, with an actor for each party and one for the coordinator, which takes no CPU.
 
-    address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected, or starts a
-        local one that stays until the process ends, so that later runs begin sooner.
+    address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
+        none, it starts a local Ray that stays until the process ends, so that later runs begin sooner.
     cores : number of cores per party for alignment and training; it changes no result. None divides this machine's cores among
         the parties that work at the same time; on a cluster with an address, a party takes its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
@@ -66,10 +66,10 @@ class Ray:
     resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
     ready_seconds : limit for the cluster to offer the required resources.
     party_cpus : CPUs of its node that a party's actor takes. None takes 1 on a cluster, and a small fraction on one machine.
-    parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
-        one process are not protected from each other, so this is for simulations by one owner without pinned actors. With
-        None, parties share processes only on a local Ray that vfl starts, without owners' policies, secure trust or shards,
-        and only if they outnumber both four and the cores (`for_simulation`).
+    parties_per_process : number of parties that share a worker process, for simulations by one owner without pinned actors.
+        Results are the same to the bit, but parties in one process are not protected from each other. With None, parties
+        share processes only if they outnumber both four and the cores, on a local Ray that vfl starts, without owners'
+        policies, secure trust or shards (`for_simulation`).
     faults : policy for lost parties.
     """
 
@@ -124,9 +124,9 @@ class Ray:
     def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Ray:
         """Return the site of a local simulation by one owner, in which many parties share few processes.
 
-        Parties that outnumber both `cores` and FEW_PARTIES share one process per core, at least FEWEST_PROCESSES: each process
-        spends 1.9 s of processor time until it has loaded its columns. A site with parties_per_process, pins or shards is
-        returned unchanged, and so is every site for trust = 'secure'.
+        Parties that outnumber both `cores` and FEW_PARTIES share one process per core, at least FEWEST_PROCESSES, because each
+        process spends 1.9 s of processor time until it has loaded its columns. With parties_per_process, pins, shards or
+        trust = 'secure' the site does not change.
         """
         if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
             return self

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A released model that training starts from. The start costs no budget: it is a public part of this job.
+    """A released model that training starts from. The start costs no budget, since the model is public.
 
-    The guarantee of this job's run covers this job's records. The model's own certificate covers the records that it was
-    trained on. For records in both, a ledger adds up the costs of both.
+    The guarantee of this job's run covers this job's records, and the model's own certificate the records that it was trained
+    on. A ledger adds up the costs for records in both.
 
     model : SHA-256 of the model, as its certificate states it.
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.

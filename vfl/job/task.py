@@ -1,4 +1,4 @@
-"""One party's view of a job."""
+"""Task of one party: the part of a job that it needs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartyTask:
-    """Facts of a job that one party needs to read its data. Public, and derived from declarations alone.
+    """Public facts of a job that one party needs to read its data, derived from declarations alone.
 
     job : the whole job, which the owner's policy and book check.
-    columns : the columns in the declared order, which is the order of an array without names. Names are those of the job; the
+    columns : the job's names of the party's columns in the declared order, which is the order of an array without names. The
         schema maps them to the columns of the party's data.
-    canonical : the same columns in the order of storage, where every block is contiguous.
+    canonical : the same columns in the order of storage, in which every block is contiguous.
     schema : the declarations of all columns of the job. scaling : scaling of the canonical columns.
     sparse : True if zeros have to stay zeros. storage : 'float64' or 'float32'.
     label : (column of the party's data, declaration) if the party holds the label and it is wanted.
@@ -47,7 +47,7 @@ class PartyTask:
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
-        """Derive the view of one party. Raises PartitionError for a name that is not a party."""
+        """Derive the task of one party. Raises PartitionError for a name that is not a party."""
         partition = job.partition
         canonical = partition.canonical_columns(party)
         label = (partition.label[1], label_of(job)) if party == partition.label_party else None
@@ -70,12 +70,12 @@ class PartyTask:
 
     @property
     def features(self) -> PartyTask:
-        """The view for prediction: columns in float64, without label, groups and intercept."""
+        """The task for prediction: columns in float64, without label, groups and intercept."""
         return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
 
     @property
     def measured(self) -> PartyTask:
-        """The view for measuring a released model on new records: as `features`, with the label and the exposure."""
+        """The task for measuring a released model on new records: as `features`, with the label and the exposure."""
         factors = tuple(factor for factor in self.factors if factor.role != "weight")
         return replace(self.features, label=self.label, factors=factors)
 
