@@ -39,8 +39,8 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     "secure": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
         "party": "its columns, masked values that look random, and opened sums with noise. Up to the stated number of "
-        "colluding parties, with the coordinator or without, learn of other columns what (ε, δ) allows, computationally, if all "
-        "participants are semi-honest; one more party learns residuals, and the dealer with one party learns columns and "
+        "colluding parties, with the coordinator or without, learn of other columns what (ε, δ) allows, computationally, if "
+        "all participants are semi-honest; one more party learns residuals, and the dealer with one party learns columns and "
         "residuals: NOT protected",
         "coordinator": "opened sums with noise, and sealed texts that it cannot read: (ε, δ), if all participants are "
         "semi-honest",

@@ -69,7 +69,7 @@ class Job:
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
     bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every
         feature needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the
-        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; neither includes the label.
+        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; the label needs its name.
     fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
         removes a column; the job then equals one that never named it.
@@ -98,7 +98,7 @@ class Job:
     fairness : Fairness(group=...), which compares the model between groups of the held-out records; None does not.
     diagnostics : True also releases the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
-        Reading them was not charged, so the certificate says NOT PRIVATE. None means that all declarations are public knowledge.
+        Reading them was not charged, so the certificate says NOT PRIVATE. None means that all of them are public knowledge.
     start : Start(...), a released model of the same columns that training starts from; `vfl.train(job, warm_start=RUN)`
         reads it from a run. None starts from the constant model.
 
