@@ -69,7 +69,7 @@ class Job:
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
     bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every
         feature needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the
-        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; the label needs its name.
+        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party. Neither covers the label.
     fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
         removes a column; the job then equals one that never named it.

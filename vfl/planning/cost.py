@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""Number of n-vectors of a party besides its columns: labels, limits and bounds of residuals, margins and their copy, X_S Δ."""
+"""Number of n-vectors that a party holds besides columns: labels, limits and bounds of residuals, margins, a copy, X_S Δ."""
 MARGIN_VECTORS = 6
-"""Number of n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
+"""Number of n-vectors that the coordinator holds: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """Number of n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 FIRST_READING = 2.0
-"""Cost of computing a column's norms and bounds at its first visit, in coordinate updates of the column."""
+"""Cost of computing a column's norms and bounds at its first visit, in units of one coordinate update."""
 USABLE = 0.8
 """Share of a machine's memory that a run may use. Ray kills processes beyond 0.95, and other programs need some memory."""
 MESSAGE_WARMUP = 3.0
-"""Cost of the first messages to a process, in units of the warm-up of its kernels; it includes loading the message classes."""
+"""Cost of the first messages to a process, which load the message classes, in units of `Machine.warmup_seconds`."""
 VISIT_CALLS = 4
-"""Number of calls to each shard per visit besides its steps: begin, end, and the margins before and after."""
+"""Number of calls to each shard per visit, besides one per step: begin, end, margins before and margins after."""
 INPROCESS, RAY, CLUSTER, FEDERATION = "inprocess", "ray", "cluster", "federation"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER, FEDERATION)
 APART = (CLUSTER, FEDERATION)
@@ -43,11 +43,12 @@ APART = (CLUSTER, FEDERATION)
 class Sizes:
     """Public sizes of a run.
 
-    n_records : n. widths : {party: number of its columns}. itemsize : bytes per stored value.
-    updates, releases : number of coordinate updates and releases of the whole run. entry : bytes per margin in a visit.
+    n_records : n. widths : {party: number of its columns}.
+    updates, releases : number of coordinate updates and of releases in the whole run.
     visits : number of visits. A visit sends a vector to a party and one back; with K margins per record it counts K times.
     messages : number of messages whose answer the coordinator awaits.
-    received, sent : bytes of vectors that all parties receive and send.
+    received, sent : bytes of the vectors that all parties together receive and send.
+    itemsize : bytes per stored value. entry : bytes per margin in a visit.
     """
 
     n_records: int
@@ -66,7 +67,7 @@ class Sizes:
 class NodeCost:
     """Cost of one node, or of one process on a shared machine.
 
-    memory, received, sent : bytes. seconds : computing time. count : number of nodes that have this cost each.
+    memory, received, sent : bytes. seconds : computing time. count : number of such nodes.
     """
 
     name: str
@@ -79,10 +80,10 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a run. On an idle machine with measured constants, each number is within a factor of 2 of the truth.
+    """Predicted cost of a run. On an idle machine with measured constants, each number is within a factor of 2 of the truth.
 
-    nodes : the machines of a cluster, or the processes on one machine. parts : {part of the time: seconds}. seconds : time of
-        all rounds. start : seconds before the first round, without loading.
+    nodes : costs of the machines of a cluster, or of the processes on one machine.
+    parts : {part of the time of all rounds: seconds}. start : seconds before the first round, without loading data.
     """
 
     transport: str
@@ -92,7 +93,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the parts; the parties of a sweep compute one after another."""
+        """Return the time of all rounds: the sum of the parts, since the parties of a sweep compute one after another."""
         return sum(self.parts.values())
 
     @property
@@ -127,9 +128,10 @@ def cost_of(
 
     transport : 'inprocess'; 'ray', all processes on this machine; 'cluster', a machine per party and shard; or 'federation', a
         machine per organisation, which exchange vectors over gRPC and TLS.
-    shards : S, the number of row ranges of every party's columns and of the margins, on a cluster each on a separate machine.
-    threads : number of threads that compute at the same time, for one party or several. processes : number of processes that
-        the parties share on one machine; None means one per party.
+    shards : S, number of ranges into which the rows of every party and the margins are divided; on a cluster, each range has a
+        machine of its own.
+    threads : number of threads that compute at the same time, for one party or several.
+    processes : number of processes that the parties share on one machine; None means one per party.
     """
     if transport not in TRANSPORTS:
         raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
@@ -184,7 +186,7 @@ def cost_of(
 
 
 def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. Without privacy they count the limit of passes, which a run seldom reaches."""
+    """Return the sizes of a planned run. Without privacy they count the largest number of passes, which a run seldom makes."""
     problem, solver = plan.problem, plan.solver
     layout = problem.layout
     widths = {party: block.stop - block.start for party, block in layout.whole().items()}

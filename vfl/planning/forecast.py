@@ -1,7 +1,7 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the rule. If the guesses are right, the range of a measure contains nine of ten runs. The page
-"Choosing" compares forecasts and outcomes on problems to which the rule was not fitted.
+`vfl.planning.quality` has the rule. If the guesses are right, nine of ten runs lie in the forecast range. docs/choosing.md
+compares forecasts and outcomes on problems to which the rule was not fitted.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ if TYPE_CHECKING:
 SIGNALS = {"AUC": (0.65, 0.95), "R²": (0.1, 0.7)}
 """Default guesses of AUC and R² of the best linear model: a weak and a strong signal."""
 ENOUGH = 0.1
-"""The number of records is enough if the model misses at most this share of the effect."""
+"""Largest share of the explainable effect that a model may miss with enough records."""
 NOISE = 0.7
-"""A model that is expected to miss more than this share of the effect is called noise.
+"""Share of the explainable effect beyond which a forecast calls the model noise.
 
-Of 190 runs beyond this share, one in 14 missed less than half.
+Of 190 runs that were expected to miss more, one in 14 missed less than half.
 """
 MOST = 10**9
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Forecast:
-    """Expected quality of a model of a job. Computed from public facts and guesses; no data are touched.
+    """Expected quality of a job's model, computed from public facts and guesses without reading data.
+
+    A signal is the AUC or R² of the best linear model. A forecast covers a weak and a strong guess of it.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
-    measures : {"auc" | "r2" | "loss": range} from the weaker to the stronger guessed signal; {} for losses without a rule.
-    by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
-    missed : (strong, weak) expected share of the explainable effect that the model misses, for each guessed signal.
-    needed : (strong, weak) number of training records for which the model misses a tenth; None if no number is enough.
-    positives : guessed share of positive labels; None without classes. signal : guessed AUC or R² of the best linear model.
+    measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for losses without a rule.
+    missed : expected shares of the explainable effect that the model misses, for the strong and the weak guess.
+    needed : numbers of training records for which the model misses a tenth, likewise; None if no number is enough.
+    positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a rule.
     guessed : names of the guesses that the caller did not give.
+    by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
     """
 
     n_records: int
@@ -229,12 +231,12 @@ def _signals(loss: Loss, signal: float | tuple[float, float] | None) -> tuple[fl
 
 
 def expected(job: Job, n_records: int, signal: float, positives: float | None) -> dict[str, Range]:
-    """Return the ranges of the measures of a job at n records, for one guess of the signal; see `forecast`."""
+    """Return {measure: range} of a job at n records, for one guess of the signal; see `forecast`."""
     return ranges(Facts.of(problem_of(job, n_records), job.solver.name), signal, positives)
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return the union of the ranges per measure. The best and constant values are those of the first, stronger signal."""
+    """Return the union of the ranges of each measure, with the best and constant values of the first, stronger signal."""
     if not each:
         return {}
     ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
@@ -245,7 +247,7 @@ def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
 
 
 def _least(enough: Any) -> int | None:
-    """Return the smallest n for which `enough` holds, within a twentieth; None if it does not hold for MOST."""
+    """Return the smallest n for which `enough` is true, to within 5 %; None if it is false for MOST."""
     if not enough(MOST):
         return None
     low, high = 1, MOST

@@ -1,8 +1,8 @@
 """Upper bounds on messages, bytes and time of a run whose participants reach the coordinator over a network link.
 
-Bounds. A run without losses waits for at most `rounds` answers one after another, and at most `n_bytes` pass the coordinator's
-link in both directions together. The time assumes that all bytes pass the link one after another, and that in every round both
-directions begin with TCP's initial window (RFC 6928) and double it per round trip. Computing and loading are left out.
+A run in which no message is lost waits for at most `rounds` answers one after another. At most `n_bytes` pass the coordinator's
+link, both directions together. The time assumes that all bytes pass one after another, and that each direction begins every
+round with TCP's initial window (RFC 6928) and doubles it per round trip. Computing and loading are left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 WINDOW = 14_600
 """Bytes of TCP's initial window: ten segments."""
 HEAD = 4096
-"""Bytes that cover a message and its answer without vectors and without numbers per coordinate."""
+"""Upper bound on the bytes of a message and its answer, without vectors and without numbers per coordinate."""
 PER_COORDINATE = 128
-"""Bytes that cover all numbers of one coordinate in a message and its answer: block, centre, scale, step, cap, noisy sum."""
+"""Upper bound on the bytes per coordinate in a message and its answer: block, centre, scale, step, cap, noisy sum."""
 JOINING = 12
-"""Messages in sequence before the first round: keys, greeting, loading, books and labels, and the notices at the end."""
+"""Number of messages in sequence besides the rounds: keys, greeting, loading, books, labels, and the notices at the end."""
 _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -55,13 +55,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Upper bounds of one stage of a run: messages in sequence, and bytes over the coordinator's link."""
+    """Upper bounds on one stage of a run: number of messages in sequence, and bytes over the coordinator's link."""
 
     rounds: int
     n_bytes: int
 
     def seconds(self, link: Link) -> float:
-        """Return an upper bound on the time that messages and bytes take on a link without losses."""
+        """Return an upper bound on the time that messages and bytes take on a link that loses none."""
         pipe = link.bits_a_second * link.trip_seconds / 8.0
         # The logarithm is concave, so equal rounds take longest.
         doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)
@@ -76,7 +76,7 @@ def transfers(plan: Plan) -> dict[str, Transfer]:
     found = {"training": _secure(plan) if plan.sharing is not None else _trusted(plan)}
     parties = len(plan.job.ids)
     if parties:
-        # A set passes the coordinator on its way to each other party, and finally ends at the coordinator.
+        # Each set of ids passes the coordinator on its way to every other party, and ends at the coordinator.
         sets, positions = SIZE * parties * (2 * parties - 1), 8 * parties
         messages = 8 * parties * parties
         found["alignment"] = Transfer(3 * parties + 6, plan.n_records * (sets + positions) + messages * HEAD)
@@ -90,10 +90,10 @@ def _trusted(plan: Plan) -> Transfer:
 
 
 def _secure(plan: Plan) -> Transfer:
-    """Return the bounds of a run on shares, where each parcel passes the coordinator's link twice.
+    """Return the bounds of a run on shares, in which each parcel passes the coordinator's link twice.
 
-    Per model: terms and angles, rows, their check, and residuals. Per opening: columns in two steps, contributions and words.
-    Products of columns need one opening, from which the coordinator answers the solver's queries.
+    Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. So does each opening of sums:
+    columns in two steps, contributions to the noise, and the dealer's words. All products of columns take one opening.
     """
     parties, models = len(plan.job.partition.parties), getattr(plan.sharing, "versions", 0)
     openings = (

@@ -1,4 +1,4 @@
-"""Measured constants of a machine, for the prediction of costs. `vfl doctor --measure` measures and stores them.
+"""Constants of a machine, from which costs are predicted. `vfl doctor --measure` measures and stores them.
 
 The file is `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state. The constants describe hardware and software, not data.
 """
@@ -22,12 +22,12 @@ class Machine:
     """Cost constants. The presets were measured on two cores of a server of 2024 with Ray 2.60.
 
     cores : number of cores. memory : bytes.
-    update_seconds : time per record of one coordinate update, on one core.
+    update_seconds : time of one coordinate update per record, on one core.
     release_seconds : time to charge, noise and log one release.
-    warmup_seconds : extra processor time of the first queries to a process, for loading compiled kernels.
-    copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
-    trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it through
-        memory that processes of one machine share (vfl.shards.lending).
+    warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
+    copy_bytes_a_second : memory traffic per second, reads and writes, of adding two vectors.
+    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : rate at which vectors travel with it,
+        through memory that the processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS, measured as
         processor time of both ends on one machine. A slow network takes longer.

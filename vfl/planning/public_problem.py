@@ -1,4 +1,4 @@
-"""The public problem of a job: objective, layout and budget for a given number of records, derived before any data are read."""
+"""Public problem of a job: objective, layout and budget for a number of records, derived before any data are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def layout_of(job: Job) -> Layout:
-    """Return the layout of the coordinates: explicit blocks in their order, the intercept last at the label party."""
+    """Return the layout of the coordinates. Explicit blocks keep their order; the intercept comes last at the label party."""
     partition = job.partition
     features = job.schema.features
     intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
@@ -137,7 +137,7 @@ def _require_subsampled(job: Job) -> None:
 
 
 def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
-    """Return the terms that columns add to the objective, or None. Raises SpecificationError if they do not fit."""
+    """Return the penalties and limits that columns add to the objective, or None. SpecificationError if they do not fit."""
     at = {name: j for j, name in enumerate(layout.names)}
     low, high, penalties = np.full(layout.n_coordinates, -np.inf), np.full(layout.n_coordinates, np.inf), []
     for column in job.partition.features:
@@ -153,7 +153,7 @@ def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
 
 
 def _why_no_terms(job: Job) -> str | None:
-    """Return the reason why a job cannot have curves with a smoothness or a shape; None if it can."""
+    """Return the reason why a job cannot have curves with a smoothness or a shape; None if there is none."""
     if not job.solver.takes_terms:
         return f"{job.solver.name} has no steps by coordinates: use SkGD or CD, or leave them out"
     if job.multinomial:
@@ -183,7 +183,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """μ of each release on the training part, those of the solver and the others; None for a release that is not made."""
+    """Budgets μ on the training records: of the solver's releases, and of each other release; None if it is not made."""
 
     solver: float
     knots: float | None = None
@@ -197,7 +197,7 @@ class Budgets:
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:
-    """Return the budgets of the training part of a private job; `problem` gives δ and tells if a fairness bound exists."""
+    """Return the budgets of a private job. `problem` has its δ, and decides if fairness can be bounded."""
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")
@@ -227,7 +227,7 @@ def knots_of(job: Job, problem: Problem) -> Knots | None:
 
 
 def _knots(job: Job, problem: Problem) -> Knots | None:
-    """Return the curves whose knots the run finds and the numbers of their pieces, without the event."""
+    """Return the curves whose knots the run finds, with the numbers of their pieces, but without the event to charge."""
     partition, privacy, curves = job.partition, job.privacy, {}
     for party in partition.parties:
         named = ((column, job.schema[column]) for column in partition.canonical_columns(party))

@@ -1,14 +1,15 @@
-"""Expected measures of a linear model for a given signal: ranges that contain nine of ten runs, from public facts alone.
+"""Expected measures of a linear model for a given signal. Their ranges contain nine of ten runs, and need public facts alone.
 
-A run's margins are those of the best linear model plus an error. Let T be the variance of the error over that of the best
-margins, and z = Φ⁻¹(AUC of the best model). The margins of a class then have variance 2z² if scores are normal, and
+A run's margins are those of the best linear model plus an error. Let T be the variance of this error, in units of that of the
+best margins, and z = Φ⁻¹(AUC of the best model). If scores are normal, the margins of a class have variance 2z², and
 
     AUC = Φ(c·z)       c = (1 + k√T·g) / √((1 + k√T·g)² + T·(1 − 1/√p))       k = CHANCE / p^¼
     loss = H − (1 − left)·G       R² = (1 − left)·R²_best
 
-g = −1, 0, 1 for the low end, the middle and the high end. k√T is the part of the error along the best direction: since columns
-are correlated, a random direction overlaps the best one as if there were √p independent columns. H is the entropy of the
-labels, G the gain of the best model over a constant one. T and left are powers of ρ = μn/p and of the signal (`Power`).
+g is −1, 0 and 1 for the low end, the middle and the high end of the range. k√T is the part of the error along the best
+direction: since columns are correlated, a random direction overlaps the best one as if there were √p independent columns. H is
+the entropy of the labels, G the gain of the best model over a constant one, and `left` the share of it that the run misses. T
+and `left` are powers of ρ = μn/p and of the signal (`Power`).
 
 The constants nearly minimise the mean interval score of 90 % ranges, over real and simulated records with ε from 0.1 to 10 and
 n from 30 to 10,000. `python -m tests.benchmarks.forecast` compares forecasts and outcomes on held-out problems.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Power law a·ρ^−b·s^−g. s : the signal, G in nats or R²/(1 − R²)."""
+    """Power law a·ρ^−b·s^−g, for the signal s = G in nats, or s = R²/(1 − R²)."""
 
     a: float
     b: float
@@ -62,8 +63,8 @@ FLOORS = {"auc": 0.01, "loss": 0.005, "r2": 0.01}
 GAIN_LOW, GAIN_HIGH = 0.97, 1.1
 """Range of the gain G, in units of the gain for normal scores."""
 WORSE = {"loss": (0.09, 2.25), "r2": (0.1, 18.8)}
-"""(a, b) of a + (b/μn)², the largest excess over a constant model: of the loss, in nats, and of the squared error, in shares of
-the labels' variance. b accounts for the noise of the labels' mean."""
+"""(a, b) in a + (b/μn)², the most by which a model is worse than a constant one: for the loss in nats, for the squared error in
+units of the labels' variance. b accounts for the noise in the mean of the labels."""
 WORST = {"loss": 0.7, "r2": 4.0}
 
 _normal = NormalDist()
@@ -85,7 +86,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Public facts behind a forecast. ratio : ρ = μn/p. factor : error of the solver over the error of SkGD."""
+    """Public facts behind a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver over that of SkGD."""
 
     n: int
     p: int
@@ -106,7 +107,7 @@ class Facts:
 
 
 def descent(problem: Problem, solver: str) -> float:
-    """Return the error, from 0 to 1, that `vfl.recommend` expects of this solver; of the best solver if it has no rule."""
+    """Return the error, from 0 to 1, that `vfl.recommend` expects of this solver, or of the best one if it has no rule."""
     candidates = recommendation(problem).candidates
     name = "SkGD" if solver == "CD" else solver
     return next((c.left for c in candidates if c.solver == name), candidates[0].left)
@@ -129,7 +130,7 @@ def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
 
 
 def missed(facts: Facts, signal: float, share: float | None) -> float:
-    """Return the expected share, from 0 to 1, that a model misses of the effect that the columns can explain.
+    """Return the share, from 0 to 1, of the effect that the columns can explain and that a model is expected to miss.
 
     signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
     """

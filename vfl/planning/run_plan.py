@@ -106,7 +106,7 @@ def inquiries_of(
 
 
 def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu: float | None) -> list[Inquiry]:
-    """Return the inquiries on fairness: the distance if there is a bound, then the groups."""
+    """Return the evaluation queries on fairness: the distance to the noise-free model if there is a bound, then the groups."""
     spec, partition, asked = job.fairness, job.partition, []
     if spec is None:
         return []
@@ -140,7 +140,7 @@ def warnings_of(epsilon: float, delta: float, n_records: int) -> tuple[str, ...]
 
 
 class Trained(NamedTuple):
-    """Result of a plan's schedule: the model w (p,), {inquiry: findings}, {column: found knots}, and w of each subsample."""
+    """Result of a plan's schedule: model w (p,), {query: findings} of the evaluation, {column: knots}, w of each subsample."""
 
     w: Vector
     findings: Mapping[str, Findings]
@@ -151,7 +151,7 @@ class Trained(NamedTuple):
 def _noting(
     schedule: Generator[Query, Released, T], gone: set[str], placed: Placed | None, subsample: int | None = None
 ) -> Generator[Query, Released, T]:
-    """Run a schedule. Add the placed knots and the subsample to its queries, and add parties lost during the run to `gone`."""
+    """Run a schedule. Its queries get the placed knots and the subsample; parties that are lost are added to `gone`."""
     try:
         query = next(schedule)
         while True:
@@ -181,7 +181,7 @@ class Plan:
     split : name of the public split of the records, None without a hold-out.
     sharing : roles, bits and traffic of a run on shares; None for other runs.
     knots : first release of a run whose curves have no declared knots; None for other runs.
-    link : network link for which to bound the time of messages; None leaves the bound out.
+    link : network link on which the time of messages is bounded; None leaves the bound out.
     subsamples : disjoint subsamples that the run trains on one after another; None if it trains on all records at once.
     """
 
@@ -303,7 +303,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Expected time of the rounds on one idle, typical machine with running actors. A rough guide."""
+        """Rough estimate of the time of the rounds on one idle, typical machine with running actors."""
         machine = Machine()
         releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
@@ -377,9 +377,9 @@ def plan(job: Job, n_records: int, *, link: str | None = None) -> Plan:
 
 
 def check(job: Job) -> Plan:
-    """Raise the errors that `plan` raises for every number of records, before an alignment finds n.
+    """Raise an error if `plan` refuses the job for every number of records; for use before an alignment finds n.
 
-    Return the plan of training alone for the largest n tried.
+    Return the plan of training alone for the largest n that works.
     """
     for n_records in (MANY, 10**6, 10**3):
         try:
@@ -390,9 +390,9 @@ def check(job: Job) -> Plan:
 
 
 def cheapest(job: Job) -> Plan | None:
-    """Return a training plan that needs no more budget than the plan for any n; None if no such plan is known.
+    """Return a training plan that needs no more budget than the plan for any other n; None if no such plan is known.
 
-    δ = 1/n² falls with n, and the budget that a plan needs falls with δ. A secret sample depends on n in other ways.
+    As n grows, δ = 1/n² and the budget that a plan needs fall. With secret samples the budget depends on n in other ways.
     """
     largest = check(job)
     sampled = any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in largest.releases)
@@ -400,7 +400,7 @@ def cheapest(job: Job) -> Plan | None:
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:
-    """Return the solvers ranked by their expected error on this job, from public facts, whatever solver the job names.
+    """Return the solvers ranked by their expected error on this job. The solver that the job names does not matter.
 
     n_records : n, the number of aligned records.
     """

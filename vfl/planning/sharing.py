@@ -1,4 +1,4 @@
-"""Part of a plan for trust='secure': roles, bits, bias and traffic, derived from public facts alone."""
+"""Public facts of a run with trust='secure': roles, bits, bias and traffic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SLACK = 1.001
 """Safety factor: SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
 TYPICAL_MARGIN = 8.0
-"""Default for V, the largest margin for which a plan states bias and traffic."""
+"""Default of V, the largest margin for which a plan bounds the bias and counts the traffic."""
 LARGEST_BIAS = 0.5
 """Largest ratio of bias to σ; beyond it, a run uses more Fourier terms."""
 
@@ -36,7 +36,7 @@ LARGEST_BIAS = 0.5
 def sharing_of(
     job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]
 ) -> Sharing | GramSharing | None:
-    """Return the public facts of a run on shares; None for other runs. SpecificationError or PrivacyError if it cannot run.
+    """Return the public facts of a run on shares, or None for other runs. Raises SpecificationError or PrivacyError.
 
     solver : the solver with all options resolved. trained : releases of the solver.
     """
@@ -101,7 +101,7 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
 
 
 def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
-    """Return a bound on the bias of a sum at margins up to V, divided by 2C = σ/z.
+    """Return a bound on the bias of an opened sum for margins up to V, divided by 2C = σ/z.
 
     The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1); the second term covers the rounding of rows.
     """

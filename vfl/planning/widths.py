@@ -4,11 +4,11 @@ For columns of standard deviation 1 that are not correlated, a coefficient has t
 
     sampling φ/(n h̄)        noise (2 z C)²/(n h̄)²/T
 
-h̄ is the mean curvature at the margins of the guessed signal, φ the residuals' variance over h̄, C the cap, z the noise
-multiplier, and T the number of passes that the run averages. Correlated columns have wider intervals, the more so the larger
-the noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the normal
-one. The releases H and J are noisy too: simulated draws of both, from a public seed, pass through the estimator of a run
-(vfl.inference.matrices).
+h̄ is the mean curvature at the margins of the guessed signal, φ the residuals' variance divided by h̄, C the cap, z the noise
+multiplier, and T the number of passes that the run averages. Correlated columns have wider intervals, above all with much
+noise. A mean over m subsamples has 1/m of the variance of one subsample, and a quantile of Student's t replaces the normal one.
+The noise in the released H and J also widens intervals: simulated releases, from a public seed, pass through the estimator that
+a run uses (vfl.inference.matrices).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ NORMAL = 1.959963984540054
 CORRELATED = 0.5
 """Correlation of neighbouring columns for the wider of the two widths."""
 REPEATS, DRAWS, ENOUGH = 8, 16, 400
-"""Number of simulated releases of H and J, number of draws from the posterior of each, and number of diagonal entries that
-replace either."""
+"""Largest numbers of simulated releases of H and J and of draws from the posterior of each. For p columns, 1 + ENOUGH // p are
+enough, since every draw has p diagonal entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
     """Expected half-width of a 95 % interval of a coefficient per standard deviation of its column.
 
-    half : in log-odds, or in standard deviations of the label, for columns that are not correlated. correlated : the same when
+    half : half-width for uncorrelated columns, in log-odds, or in standard deviations of the label. correlated : the same if
         neighbouring columns correlate by CORRELATED. over : ratio of `half` to the half-width without privacy.
     """
 
@@ -55,7 +55,7 @@ class Width:
 
 
 def width_of(solver: Any, problem: Problem, signal: float, share: float | None) -> Width | None:
-    """Return the expected width for a signal; None for a run without intervals, or a loss without a rule.
+    """Return the expected width for a signal; None for a run without intervals and for a loss without a rule.
 
     signal : AUC or R² of the best linear model. share : share of positive labels; None without classes.
     """
@@ -84,7 +84,7 @@ def width_of(solver: Any, problem: Problem, signal: float, share: float | None) 
         sigmas = (events[0].sigma * bounds[0] * L / n / curvature, events[1].sigma * bounds[1] * L / n / variance)
 
     def half(correlation: float) -> float:
-        """Return the half-width of a typical column, when neighbouring columns have this correlation."""
+        """Return the half-width for a typical column if neighbouring columns have this correlation."""
         rng, p = np.random.default_rng(0), problem.layout.n_coordinates
         H, J = (_drawn(correlation, σ, p, rng) for σ in sigmas)
         inverse = np.linalg.inv(H)
@@ -95,9 +95,9 @@ def width_of(solver: Any, problem: Problem, signal: float, share: float | None) 
 
 
 def _drawn(correlation: float, sigma: float, p: int, rng: np.random.Generator) -> Vector:
-    """Return posterior draws of a correlation matrix from simulated releases of it, (releases, draws, p, p).
+    """Return draws (releases, draws, p, p) of a correlation matrix from its posterior, given simulated noisy releases of it.
 
-    correlation : r, for entries r^|i−j|. sigma : noise of the releases.
+    correlation : r, in the entries r^|i−j| of the matrix. sigma : σ of the noise.
     """
     whole, found = correlation ** abs(np.subtract.outer(np.arange(p), np.arange(p))), []
     for _ in range(min(REPEATS, 1 + ENOUGH // p)):
