@@ -43,7 +43,7 @@ TO_FILL = "To be completed by the owner of the model: purpose, users, and uses t
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table on a card. head : its heading."""
+    """Table on a card. head : cells of its heading."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -155,7 +155,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
 
 
 def _curves(facts: Facts) -> tuple[Block, ...]:
-    """Return the largest curves and pairs in numbers: their lowest and highest value, and the widest noise band."""
+    """Return the lowest and highest value, and the widest noise band, of the largest curves and pairs."""
 
     def at(effect: Effect | Joint, k: int) -> str:
         where = np.unravel_index(k, effect.value.shape)
@@ -175,7 +175,7 @@ def _widest(effect: Effect | Joint) -> str:
 
 
 def _importance(facts: Facts) -> tuple[Block, ...]:
-    """Return the table; () if the run released no spread of the columns, or a spread that is not certified."""
+    """Return the importance of the features; () if the run released no certified spread of the columns."""
     try:
         found = facts.result.importance()[:TOP]
     except VflError:

@@ -17,7 +17,7 @@ WIDE, NARROW = 760, 350
 COLOURS = 8
 """Number of party colours in the style sheet. With more parties the colours repeat."""
 DOTTED = 20
-"""Largest number of points that get a mark each. Without marks a curve of one point is invisible."""
+"""Largest number of points of a curve with a mark each. Without marks a curve of one point would be invisible."""
 DIGIT = 6.7
 """Approximate width of a small letter in the charts' font."""
 WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
@@ -26,9 +26,10 @@ WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points (x, y). colour : number of its colour; None for a dashed reference line. step : draw steps.
+    """Line through points (x, y).
 
-    band : half-height of a grey band around each point; None for no band.
+    colour : number of its colour; None for a dashed reference line. step : True draws steps between the points.
+    band : half-height of a grey band at each point; None draws no band.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. low, high : ends. log : True for a logarithmic axis, with positive ends. whole : True for counts."""
+    """Axis of a chart. low, high : its ends. log : True for a logarithmic axis, with positive ends. whole : True for counts."""
 
     name: str
     low: float
@@ -88,7 +89,7 @@ def short(value: float) -> str:
 
 
 def fitted(name: str, width: float) -> str:
-    """Return a name shortened to a width in its middle, since names of columns often differ at their ends."""
+    """Return a name whose middle is cut to fit a width, since names of columns often differ at their ends."""
     room = width / DIGIT
     if _columns(name) <= room + 1e-6:  # rounding must not shorten a name whose own width was given
         return name
@@ -97,7 +98,7 @@ def fitted(name: str, width: float) -> str:
 
 
 def told_apart(names: Sequence[str], width: float) -> list[str]:
-    """Return names shortened to a width. Names that would look equal are cut to begin where they differ."""
+    """Return names that are cut to fit a width. Names that would then look equal begin where they differ."""
     cut = [fitted(name, width) for name in names]
     alike: dict[str, set[str]] = {}
     for name, short_name in zip(names, cut, strict=True):
@@ -109,7 +110,7 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
 
 
 def _from(name: str, alike: set[str], width: float) -> str:
-    """Return the part of a name from the first difference among similar names, or from the start of that word."""
+    """Return the part of a name from its first difference to similar names, or from the start of that word."""
     first, last = min(alike), max(alike)
     differ = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     word = name.rfind(" ", 0, differ) + 1
@@ -134,7 +135,7 @@ def _taken(name: str, room: float) -> str:
 
 
 def both(draw: Callable[[int], Markup]) -> Markup:
-    """Return a chart drawn wide and narrow."""
+    """Return a chart in two drawings, wide and narrow."""
     return join(element("div", draw(WIDE), class_="wide"), element("div", draw(NARROW), class_="narrow"))
 
 
@@ -152,7 +153,7 @@ def label(x: float, y: float, said: str, *, anchor: str = "start", class_: str |
 def curves(
     width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
 ) -> Markup:
-    """Return lines over common axes. marks : (x, name) of dashed lines from top to bottom."""
+    """Return a chart of lines. marks : (x, name) of dashed lines from top to bottom."""
     return svg(width, height, f"{y.name} against {x.name}", panel(width, x, y, lines, marks=marks, height=height))
 
 
@@ -214,7 +215,7 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One row of a heat map. shades : 0 to 1 per cell, None for no data. said : text at the end of the row."""
+    """Row of a heat map. shades : shade of each cell, from 0 to 1; None for no data. said : text at the end of the row."""
 
     name: str
     shades: Sequence[float | None]
@@ -258,7 +259,7 @@ def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One value. interval : ends of a line over its point; None draws a bar from 0. band : ends of a grey band behind it."""
+    """Value in a chart. interval : ends of a line through its point; None draws a bar from 0. band : ends of a grey band."""
 
     name: str
     value: float
@@ -269,12 +270,12 @@ class Row:
 
 
 def around(half: float | None) -> tuple[float, float] | None:
-    """Return the band of this half-width around 0; None for None."""
+    """Return the ends of a band around 0, given its half-width; None if that is None."""
     return None if half is None else (-half, half)
 
 
 def rows(width: int, given: Sequence[Row], x: str) -> Markup:
-    """Return values row by row around a common zero, as bars, or as points with lines over their intervals."""
+    """Return a chart with one row per value and a common zero, as bars, or as points with lines for intervals."""
     names = min(0.42 * width, 10 + DIGIT * max(_columns(row.name) for row in given))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in given), 21.0
     reach = [end for row in given for end in (row.value, *(row.interval or ()), *(row.band or ()))]
@@ -315,11 +316,11 @@ def rows(width: int, given: Sequence[Row], x: str) -> Markup:
 
 
 def key(*entries: tuple[str, str]) -> Markup:
-    """Return a legend of (class, name)."""
+    """Return a legend. entries : (class of the style sheet, name)."""
     items = (element("li", element("i", Markup(""), class_=shape), name) for shape, name in entries)
     return element("ul", *items, class_="key")
 
 
 def parties_key(parties: Sequence[str], *more: tuple[str, str]) -> Markup:
-    """Return the legend of the parties' colours. more : further entries (class, name)."""
+    """Return the legend of the parties' colours. more : further entries, as for `key`."""
     return key(*((f"f{k % COLOURS}", party) for k, party in enumerate(parties)), *more)

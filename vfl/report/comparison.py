@@ -105,10 +105,10 @@ def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def notes_of(runs: Sequence[Compared]) -> list[str]:
-    """Return a sentence for each measure of another run that differs from the first run's by more than the intervals explain.
+    """Return one sentence per measure that differs between the first and another run by more than both intervals explain.
 
-    Runs are taken as independent. The squared half-width of a difference is the sum of the two squared half-widths that
-    face each other. This also holds for intervals that are not symmetric (Zou & Donner 2008).
+    The runs count as independent. Then the squared half-width of a difference is the sum of the squared half-widths of the two
+    facing sides, also for intervals that are not symmetric (Zou & Donner 2008).
     """
     first, said = runs[0], []
     for name, own in first.measures.items():
@@ -155,7 +155,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
 
 
 def _overlaid(runs: Sequence[Compared]) -> Markup | None:
-    """Overlay the curves of columns that several runs have in the same form. Return None if there is no such column."""
+    """Return charts in which the curves of several runs for one column lie over each other; None if no column has several."""
     drawn = []
     for first in runs[0].effects:
         same = [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS = 16
 """Largest number of thresholds in the table."""
 BARS = 40
-"""Largest number of points that are drawn with their intervals."""
+"""Largest number of points for which a chart draws intervals."""
 INTERVALS = (
     "All are computed from the same released counts as the area under the curve, so none costs budget. Bars and brackets are "
     "intervals of 95 % for noise and sampling, each by itself."
@@ -144,7 +144,7 @@ def _chart(
 
 
 def calibration_chart(histogram: Histogram, n_records: int) -> Markup | None:
-    """Return the chart of observed shares against predicted ones, None if no bin can be shown."""
+    """Return the chart of observed shares against predicted ones; None if noise hides every bin."""
     bins = calibration(histogram, n_records)
     if not bins:
         return None

@@ -1,4 +1,4 @@
-"""Section with the curve of each column: its contribution to the margin, with the noise band."""
+"""Section with a curve per column: the column's contribution to the margin, with the noise band."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
 
 DRAWN = 24
-"""Largest number of curves to draw, and of pairs."""
+"""Largest number of curves, and of pairs, to draw."""
 ROWS = 9
-"""Largest number of rows in the picture of a pair; they are chosen evenly."""
+"""Largest number of rows in the heat map of a pair, evenly spaced."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
     "record is their sum and a constant. Each curve is 0 on average."

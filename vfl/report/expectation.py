@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EPSILONS = [10.0 ** (k / 8) for k in range(-8, 9)]
 RECORDS = [10.0 ** (k / 4) for k in range(-8, 9)]
-"""Factors by which the curves vary the job's ε and its n."""
+"""Factors on n, as EPSILONS are factors on ε, at which the curves are computed."""
 SIGNALS = ("weak signal", "strong signal")
 
 
@@ -60,7 +60,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _lines(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return a lower curve, an upper curve and the best value for each signal, omitting values at which planning fails."""
+    """Return a lower curve, an upper curve and a best one for each signal, without values at which planning fails."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

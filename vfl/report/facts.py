@@ -1,4 +1,4 @@
-"""Facts for the page of a run: the parts of its folder that match the certificate."""
+"""Facts for the page of a run: the contents of its folder that match the certificate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Facts for a page. plan, told : plan and history; None if the folder lacks them or contradicts the certificate."""
+    """Facts for a page. plan, told : plan and history of the run; None if missing, or if they contradict the certificate.
+
+    why_not_told : reason why `told` is None. processes : number of processes that worked on the run.
+    """
 
     report: Report
     result: Result
@@ -60,7 +63,7 @@ class Facts:
 
 
 def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
-    """Return the events charged in the run's own ledger; None if it is elsewhere or damaged, which the checks report."""
+    """Return the events charged in the run's ledger; None if the file is missing or damaged, which the checks report."""
     if budget.ledger is None or not Path(budget.ledger).exists():
         return None
     try:
@@ -70,7 +73,7 @@ def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
 
 
 def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
-    """Read the folder; leave out the parts that do not match the certificate."""
+    """Read the folder of a run, without the contents that do not match the certificate."""
     report = verify_run(run, ledger=ledger, key=key)
     result = Result.load(run)
     wrong = {check.name for check in report.failed}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
 
 NAMES = (Distance.name, GroupFairness.name)
-"""Findings that only this section shows."""
+"""Names of the findings that only this section shows."""
 
 
 def fairness(facts: Facts) -> Markup | None:

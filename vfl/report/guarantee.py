@@ -1,4 +1,4 @@
-"""Sections on the certificate: guarantee, visibility, checks, and settings with digests."""
+"""Sections on the certificate: guarantee, who saw what, checks, and settings with digests."""
 
 from __future__ import annotations
 
@@ -101,9 +101,8 @@ def checks(report: Report) -> Markup:
 def particulars(facts: Facts) -> Markup:
     """Return the section of settings and digests."""
     certificate = facts.certificate
-    given = (
-        {} if facts.plan is None else options_of(facts.plan.job.solver)
-    )  # vfl plan --explain shows the shares that rules set
+    given = {} if facts.plan is None else options_of(facts.plan.job.solver)
+    # Shares of the budget that rules set are left out; vfl plan --explain shows them.
     options = ", ".join(
         f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()

@@ -23,9 +23,10 @@ ROWS, LISTED = 40, 1000
 
 
 def ranked(facts: Facts) -> tuple[Summary, list[tuple[Row, float, str]]]:
-    """Return the summary, and (row, unit of the plot, party) per feature, sorted by coefficient in these units, largest first.
+    """Return the summary, and (row, unit, party) per feature, the largest product of coefficient and unit first.
 
-    The unit is that of the scaled feature. It is 1 for levels and their differences, which the plot shows as the table does.
+    The unit is the width of the feature's bounds, so that products are coefficients on the scaled features. It is 1 for the
+    levels of a category.
     """
     result = facts.result
     summary, estimates, owners = result.summary(), estimates_of(result), result.owners

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 STYLE = Path(__file__).with_name("style.css")
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Content security policy: the page loads and runs nothing, even if foreign markup gets into it."""
+"""Content security policy under which the page loads and runs nothing, even if foreign markup gets into it."""
 
 _VOID = {"br", "meta", "input", "rect", "line", "path", "circle"}
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")

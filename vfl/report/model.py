@@ -62,7 +62,7 @@ def choices(facts: Facts) -> Markup | None:
 
 
 def _last_noise(facts: Facts) -> Mapping[int, float]:
-    """Return {coordinate: σ of the noise in its last update}. A sealed run has one update, the release itself."""
+    """Return {coordinate: σ of the noise in its last update}. In a sealed run this is the noise of the released model."""
     plan, p = facts.plan, len(facts.result.coordinates)
     if facts.told is not None:
         return facts.told.noise
@@ -147,7 +147,7 @@ def _noise_of(noise: Mapping[int, float], j: int) -> str:
 
 
 def importance(facts: Facts) -> Markup | None:
-    """Return the importance of the features with intervals; None unless the run released a certified spread of the columns."""
+    """Return the importance of the features with intervals; None if the run released no certified spread of the columns."""
     try:
         found = facts.result.importance()
     except VflError:

@@ -25,7 +25,7 @@ DECADE = 8
 """Points per decade of ε, from a tenth of the job's to ten times it."""
 
 FLAT = 1.1
-"""Smallest factor by which a cost must vary to be drawn."""
+"""Smallest ratio of the largest to the smallest cost at which a cost is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Point:
     """Noise and cost of a plan at one ε.
 
     noise_multiplier : σ/Δ of the most frequent release.
-    sigma : σ/n, the noise of one coordinate of its mean; for solvers that add noise to the model, σ of the published model.
+    sigma : σ/n, the noise in a coordinate of the mean gradient. For solvers that add noise to the model, σ of the model.
     releases, round_trips, seconds : cost.
     """
 
@@ -46,7 +46,7 @@ class Point:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return plans of the job at other values of ε, ascending, omitting those at which planning fails.
+    """Return noise and cost of the job at other values of ε, ascending, without those at which planning fails.
 
     Raises SpecificationError for a job without privacy.
     """
@@ -68,7 +68,7 @@ def points(plan: Plan) -> list[Point]:
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
-    """Return σ/Δ and σ/n (σ if sealed) of the training's most frequent noised release, the later one of a tie."""
+    """Return σ/Δ, and σ/n (σ for a sealed solver), of the most frequent noised release; of several, the last."""
     releases = plan.solver.releases(plan.problem)
     noised = [(count, event) for event, count in reversed(releases) if hasattr(event, "sigma")]
     if not noised:

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from vfl.launch.run.history import Gradient
     from vfl.report.facts import Facts
 
-    Placed = tuple[float, Gradient]  # (share of the run's releases before the gradient, gradient)
+    Placed = tuple[float, Gradient]  # (share of the run's releases that precede the gradient, gradient)
 
 ROWS, CELLS, POINTS = 40, 24, 16
 """Largest number of blocks drawn, of cells per block, and of points per party's curve."""
 TOGETHER = 4
-"""Number of releases per cell, if a block has enough: a single release is mostly noise."""
+"""Smallest number of releases per cell if a block has enough of them, since one release is mostly noise."""
 STRONG = 4.0
 """Size, in units of the noise, of the darkest cell."""
 CHANCE = 0.05
-"""Probability that noise alone exceeds the threshold below which a cell stays blank."""
+"""Probability that noise alone makes a cell visible."""
 
 
 def signal(facts: Facts) -> Markup | None:

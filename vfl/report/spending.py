@@ -70,7 +70,7 @@ def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[floa
 
 
 def _releases(certificate: Certificate) -> Markup:
-    """Return the table of charged releases. Under 'gdp' and 'zcdp' costs add up, so each release has its share."""
+    """Return the table of charged releases, with their shares of the budget if the accounting adds up costs."""
     shares = ["" for _ in certificate.events]
     if certificate.accounting in ("gdp", "zcdp"):
         way = Accounting(certificate.accounting)

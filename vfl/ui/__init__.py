@@ -1,12 +1,12 @@
 """Local page about the jobs, runs and ledgers of a folder, for `vfl ui`. It only reads.
 
-The page shows the same as the commands plan, verify, report and ledger: public facts, and values released with noise. It reads
-no party's data, no timing, and no file of a running tune.
+The page shows what the commands plan, verify, report and ledger show: public facts, and values released with noise. It reads no
+party's data, no timing, and no file of a running tune.
 
     folder   jobs, runs and ledgers below a folder; a request can name nothing else
     live     rounds and ε of a run in progress, from its log and its ledger
     pages    HTML of every page
-    work     threads that read items, one per item, with a limit on the waiting time
+    work     threads that read jobs, runs and ledgers, with a limit on the waiting time
     server   HTTP on the loopback address, with a token in the URL
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEPTH, MOST, MOST_FILES = 4, 2000, 20_000
-"""Depth of the search in levels of folders, and the largest numbers of folders searched and files read."""
+"""Largest depth of the search in levels of folders, and largest numbers of folders to search and of files to read."""
 SKIPPED = ("node_modules", "site-packages", "__pycache__")
 MAGIC = b"SQLite format 3\x00"
 TABLE = "[partition"

@@ -33,7 +33,7 @@ LONGEST = 1 << 26
 """Bytes of the longest log line that is read."""
 UNREADABLE = "unreadable"
 REST = 10.0
-"""Wait between two computations of ε, in multiples of the last one's duration, since verifying a long chain takes long."""
+"""Time between two computations of ε in units of the last one's duration, since verifying a long chain takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Progress:
     state : 'finished', 'running', 'interrupted' (no process has locked its log), or 'unreadable'. A finished run has no
         numbers here; its certificate states them.
     rounds : number of answered queries. of : the plan's upper limit for their number; None if unknown.
-    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if the ledger cannot be read (`why`).
-    cap : ε of the whole plan. resumed : number of times that the run was resumed.
+    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if the ledger cannot be read.
+    cap : ε of the whole plan. resumed : number of times that the run was resumed. why : reason for a missing number.
     """
 
     state: str
@@ -71,7 +71,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Watched:
-    """One run. Each reading of its log continues at the end of the last one."""
+    """A run whose log is read repeatedly; each reading continues at the end of the last one."""
 
     folder: Path
     _at: int = 0
@@ -149,7 +149,7 @@ class Watched:
 
 
 def _locked(path: Path) -> bool:
-    """Return True if a process has locked the log. On Linux, read the kernel's table: a test lock could block the run."""
+    """Return True if a process has locked the log. On Linux, read the kernel's table: testing with a lock could block the run."""
     try:
         ending = f":{path.stat().st_ino}"
         with KERNEL.open(encoding="ascii") as table:

@@ -44,7 +44,7 @@ POLICY = (
 
 
 SHOWN = 1 << 24
-"""Largest number of bytes of a run's file whose content the overview shows."""
+"""Largest size, in bytes, of a file from which the overview shows values."""
 
 
 def page(title: str, base: str, *body: Child) -> str:
@@ -61,7 +61,7 @@ def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
 
 
 def quoted(name: str) -> str:
-    """Return a name as the path of a URL, whatever its bytes are."""
+    """Return a name of any bytes as the path of a URL."""
     return quote(os.fsencode(name), safe="/")
 
 
@@ -113,7 +113,7 @@ def _measures(folder: Path) -> str:
 
 
 def watched(base: str, name: str, progress: Progress) -> Markup:
-    """Return the state of a run in one line. The script updates it while the run is in progress."""
+    """Return one line on the state of a run, which the page's script updates while the run is in progress."""
     at = f"{base}live/{quoted(name)}"
     return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
 
@@ -203,7 +203,7 @@ def _at_work(base: str, name: str, progress: Progress) -> Markup:
 
 
 def ledger(base: str, name: str, balances: tuple[Balance, ...]) -> str:
-    """Return the page of a ledger, verified as it was read."""
+    """Return the page of a ledger. balances : its accounts, which were verified while they were read."""
     body = accounts(balances) if balances else element("p", "No data set has a cap yet.", class_="soft")
     below = element("p", name, class_="soft") if Path(name).name != name else None
     return page(name, base, element("h1", Path(name).name), below, body)

@@ -56,13 +56,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 KEPT = 8
-"""Number of finished runs whose verified facts are kept, since verification can take seconds."""
+"""Number of finished runs whose verified facts stay in memory, since verification can take seconds."""
 
 
 PATIENCE = 10.0
-"""Seconds that a request waits for its page, and that the overview waits for all of its runs."""
+"""Longest time in seconds that a request waits for its page, or the overview for all of its runs."""
 ITEM = 2.0
-"""Seconds that the overview waits for one run."""
+"""Longest time in seconds that the overview waits for one run."""
 
 
 class Refused(Expected):
@@ -83,7 +83,7 @@ class Site:
         self._watched: dict[Path, Watched] = {}
         self._facts: dict[Path, tuple[object, Facts]] = {}
         self._found = Found()
-        self._lock = threading.Lock()  # held for single accesses to the three fields above, never while reading files
+        self._lock = threading.Lock()  # held to read or write one of the three fields above, never while reading files
         self._work = Work()
         self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
             "run": self._run,
@@ -115,7 +115,7 @@ class Site:
         return ("application/json" if kind == "live" else "text/html"), text
 
     def _states(self, found: Found) -> dict[str, tuple[Child, ...]]:
-        """Return the cells of all runs within PATIENCE in total. A run with damaged files does not affect the others."""
+        """Return the cells of all runs, in PATIENCE seconds at most. A run with damaged files does not affect the others."""
         states: dict[str, tuple[Child, ...]] = {}
         until = time.monotonic() + PATIENCE
         for name, folder in found.runs.items():

@@ -1,4 +1,4 @@
-"""Threads that read files from other users: one per item at a time, with a limit on the waiting time."""
+"""Threads that read files of other users. One thread reads an item at a time, and requests wait for a limited time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Work:
-    """Jobs in progress, by key. A second request for the same key waits for the job that is in progress."""
+    """Readings in progress, by key. A second request for a key waits for the reading that is in progress."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, tuple[Future[Any], float]] = {}  # {key: (outcome, time of the start)}
@@ -30,7 +30,7 @@ class Work:
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
         """Return work(), or raise its error if that is a VflError, an OSError or Expected.
 
-        Raises OutputError for every other error, if the job has taken longer than `seconds`, and while MOST others are running.
+        Raises OutputError for every other error, after `seconds`, and while MOST others are in progress.
         """
         with self._lock:
             if key not in self._tasks:
