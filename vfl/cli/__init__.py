@@ -125,11 +125,11 @@ def vfl() -> None:
 
 
 INTERRUPTED = 130
-"""The exit code of Ctrl-C and SIGTERM."""
+"""Exit code after Ctrl-C and SIGTERM."""
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an unknown option; if the job has a value of this name, the error suggests --set."""
+    """Return the error for an unknown option. It suggests --set if jobs have a value of this name."""
     from vfl.job.file import homes_of
 
     name = error.option_name

@@ -20,7 +20,7 @@ NO_FACTORS: Mapping[str, Any] = MappingProxyType({})
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
 Partitioned: TypeAlias = "FeaturePartition | Mapping[str, Sequence[str]] | int | None"
-"""Owners of the columns, in the forms that estimators accept."""
+"""Forms in which estimators accept the owners of the columns."""
 
 
 def column_names(partition: Partitioned, named: Sequence[str] | None, n_features: int) -> list[str]:
@@ -44,9 +44,9 @@ def column_names(partition: Partitioned, named: Sequence[str] | None, n_features
 def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartition:
     """Return the partition of the columns `names`.
 
-    partition : None (one party), a number of parties (consecutive columns, as equal in number as possible), {party: its
-        columns}, or a FeaturePartition. The last two name exactly these columns in any order. The first party holds the
-        label, unless a FeaturePartition names another.
+    partition : None (one party), a number of parties that share consecutive columns evenly, {party: its columns}, or a
+        FeaturePartition. The last two name exactly these columns, in any order. The first party holds the label, unless a
+        FeaturePartition names another.
 
     Raises PartitionError.
     """
@@ -114,11 +114,11 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
 def sources_of(
     partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None, factors: Mapping[str, Any] = NO_FACTORS
 ) -> dict[str, Any]:
-    """Return {party: its part of X (n, p)}, with y (n,), and the exposure and weight (n,) if there are any, at the label party.
+    """Return {party: its part of X (n, p)}. The label party also gets y (n,) and the factors, exposure and weight (n,).
 
     A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
-    at the label party its last columns are y and the factors, which then have to be numeric. A label party without columns
-    gets only these.
+    at the label party, y and the factors are its last columns and have to be numeric. A label party without columns gets these
+    alone, as {column: (n,)}.
     """
     late = {} if y is None else {partition.label_column: y}
     late |= {getattr(partition, role): factors[role] for role in FACTORS if role in factors}

@@ -1,4 +1,4 @@
-"""Convergence of a model that was trained without privacy. The measure depends on the data: never use it for a private fit."""
+"""Check of convergence for fits without privacy. It depends on the data, so a private fit must not use it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TOLERANCE = 1e-5
 
 
 def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> float:
-    """Return the largest move of an exact proximal step in one coordinate, as a share of the largest coefficient.
+    """Return the largest change of a coordinate by one exact proximal gradient step, as a share of the largest coefficient.
 
-    It is the prox-gradient residual with steps 1/M_j on the scaled features, which is 0 only at the optimum.
+    Steps are 1/M_j on the scaled features. The change is 0 only at the optimum.
 
     features : {party: training data without the label}. labelled : the label party's source, with the label.
     """
@@ -55,7 +55,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
 
 
 def ran_out(result: Result, n_iter: int) -> bool:
-    """Return True if a solver with a stopping rule made all of its passes, so that the rule was never met."""
+    """Return True if a solver with a stopping rule made all of its passes without meeting the rule."""
     planned = plan(result.job, result.certificate.n_records)
     last = planned.solver.last_pass(planned.problem)
     return last is not None and n_iter >= last
@@ -67,9 +67,9 @@ def warn_unless_converged(
     """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or the stopping rule was never met.
 
     features, labelled : as for `next_move`.
-    tol : tolerance of the fit. Its units differ from those of `next_move`, so ten times as much is accepted.
-    n_iter : number of passes made. Along nearly collinear columns a model far from the optimum hardly moves, so a fit that
-        never stopped is reported for any next move.
+    tol : tolerance of the fit. Its unit differs from that of `next_move`, so a move up to ten times as large is accepted.
+    n_iter : number of passes made. A fit that made all passes is reported for any next move, since a model far from the optimum
+        hardly moves along nearly collinear columns.
     """
     if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warn(

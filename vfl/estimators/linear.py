@@ -46,23 +46,22 @@ class VerticalLinearRegression(VerticalRegressor):
     penalty : a penalty such as vfl.L1(0.1), which replaces the penalty of the other parameters; None keeps theirs.
     solver : vfl.SkGD(...); None chooses all options by public rules.
     max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
-    tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest
-        coordinate; None takes 1e-9. Refused for private fits, since the time of stopping depends on the records.
-    random_state : seed for the order of the blocks of columns only. It never seeds noise.
-    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and NOT PRIVATE.
+    tol : a fit without privacy stops once no full step would move a coordinate by more than this share of the largest
+        coordinate; None takes 1e-9. A private fit refuses it, since the time of stopping depends on the records.
+    random_state : seed of the order of the blocks of columns. It never seeds noise.
+    noise : None draws noise from the operating system. vfl.SeededNoise(seed) is repeatable and NOT PRIVATE.
     ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
-        certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
+        certificate covers its own fit alone, and a vfl.PrivacyWarning states the total ε of a process's private runs.
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
         hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
     inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`;
-        'subsamples' takes them from fits on disjoint subsamples.
-        Without privacy True computes them.
+        'subsamples' takes them from fits on disjoint subsamples. Without privacy True computes them.
     curves : True fits a curve of every column (vfl.Curve) in place of a straight line. It needs bounds that fit the columns.
 
     Attributes
     ----------
-    coef_ : (p,) coefficients in the units and order of X, or with curves those of `result_.feature_names`. intercept_ : float.
-    n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
+    coef_ : (p,) coefficients in the units and order of X; with curves, one per name in `result_.feature_names`.
+    intercept_ : float. n_features_in_ : p. feature_names_in_ : (p,) names of the columns of X, if they are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
     n_iter_ : number of passes over the coordinates.
 
@@ -82,7 +81,7 @@ class VerticalLinearRegression(VerticalRegressor):
         """Return the job that `fit` would run on these data."""
         X, y = self._validated(X, y, y_numeric=True)
         factors = self._weights(sample_weight, X)
-        return self._prepared(
+        return self._prepare(
             X,
             y,
             loss="squared",

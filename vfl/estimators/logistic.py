@@ -53,8 +53,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
     class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss is multiplied by its
         label's weight. A private fit caps its contribution after weighting, so that the guarantee is the same. 'balanced'
-        counts the labels by `sample_weight`, and is refused for private fits; declare 1/(K·share) for publicly known shares
-        of K classes. With K > 2 the weights multiply `sample_weight`, whose public limit becomes hi·(largest class weight).
+        computes weights from the labels and `sample_weight`. A private fit refuses it: declare 1/(K·share) for publicly known
+        shares of K classes. With K > 2 the weights multiply `sample_weight`, whose limit becomes hi·(largest class weight).
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
         so. Without privacy None is fine.
@@ -102,7 +102,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         if several:
             factors = self._with_class_weights(factors, codes)
         read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
-        return self._prepared(
+        return self._prepare(
             X,
             labels,
             loss="multinomial" if several else self._loss(codes, factors),
@@ -124,7 +124,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
     def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
-        """Multiply the weights of records by those of their classes, within public limits: a record counts at most once.
+        """Multiply the weights of records by those of their classes, and adapt their public limits.
 
         The product is between 0 and (upper limit of record weights)·(largest class weight).
         """
@@ -222,7 +222,7 @@ def _plain(label: Any) -> str | int | float | bool:
 
 
 def _codes(y: Any, classes: Any) -> Any:
-    """Return the index of each label of y among the classes, (n,). Each label is read independently of the others.
+    """Return the index of each label of y among the classes, (n,). Reading a label does not depend on other labels.
 
     Labels are compared as text, as in a job (vfl.columns.canonical_category). DataError for any other label.
     """

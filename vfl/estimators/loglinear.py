@@ -26,7 +26,7 @@ DEFAULT_LABELS = (0.0, 10.0)
 """Default label bounds of a private fit."""
 
 SPREAD = 20.0
-"""Largest ratio of a mean to the overall mean, or its inverse, unless limits are declared. Beyond it the loss is linear."""
+"""Default ratio of the limits of the mean to the overall mean, and its inverse. The loss is linear beyond the limits."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -48,7 +48,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
     alpha : strength of the penalty, λ = alpha.
     label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
         (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
-    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as the range grows.
+    mean_bounds : public range (lo, hi) of plausible means, multiplied by exposures, lo > 0. Steps shrink as the range grows.
         None is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
         needs it; without privacy None clamps nothing.
@@ -86,7 +86,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
             exposure = per_record(exposure, len(y), "exposure")
         label_bounds = self._limits_of_labels(y, self._declared_label_bounds(DEFAULT_LABELS))
         factors = self._exposure(exposure) | self._weights(sample_weight, X)
-        return self._prepared(
+        return self._prepare(
             X,
             y,
             loss=self._loss(*self._means(y, label_bounds[1])),
@@ -109,7 +109,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return low, high
 
     def _exposure(self, exposure: Vector | None) -> dict[str, Given]:
-        """Return the exposures with their limits, as a factor of `_train`; {} if there are none."""
+        """Return the exposures with their limits, as `_prepare` takes them; {} if there are none."""
         if exposure is None:
             return {}
         if self.exposure_bounds is not None:

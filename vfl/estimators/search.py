@@ -45,7 +45,7 @@ POWERS = {"neg_mean_poisson_deviance": 1.0, "neg_mean_gamma_deviance": 2.0}
 
 
 def _has(name: str) -> Callable[[VerticalGridSearch], bool]:
-    """Return a check that the estimator has a method, which raises AttributeError as scikit-learn expects."""
+    """Return a check for `available_if`. It raises AttributeError unless the estimator has the method."""
 
     def check(self: VerticalGridSearch) -> bool:
         getattr(self.best_estimator_ if hasattr(self, "best_estimator_") else self.estimator, name)
@@ -73,7 +73,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. VerticalPoissonRegressor also has
         'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and these two and
         VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
-    holdout : share of the records that are used only to score the candidates.
+    holdout : share of the records that only score the candidates.
     inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
 
     Attributes

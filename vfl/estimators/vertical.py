@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SPARSE = ("csc", "csr", "coo")
-"""Sparse formats that are accepted unchanged; other formats are converted to the first of these."""
+"""Sparse formats that stay as they are; scikit-learn converts others to the first of these."""
 
 RELEASED_FIRST = ("Moments", "Tally", "Unnoised")
-"""Kinds of rounds that release statistics of columns, labels or the objective, and update no coordinate."""
+"""Kinds of queries whose releases update no coordinate: statistics of columns or labels, and the objective."""
 
 NOT_VOUCHED_FOR = (
     "steps before this fit (of a pipeline, scaling, selection of features or of parameters) are unknown to it: if they "
@@ -77,8 +77,8 @@ class Prepared(NamedTuple):
 def per_record(values: Any, n_records: int, name: str) -> Vector:
     """Return the per-record numbers (n,) in an array, or n copies of a single number.
 
-    Each cell is checked independently of the others and no error shows it, so that no record decides how others are read.
-    scikit-learn's check, in contrast, refuses weights that are all zero.
+    Each cell is checked by itself, and no error shows its value, so no record decides how others are read. scikit-learn's own
+    check would refuse weights that are all zero.
 
     Raises DataError for cells that are not numbers, NaN or infinite, and ValueError for another shape.
     """
@@ -141,7 +141,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return X, y.astype(np.float64, copy=False) if y_numeric else y
 
     def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
-        """Return the weights of the records with their limits, as a factor of `_train`; {} if there are none."""
+        """Return the weights of the records with their limits, as `_prepare` takes them; {} if there are none."""
         if sample_weight is None:
             return {}
         s = per_record(sample_weight, X.shape[0], "sample_weight")
@@ -158,9 +158,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return {"weight": Given(s, (0.0, float(s.max())))}
 
     def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
-        """Return n·s_max, the divisor of penalties, and the mean of s/s_max, which is 1 for a private fit.
+        """Return n·s_max, and the mean of s/s_max (1 for a private fit), from which penalties follow.
 
-        The job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide it (Ridge), or divides it by Σ s_i (Lasso).
+        A job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide it (Ridge), or divides it by Σ s_i (Lasso).
         """
         if "weight" not in factors:
             return n_records, 1.0
@@ -177,7 +177,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """Return the job that `fit` would run on these data, without a release. given : other arguments of `fit`."""
         raise NotImplementedError
 
-    def _prepared(
+    def _prepare(
         self,
         X: Any,
         y: Any,
@@ -266,7 +266,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, inference=self.inference)
 
     def _chosen_solver(self) -> Solver:
-        """Return the solver with the given `max_iter` and `tol`, and the order of blocks that `random_state` draws."""
+        """Return the solver with `max_iter`, `tol`, and the seed of its blocks from `random_state`."""
         solver: Any = SkGD() if self.solver is None else self.solver
         if type(solver) not in SOLVERS.values():
             raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")

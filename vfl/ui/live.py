@@ -149,7 +149,7 @@ class Watched:
 
 
 def _locked(path: Path) -> bool:
-    """Return True if a process has locked the log. On Linux, read the kernel's table: testing with a lock could block the run."""
+    """Return True if a process has locked the log. On Linux, read the kernel's table: a lock to test it could block the run."""
     try:
         ending = f":{path.stat().st_ino}"
         with KERNEL.open(encoding="ascii") as table:

@@ -1,1 +1,1 @@
-"""Commands of data owners, of organisations of a federation, and of an installation."""
+"""Commands for data owners, for organisations of a federation, and for an installation."""

@@ -21,7 +21,7 @@ PACKAGES = ("ray", "numpy", "scipy", "numba", "cryptography", "scikit-learn", "p
 
 
 def _one_place() -> str:
-    """Check that all three packages come from one distribution, since another wheel may overwrite `parties`."""
+    """Check that vfl, coordinator and parties come from one distribution, since another wheel may overwrite `parties`."""
     homes = {
         name: Path(str(importlib.import_module(name).__file__)).resolve().parent
         for name in ("vfl", "coordinator", "parties")

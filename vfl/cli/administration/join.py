@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from vfl.launch.metrics import Metrics
 
 DIGITS = 12
-"""Number of printed digits of digests and run ids, as in other commands."""
+"""Number of digits to print of a digest or a run id, as in other commands."""
 LONGEST_LINE = 4000
 HEARTBEAT = 60.0
-"""Seconds between two lines on the cost of one run while its reserved ε stays the same."""
+"""Seconds between two lines on the cost of a run whose reserved ε does not change."""
 
 
 @click.command("join")
@@ -93,7 +93,7 @@ def command(
 
 
 def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
-    """Return {name: source} of --data; '' names the source without a name. formats : values of --csv."""
+    """Return {name: source} of --data; '' stands for a source without a name. formats : values of --csv."""
     from vfl.errors import SpecificationError
 
     named: dict[str, str] = {}
@@ -154,9 +154,9 @@ GAUGES = {
 
 
 class Screen:
-    """The owner's screen: one line per event, on standard output. It is called from the thread of the connection.
+    """Printer of one line per event to standard output, called from the thread of the connection.
 
-    It prints the cost of a run at the first release, whenever the reserved ε changes, and once per `HEARTBEAT`.
+    It prints the cost of a run at the first release, whenever the reserved ε changes, and every HEARTBEAT seconds.
     """
 
     def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
@@ -210,7 +210,7 @@ class Screen:
                     known.pop(event.run, None)
 
     def _due(self, event: Released) -> bool:
-        """Return True if the cost of a run has to be printed now, and store the time."""
+        """Return True if it is time to print the cost of a run again; store the time then."""
         now = time.monotonic()
         at, reserved = self._shown.get(event.run, (-math.inf, None))
         if event.reserved == reserved and now - at < HEARTBEAT:
@@ -306,7 +306,7 @@ def _measure(event: Event, meters: Metrics) -> None:
 
 
 def _printable(text: str) -> str:
-    """Return a line without control characters: a coordinator's words must not forge or hide lines of the owner's screen."""
+    """Return a line without control characters, with which a coordinator could forge or hide lines on the owner's screen."""
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_LINE])
 
 

@@ -237,7 +237,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
 
 
 def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
-    """Settle a run according to its log, which this process locks."""
+    """Settle the run in a folder. Its log names the ledger; this process locks the log meanwhile."""
     from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
@@ -270,7 +270,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Settle a run, after a takeover that keeps its process from charging; return None if nothing was charged."""
+    """Take a run over, so that its process can no longer charge, and settle it; return None if nothing was charged."""
     from vfl.errors import SpecificationError
     from vfl.privacy.ledger import DatasetBook
 
@@ -286,7 +286,7 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 
 
 def _require_ledger(dataset: str, run: str) -> None:
-    """Refuse to settle in a party's book, which counts the whole run, including releases of the other parties."""
+    """Raise BudgetError for the account of a party's book, where the releases of all parties count."""
     from parties.book import account_of
     from vfl.errors import BudgetError
 
@@ -330,7 +330,7 @@ def _print_json(value: object) -> None:
 def _print_balance(balance: Balance) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, color_system=None)  # a terminal would show the codes of colours
+    console = Console(highlight=False, color_system=None)  # `outliving` would print the codes of colours as text
     lines = (balance.title, balance.sums, *map(str, balance.revisions))
     console.print("\n  ".join(lines), markup=False, soft_wrap=True)
     if not balance.runs:

@@ -51,9 +51,9 @@ def several(option: str, name: str, metavar: str, about: str, **others: Any) -> 
 
 
 def pairs(option: str, form: str, values: Iterable[str], parties: Sequence[str] | None = None) -> dict[str, str]:
-    """Return {name: value} of an option that takes NAME=VALUE, once for each name; SpecificationError for other values.
+    """Return {name: value} of an option that takes NAME=VALUE once for each name. Raises SpecificationError.
 
-    form : NAME=VALUE in the words of the option. parties : the names that are allowed; None allows all.
+    form : NAME=VALUE in the words of the option, for errors. parties : the allowed names; None allows all.
     """
     from vfl.errors import SpecificationError, nearest
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
-"""Loggers of a run and of its connections; each line is one JSON object without data (coordinator.telemetry)."""
+"""Loggers of runs and of connections. Each line is one JSON object, which holds no data (coordinator.telemetry)."""
 
 
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +29,7 @@ def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Connections(logging.Handler):
-    """Printer of connections, disconnections and refusals of parties to standard error."""
+    """Log handler that prints connections, disconnections and refusals of parties to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one log line about the connections."""

@@ -179,7 +179,7 @@ def named_sources(
 ) -> Any:
     """Return the sources of --data: {party: file}, or one table of all columns.
 
-    formats : values of --csv. declared : {party: format that the job declared for its text file}, which --csv overrides.
+    formats : values of --csv. declared : {party: format of its text file in the job}, which --csv overrides.
     """
     from vfl.csv import is_text
 
@@ -193,7 +193,7 @@ def named_sources(
 
 
 def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
-    """Return a file with its format. options : result of `formats_of`; options for all files do not apply to typed files."""
+    """Return a file with its format. options : result of `formats_of`; those for all files apply to text files only."""
     from vfl.csv import formatted, is_text
 
     shared = options.get(None, {}) if is_text(path) else {}
@@ -223,9 +223,9 @@ def records_of(
     policies: Sequence[str] = (),
     run: Path | None = None,
 ) -> Any:
-    """Return the records of --data with their owners' policies, or with --federation the owners' names of their sources.
+    """Return the sources of --data with their owners' policies; with --federation, {party: the owner's name of its source}.
 
-    formats, policies : values of --csv and --policy. run : folder of a run, whose formats of text files hold here too.
+    formats, policies : values of --csv and --policy. run : folder of a run, whose formats of text files are the defaults.
     """
     from vfl.job.environment import Source
     from vfl.launch.run.checkpoint import formats_of_run
@@ -239,7 +239,7 @@ def records_of(
 def placed(
     where: Where, job: Job, environment: Environment, sources: Sequence[str], **only: object
 ) -> tuple[Site, Any, dict[str, Any]]:
-    """Return the site of a command, the data of its job, and the entry of its log that names the data.
+    """Return the site of a command, the data of its job, and a record of the data for the log of the run.
 
     sources : values of --data, which name the owners' sources. only : further options that need --federation.
     """

@@ -1,4 +1,4 @@
-"""Options that say where a command runs. The site follows from them and the job file's tables."""
+"""Options that choose the site of a command, together with the tables of the job file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEDERATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Options of a command for the place where it runs."""
+    """Values of the options that choose the site of a command. otherwise : engine without --engine and --address."""
 
     engine: str | None = None
     address: str | None = None
@@ -47,8 +47,8 @@ class Where:
     ) -> Site:
         """Return the site of a command.
 
-        job : job whose parties must be in the federation. declared : site of the job file. only, others : further options,
-            by name, that are valid only with --federation, or only without it.
+        job : job whose parties must be in the federation. declared : site of the job file. only : {name: value} of options
+            that need --federation. others : options that --federation excludes.
 
         Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
         key that cannot be used.
@@ -81,7 +81,7 @@ class Where:
         return InProcess(cores=ray.cores, shards=ray.shards)
 
     def resumed(self, own: Site, job: Job, run: Path, *, only: Mapping[str, object] | None = None) -> Site:
-        """Return the site at which a run is continued: its own, or its federation with other files."""
+        """Return the site at which a run continues: its own, with the federation file and key of the options if given."""
         from vfl.job.site import Federated, Ray
 
         if not isinstance(own, Federated):
@@ -157,7 +157,7 @@ def _taken(command: Callable[..., Any], options: tuple[Any, ...], otherwise: str
 
 
 def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
-    """Return the members for which a run of the job waits: its parties, and the dealer across organisations."""
+    """Return the participants for which a run of the job waits: its parties and, across organisations, the dealer."""
     from vfl.federation.file import read_federation
     from vfl.launch.engines.place import dealer_of
 

@@ -93,7 +93,7 @@ def command(run: Path, party: str | None, output: Path | None, forms: tuple[str,
 
 
 def _content(result: Result, form: str | None, party: str | None) -> str | bytes:
-    """Return the content of a file. form : None for a part of vfl's own."""
+    """Return the content of the exported file. form : None for a party's part in the format of vfl."""
     from vfl.launch.run.tracking import tracked
 
     if form == "sklearn":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DRIFTED = 7
 """Exit code if a column or the score drifted beyond the threshold."""
 BASELINE, HISTORY = "baseline.json", "monitored"
-"""File of a run with the counts of its training, and folder with those of later days."""
+"""File in a run's folder with the counts of its training records, and folder with the counts of later days."""
 
 
 @click.command("monitor")
@@ -146,7 +146,7 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
 
 
 def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
-    """Return the counts of the training data: those stored earlier, or new ones, which are released, charged and stored."""
+    """Return the stored counts of the training records; if there are none, release, charge and store them."""
     from vfl.errors import SpecificationError
     from vfl.launch.monitor import Counted
 

@@ -1,4 +1,4 @@
-"""Progress of a run: blinded ids, rounds, ε spent, time left. One redrawn line on a terminal, ten plain lines elsewhere."""
+"""Progress of a run: blinded ids, rounds, ε spent and time left. A terminal shows one redrawn line, other outputs ten lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_live() -> bool:
 
 @contextlib.contextmanager
 def warnings_told() -> Iterator[None]:
-    """Print the warnings of a block at its end, each privacy warning included, one line each."""
+    """Print the warnings of a block at its end, one per line. No filter hides a privacy warning."""
     from vfl.launch.run.warnings import PrivacyWarning
 
     with warnings.catch_warnings(record=True) as caught:
@@ -47,7 +47,7 @@ def warnings_told() -> Iterator[None]:
 
 
 class Steps:
-    """Display of consecutive long steps, `done` of `total` each, with a caption from the caller."""
+    """Progress display of consecutive long steps. Each has a total, a number done, and a caption from the caller."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -70,7 +70,7 @@ class Steps:
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
-            # Rich must not replace the streams: output of others during the drawing is still escaped.
+            # Rich must not replace the streams, so that other output is still escaped while a line is drawn.
             console = Console(file=drawing())
             self._bar = RichProgress(words, BarColumn(), console=console, redirect_stdout=False, redirect_stderr=False)
             self._task = self._bar.add_task("starting", total=self._total)
@@ -81,7 +81,7 @@ class Steps:
 
         line : returns the caption; called only when it is shown.
         """
-        if self._first is None:  # time spent before includes compilation, or an earlier process
+        if self._first is None:  # the time so far includes compilation, or belongs to an earlier process
             self._first, self._started = done, time.monotonic()
         self._done, self._line = done, line
         if self._bar is not None:
@@ -116,12 +116,10 @@ class Steps:
 
 
 class Progress:
-    """Watcher of one run, which prints its alignment, plan and rounds to standard error.
-
-    Lines are not wrapped outside a terminal.
+    """Watcher that prints the alignment, plan and rounds of one run to standard error. It wraps no lines outside a terminal.
 
     earlier : events charged by earlier processes of the run, so that the ε shown is that of the whole run.
-    explain : print the whole plan instead of its outline.
+    explain : True prints the whole plan, False its outline.
     """
 
     def __init__(

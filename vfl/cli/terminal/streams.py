@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Environment variables that keep Ray's reports of dead processes out of standard output, which may hold JSON.
+"""Environment variables that keep Ray from printing reports of dead processes to standard output, which may hold JSON.
 
-Ray does so despite `log_to_driver=False`. A run reports lost parties itself."""
+Ray prints them despite `log_to_driver=False`. A run reports lost parties itself."""
 
 
 class Unread(io.FileIO):
-    """File descriptor that drops output once its reader has gone."""
+    """Raw file that drops its output once the reader has gone."""
 
     def write(self, data: Any) -> int:
         """Write data; report success even if the reader has gone."""
@@ -44,7 +44,7 @@ def shown(text: str) -> str:
 
 
 class Shown(io.TextIOWrapper):
-    """Text stream that escapes control characters. `write_control` sends them, in text made by this program."""
+    """Text stream that escapes control characters. `write_control` does not, for text that this program made."""
 
     def write(self, text: str, /) -> int:
         """Write text with its control characters escaped by `shown`."""
@@ -78,7 +78,7 @@ class _Drawing:
 
 
 def drawing() -> Any:
-    """Return standard error for a line that Rich moves and colours. `shown` escapes the text of its caption."""
+    """Return standard error for Rich, whose own control sequences pass unescaped. The caller escapes captions by `shown`."""
     return _Drawing(sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`vfl init FILES`: draft a job file with a schema; values taken from the data are comments, or answers of its owner."""
+"""`vfl init FILES`: draft a job file. Values read from the data are comments, unless their owner confirms them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _party(file: str) -> str:
 
 
 def _said(text: str) -> list[str]:
-    """Return the facts of a draft that its reader should check first: the label, the ids, and the format of text files."""
+    """Return sentences on what a reader of the draft should check first: label, loss, ids, and formats of text files."""
     plain = parse_toml(text)
     party, column = plain["partition"]["label"]
     said = [f"the label is {party}.{column}" if column else "NO LABEL was found: name it in the file, or with --label"]
@@ -184,7 +184,7 @@ _NOT_PRIVATE = ("bounds", "categories", "classes")
 
 
 def _ask(question: Question) -> str | None:
-    """Ask at the terminal until the answer can be read; Enter leaves the declaration open, or takes the default."""
+    """Ask a question at the terminal until the answer can be read. Enter leaves the declaration open, or takes the default."""
     prompt, open_ = _PROMPTS[question.about], "Enter: leave it open"
     if question.about in _NOT_PRIVATE:
         shown = (

@@ -153,7 +153,7 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
             Machine.here(),
             transport,
             shards=declared.shards if transport in (RAY, CLUSTER) else 1,
-            # On this machine the parties of a sweep compute one after another, on all cores, and others share the cores.
+            # On this machine all cores compute: in a sweep for one party after another, otherwise for all parties at once.
             threads=max(1, int(cpus_of(declared, apart=True))) if transport in APART else usable_cores(),
             processes=len(here.processes(job.partition.parties)) if transport == RAY else None,
         )
@@ -162,7 +162,7 @@ def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
 
 
 def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> None:
-    """Print advice on memory. nodes : add a table of memory, bytes and time for each transport."""
+    """Print advice on memory. nodes : True also prints a table of memory, bytes and time for each transport."""
     from vfl.planning.cost import advice, sizes_of, table
     from vfl.planning.machine import Machine
 
@@ -182,7 +182,7 @@ def _print_costs(planned: Plan, environment: Environment, *, nodes: bool) -> Non
 def _to_dict(
     planned: Plan, expected: Forecast, records: int, warnings: Sequence[str], environment: Environment
 ) -> dict[str, Any]:
-    """Return the plan for --json. records : n, with the records held out."""
+    """Return the plan as plain values, for --json. records : n, held-out records included."""
     from vfl.alignment import reveals
     from vfl.planning.cost import advice, sizes_of
     from vfl.planning.machine import Machine

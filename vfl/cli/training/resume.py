@@ -71,7 +71,7 @@ def command(
 
 
 def kept_data(job: Job, kept: Mapping[str, Any], site: Site) -> Any:
-    """Return the data that a log names: the data of the job file, or the owners' names of their sources."""
+    """Return the data that the log of a run names: sources, or across organisations {party: the owner's name of its source}."""
     from vfl.job.environment import Environment
     from vfl.job.site import Federated
     from vfl.launch.sources import data_of

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 60
-"""Largest number of letters of a job's name in the name of a folder."""
+"""Largest number of characters of a job's name that the name of a folder takes."""
 
 
 @click.command("run")
@@ -115,7 +115,7 @@ def command(
 
 
 def logged(result: Result, folder: Path, uri: str) -> None:
-    """Log a finished run to MLflow, under the name of its folder; a failure names the run, which is kept."""
+    """Log a finished run to MLflow under the name of its folder. The error of a failure says that the run is kept."""
     from vfl.errors import OutputError
     from vfl.launch.run.tracking import log_to_mlflow
 
@@ -129,7 +129,7 @@ def logged(result: Result, folder: Path, uri: str) -> None:
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """On Ctrl-C, print the command that continues the run."""
+    """Print the command that continues the run if Ctrl-C interrupts the block."""
     from vfl.launch.run import checkpoint
     from vfl.tuning.run import is_tune
 
@@ -175,7 +175,7 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
 
 
 HEADLINES = {"auc": "AUC", "d2": "D²", "r2": "R²"}
-"""Measures of the last line of a run, by name; the first that the run has is printed."""
+"""{measure: its display name} for the last line of `vfl run`, which prints the first measure that the run has."""
 
 
 def headline(result: Result) -> str | None:
