@@ -126,7 +126,7 @@ class TestModels:
             ((*ACROSS, "--cores", "2"), "--cores cannot be combined with --federation"),
             (("--as", "hub", "--data", "x"), "--as needs --federation FILE"),
             (("--part", "bank=x", *ACROSS), "--part cannot be combined with --federation"),
-            (ACROSS, "with --federation, name the folder RUN of the model: each party is sent its own part"),
+            (ACROSS, "name the folder RUN of a model"),
             ((), "Missing option '--data'"),
         ],
     )

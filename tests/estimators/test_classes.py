@@ -187,11 +187,9 @@ def test_one_label_never_changes_how_the_others_are_read(classes: Any, container
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_a_label_of_another_type_does_not_change_how_others_are_read(
-    container: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_label_of_another_type_does_not_change_how_others_are_read(container: str) -> None:
     """numpy would convert all labels of the list to text."""
-    read = labels_read(CONTAINERS[container]([False, True, True, "true"]), (False, True), monkeypatch)
+    read = labels_read(CONTAINERS[container]([False, True, True, "true"]), (False, True))
     assert read == ["false", "true", "true", "true"]
 
 
