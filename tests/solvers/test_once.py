@@ -54,13 +54,17 @@ def test_a_row_is_planned_charged_and_made_in_its_phase(phase: Phase, monkeypatc
     assert np.isfinite(result.w).all()
 
 
-@pytest.mark.parametrize("refused", [Descend, Tally])
-def test_a_run_without_budget_asks_nothing_more(refused: type[Query], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("phase", "refused"), [(Phase.END, Descend), (Phase.FIRST, Tally), (Phase.BETWEEN, Tally), (Phase.END, Tally)]
+)
+def test_a_run_without_budget_asks_nothing_more(
+    phase: Phase, refused: type[Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def make(run, events):
         yield Tally(Positives(), *events)
         raise AssertionError
 
-    row = OneTime(Phase.END, SHARE, lambda mu: (noised(Positives(), noise_multiplier(mu, 1)),), make)
+    row = OneTime(phase, SHARE, lambda mu: (noised(Positives(), noise_multiplier(mu, 1)),), make)
     monkeypatch.setattr(shares, "table", lambda *_: (row,))
     schedule = plan(setting.job(vfl.SkGD(passes=2), epsilon=2.0), 100).schedule()
     query = next(schedule)

@@ -146,9 +146,9 @@ class SkGD(Solver):
         shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
         yield from present.norms(walk.cap(), w)
         run.w = w
-        yield from budget.made(Phase.FIRST, run)
-        joint = self._joint_steps(run)
         try:
+            yield from budget.made(Phase.FIRST, run)
+            joint = self._joint_steps(run)
             for t, draws in enumerate(walk.outer()):
                 if t or self._begins(problem):
                     w = yield from present.rebuilt(w)
