@@ -15,7 +15,7 @@ import numpy as np
 from parties.loading import digests_of, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
-from vfl.documents import parse_json, read_bytes
+from vfl.documents import is_format, parse_json, read_bytes
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
@@ -139,7 +139,7 @@ class ModelPart:
             plain = parse_json(text)
         except ValueError as error:
             raise OutputError(f"{where} is damaged: {error}") from error
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT or "party" not in plain:
+        if not isinstance(plain, dict) or not is_format(plain.get("format"), FORMAT) or "party" not in plain:
             raise OutputError(
                 f"{where} is not a part of a model of format {FORMAT}: make one with vfl export RUN --party NAME"
             )

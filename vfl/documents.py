@@ -28,6 +28,11 @@ DEPTH = 64
 DIGITS = 40
 
 
+def is_format(stated: Any, number: int) -> bool:
+    """Return True if a document states this format; `true` and 1.0 are not 1."""
+    return type(stated) is int and stated == number
+
+
 @contextmanager
 def opened(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[BinaryIO]:
     """Open a regular file for reading. follow : False refuses a path whose last part is a symbolic link."""

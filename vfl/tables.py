@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from vfl.documents import LARGEST_TOML, parse_toml, read_bytes
+from vfl.documents import LARGEST_TOML, is_format, parse_toml, read_bytes
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read_toml(
         raise error(f"cannot read {where}: {why}") from None
     except ValueError as failed:
         raise error(f"{where} is not valid TOML: {failed}{_line(text, failed) if shows else ''}") from failed
-    if number is not None and plain.pop("format", None) != number:
+    if number is not None and not is_format(plain.pop("format", None), number):
         raise error(f"{where} needs format = {number}, which this vfl reads")
     return plain
 

@@ -783,6 +783,11 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         "this vfl reads job files with format = 1, not 2",
     ),
+    "a format that is no number": (
+        ("format = 1", "format = true"),
+        JobFileError,
+        "this vfl reads job files with format = 1, not True",
+    ),
     "no format": (("format = 1\n", ""), JobFileError, "this vfl reads job files with format = 1, not None"),
     "no privacy": (
         ("privacy = { epsilon = 1.0, noise = { seed = 3 } }", ""),

@@ -310,6 +310,7 @@ WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
     ),
     "damaged": ({"bank": "bank", "telco": "damaged"}, OutputError, "damaged' is damaged: 'model'"),
     "no part": ({"bank": "bank", "telco": "none"}, OutputError, "is not a part of a model of format 1"),
+    "no number": ({"bank": "bank", "telco": "true"}, OutputError, "is not a part of a model of format 1"),
     "absent": ({"bank": "bank", "telco": "absent"}, OutputError, "cannot read the part of a model"),
 }
 
@@ -319,7 +320,13 @@ def test_parts_of_different_models_are_refused(case: str, result: Result, tmp_pa
     named, kind, message = WRONG[case]
     files = result.save_parts(tmp_path / "parts")
     files["other"] = _other(result).save_parts(tmp_path / "other")["telco"]
-    for name, text in {"damaged": files["telco"].read_text("utf-8").replace('"model"', '"no"'), "none": "{}"}.items():
+    whole = files["telco"].read_text("utf-8")
+    texts = {
+        "damaged": whole.replace('"model"', '"no"'),
+        "none": "{}",
+        "true": whole.replace('"format": 1', '"format": true', 1),
+    }
+    for name, text in texts.items():
         files[name] = tmp_path / name
         files[name].write_text(text, encoding="utf-8")
     files["absent"] = tmp_path / "absent"

@@ -262,6 +262,12 @@ class TestFile:
         [
             (TOTAL, "needs format = 1"),
             ("format = 2\n" + TOTAL, "needs format = 1"),
+            ("format = true\n" + TOTAL, "needs format = 1"),
+            ("format = 1.0\n" + TOTAL, "needs format = 1"),
+            ("format = 1\n[total]\nepsilon = true\ndelta = 1e-6\n", "total.epsilon must be a number"),
+            (f"format = 1\n{TOTAL}[prediction]\nrecords = true\n", "prediction.records must be a whole number"),
+            (f"format = 1\n{TOTAL}[prediction]\nrate = true\n", "prediction.rate must be a number"),
+            (f"format = 1\n{TOTAL}[secure]\ncollude = true\n", "secure.collude must be a whole number"),
             ("format = 1\n", "needs [total]"),
             ('format = 1\njob = ["credit"]\n' + TOTAL, "job must be a table"),
             ('format = 1\ncolumn = ["age"]\n' + TOTAL, "column is unknown (did you mean 'columns'?)"),

@@ -73,7 +73,7 @@ def test_pieces_of_a_stream_are_its_whole():
 def test_words_are_outputs_of_a_block_cipher_on_counters_that_never_repeat():
     seed, name = bytes(range(32)), ("x", 1)
     stream = Streams("run", {"b": seed}).once("b", *name)
-    parts = (b"vfl shares, version 1", b"run", b"sx", b"i1")
+    parts = (b"vfl shares, version 2", b"run", b"sx", b"i1")
     info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     key = HKDFExpand(hashes.SHA256(), 32, info).derive(seed)
     blocks = Cipher(AES256(key), CTR(bytes(15) + b"\x02")).encryptor().update(bytes(800_000))

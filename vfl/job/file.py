@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.csv import Csv, formatted
-from vfl.documents import parse_toml
+from vfl.documents import is_format, parse_toml
 from vfl.errors import JobFileError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, Ledger, path_of
@@ -144,7 +144,7 @@ def decode(plain: Mapping[str, Any], solvers: Mapping[str, Any] = SOLVERS) -> Jo
     """
     plain = dict(plain)
     version = plain.pop("format", None)
-    if version != FORMAT:
+    if not is_format(version, FORMAT):
         raise JobFileError(f"this vfl reads job files with format = {FORMAT}, not {version!r}")
     _known(plain, (f.name for f in dataclasses.fields(Job) if f.init), TOP)
     if "partition" not in plain:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from vfl.privacy.keystream import Words
 
 SEED_BYTES = 32
-_DOMAIN = b"vfl shares, version 1"
+_DOMAIN = b"vfl shares, version 2"
+"""Part of every stream's name. Raise the version with each change of the words that follow from a name."""
 _PIECE = 1 << 18
 _ZEROS = memoryview(bytes(_PIECE))
 _NONCE = GCM(bytes(12))
