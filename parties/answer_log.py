@@ -21,7 +21,10 @@ KEY_BYTES = 32
 
 
 class AnswerLog:
-    """Log with one line of JSON per answered request: time, caller, purpose, part of the model, and digests of the ids.
+    """Log with one line of JSON per request whose records were looked up.
+
+    A line holds time, caller, purpose, part of the model, digests of the ids, and `answered`, which is false if the look-up
+    failed.
 
     A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key lies beside the log, in a
     file that only its owner can read, and never leaves it: without the key, digests reveal which lines are about one record,
@@ -43,8 +46,8 @@ class AnswerLog:
         if len(self._key) != KEY_BYTES:
             raise self._unusable()
 
-    def write(self, answers: Iterable[tuple[str, str, str, Iterable[bytes]]]) -> None:
-        """Append a line per answer. answers : caller, purpose, digest of the part, and ids. Raises ConsentRefused."""
+    def write(self, requests: Iterable[tuple[str, str, str, Iterable[bytes], bool]]) -> None:
+        """Append a line per request: caller, purpose, digest of the part, ids, True if answered. Raises ConsentRefused."""
         now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         lines = [
             json.dumps(
@@ -53,11 +56,12 @@ class AnswerLog:
                     "caller": caller,
                     "purpose": purpose,
                     "part": part,
+                    "answered": answered,
                     "records": [hmac.digest(self._key, own, "sha256").hex()[:DIGITS] for own in ids],
                 },
                 ensure_ascii=False,
             )
-            for caller, purpose, part, ids in answers
+            for caller, purpose, part, ids, answered in requests
         ]
         if not lines:
             return

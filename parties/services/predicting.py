@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class PredictionService(Service):
     """Applies one party's part of a model to its new records, with or without alignment to the other parties' records.
 
-    Guarantee. All records are counted under the owner's permission before a margin leaves the party. Parts of margins are sent
+    Guarantee. All records are counted under the owner's permission before a margin leaves the party, and aligned records before
+    a cell is read. Parts of margins are sent
     to one party only, which adds them. The coordinator receives the sums in a prediction, or exact sums of a statistic in an
     evaluation.
 
@@ -130,6 +131,8 @@ class PredictionService(Service):
         if not task.columns and not labelled:
             raise DataError(f"party {self.part.party!r} has no column in the model")
         index = self._index = self.aligning.concluded() if self._aligned else None
+        if index is not None:  # other parties chose these records, so an error about their cells is an answer, too
+            self._permission.count(len(index.rows))
         if isinstance(self._rows, Here):
             opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)
             # Each object reads and applies its range before the next one is read.
@@ -138,7 +141,8 @@ class PredictionService(Service):
                 unchanged.require()
         else:
             counts = Divided(task, self._source, index, self._rows.size, self._read).load(self._rows, self._handed)
-        self._permission.count(sum(counts))
+        if index is None:
+            self._permission.count(sum(counts))
         if self._joined is not None:
             self._rows = Here([NewRows.chosen(self._rows.members, self._joined)])  # type: ignore[attr-defined]
             counts = [len(self._joined)]

@@ -1,8 +1,8 @@
 """A party's part of a resident service: parts of models in memory, and an index from id to row.
 
 Guarantee. A part is applied only while the owner's policy allows it; a changed policy file holds from the next call on. Records
-are counted durably before a margin is computed, and the answer is logged before a margin leaves the party. The margins carry no
-noise.
+are counted durably before they are looked up, and the outcome is logged before it or a margin leaves the party. The margins
+carry no noise.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
 """For a source that shows no changes, such as a database: least time between readings, and their largest share of time."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
+LOOKED_UP = (ANSWERED, AWAY)
+"""Outcomes of `ServingService.score` for requests whose records were looked up, and so are logged."""
 _ADMITTED = Outcome()
 
 
@@ -152,7 +154,7 @@ class Served:
             self._reading = True
         threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
 
-    def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | DataError]:
+    def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
         """Return {request: margins of its ids, or the reason why a database does not give them}; one query serves all."""
         if self.rows is None or not ids:
             return {}
@@ -160,7 +162,7 @@ class Served:
             if len(ids) == 1:
                 return {k: self.rows.of(own) for k, own in ids.items()}
             whole = self.rows.of([one for own in ids.values() for one in own])
-        except DataError as error:
+        except Exception as error:  # noqa: BLE001 - whatever fails depends on the records, so it is an outcome of their request
             if len(ids) == 1:
                 return dict.fromkeys(ids, error)
             return {k: one for request, own in ids.items() for k, one in self.of({request: own}).items()}
@@ -316,8 +318,9 @@ class ServingService(Service):
                 {k: ids[k] for k, outcome in enumerate(outcomes) if served[k] is own and outcome.code == ANSWERED}
             )
             for k, given in found.items():
-                if isinstance(given, DataError):
-                    log.warning("%s", given)  # only here: the column would reveal a cell of one record
+                if isinstance(given, Exception):
+                    # Only here: the column would reveal a cell of one record.
+                    log.warning("%s", given if isinstance(given, VflError) else type(given).__name__)
                     outcomes[k] = Outcome(
                         AWAY, f"party {self._party!r} cannot give its part for the records of this request"
                     )
@@ -327,13 +330,20 @@ class ServingService(Service):
         return outcomes, margins
 
     def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
-        """Log the answered requests durably, with one write. Raises ConsentRefused; then no margin of `score` may leave."""
+        """Log the requests whose records were looked up, durably, with one write.
+
+        A failed look-up is logged like an answer, since it tells something about its records, too. Raises ConsentRefused; then
+        no outcome and no margin of `score` may leave.
+        """
         if self._log is None:
             if self._policy is None:
                 raise self._unread()
             self._log = AnswerLog(self._policy.book.with_suffix(".answers"), self._party)
-        answered = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
-        self._log.write((asked[k].caller, asked[k].purpose, asked[k].part, ids[k]) for k in answered)
+        self._log.write(
+            (asked[k].caller, asked[k].purpose, asked[k].part, ids[k], outcome.code == ANSWERED)
+            for k, outcome in enumerate(outcomes)
+            if outcome.code in LOOKED_UP
+        )
 
     def _admitted(self, one: Asked, served: Served | None) -> Outcome:
         """Return the outcome of a request before it is counted."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Content, Origin
 
-_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NO_VALUES = ("NaTType", "NAType")
 """Missing-cell marks of pandas that are not floats."""
 _PLAIN = {str, bytes, float, type(None)}
@@ -97,7 +97,7 @@ def _truth(cell: Any) -> Any:
     if isinstance(cell, bytes):
         cell = cell.decode(errors="replace")
     if isinstance(cell, str):
-        return _TRUTHS.get(cell.strip().lower(), NotImplemented)
+        return TRUTHS.get(cell.strip().lower(), NotImplemented)
     if isinstance(cell, numbers.Real | Decimal | np.bool_):
         return bool(cell) if cell in (0, 1) else NotImplemented
     return NotImplemented

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from parties.sources.objects import TRUTHS
 from vfl.columns import canonical_category
 from vfl.errors import entry
 from vfl.schema import BinaryLabel, ClassLabel
@@ -60,13 +61,13 @@ def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
 
 def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
     """Return a copy of a column's cells as (m,) float64, NaN where missing. Raises DataError for other content."""
-    cells = _decoded(cells)
-    kind = cells.type
+    kind = _kind(cells)
     if _is_text(kind):
         raise origin.not_a_number(column)
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
     if not any(fits(kind) for fits in numeric):
         raise origin.error(f"column {column!r} holds values of type {kind}, not numbers: convert or leave it out")
+    cells = _decoded(cells)
     if pa.types.is_decimal(kind):
         cells = cells.cast(pa.string())  # Arrow rounds by the column's scale: 0.1 and 0.10 become different doubles
     values: Vector = _own(cells.cast(pa.float64(), safe=False), np.nan)
@@ -74,17 +75,16 @@ def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
 
 
 def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
-    """Return a column's cells as (m,) float64, NaN where missing; text is read as Arrow reads truth values.
+    """Return a column's cells as (m,) float64, NaN where missing; text is read as by parties.sources.objects.
 
     The caller checks that values are 0, 1 or missing. Raises DataError.
     """
-    cells = _decoded(cells)
-    if _is_text(cells.type):
-        text = cells
-        cells = _unless_refused(lambda: text.cast(pa.string()).cast(pa.bool_()))
-        if cells is None:
-            raise origin.not_boolean(column)
-    return numbers(cells, column, origin)
+    if not _is_text(_kind(cells)):
+        return numbers(cells, column, origin)
+    found = codes(cells, _truth, column, origin)
+    if (found == UNREADABLE).any():
+        raise origin.not_boolean(column)
+    return np.where(found == MISSING, np.nan, found)
 
 
 def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
@@ -92,8 +92,7 @@ def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
 
     refuse : True raises DataError for text that is not a date; False treats such cells as missing.
     """
-    cells = _decoded(cells)
-    kind = cells.type
+    kind = _kind(cells)
     if _is_text(kind):
         found = codes(cells, _twice_seconds, column, origin)
         unreadable = found == UNREADABLE
@@ -104,12 +103,19 @@ def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
         raise origin.error(f"column {column!r} holds values of type {kind}, not dates: convert or leave it out")
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
+    cells = _decoded(cells)
+
     def convert() -> Any:
         local = pc.local_timestamp(cells) if getattr(kind, "tz", None) else cells
         whole = pc.floor_temporal(local, unit="second") if pa.types.is_timestamp(local.type) else local
         return whole.cast(pa.timestamp("s"), safe=False).to_numpy(zero_copy_only=False)
 
     return np.array(origin.attempt(convert, f"column {column!r} holds dates that cannot be read"))
+
+
+def _truth(cell: object) -> int:
+    text = text_of(cell)
+    return MISSING if text is None else int(TRUTHS.get(str(text).strip().lower(), UNREADABLE))
 
 
 def _twice_seconds(cell: object) -> int:
@@ -140,28 +146,19 @@ def _own(cells: pa.Array, missing: float) -> Any:
     return np.where(present, np.from_dlpack(values), missing)
 
 
+def _kind(cells: pa.Array) -> pa.DataType:
+    """Return the type of cells, of the categories if they are dictionary-encoded."""
+    return cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
+
+
 def _decoded(cells: pa.Array) -> pa.Array:
-    """Return a dictionary-encoded array decoded; other arrays unchanged."""
-    if not pa.types.is_dictionary(cells.type):
-        return cells
-    # Arrow cannot decode dictionaries of views, which Polars makes.
-    for is_view, plain in (("is_string_view", pa.large_string()), ("is_binary_view", pa.large_binary())):
-        if getattr(pa.types, is_view, lambda _: False)(cells.type.value_type):
-            cells = pa.DictionaryArray.from_arrays(cells.indices, cells.dictionary.cast(plain))
-    return cells.dictionary_decode()
+    """Return dictionary-encoded numbers or dates decoded. Long text would take many times its memory, so `codes` reads it."""
+    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 
 def _is_text(kind: pa.DataType) -> bool:
     names = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary", "is_binary_view")
     return any(getattr(pa.types, name)(kind) for name in names if hasattr(pa.types, name))
-
-
-def _unless_refused(convert: Callable[[], pa.Array]) -> pa.Array | None:
-    """Return convert(), or None if Arrow raises an error, whose message would quote a cell."""
-    try:
-        return convert()
-    except pa.ArrowInvalid:
-        return None
 
 
 def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
@@ -205,11 +202,10 @@ def as_number(text: str) -> str:
 
 def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
     """Return (m,) code_of(cell), calling it once for each distinct cell. Raises DataError for lists and the like."""
+    kind = _kind(cells)
+    if pa.types.is_nested(kind):
+        raise origin.error(f"column {column!r} holds values of type {kind}, not categories: convert or leave it out")
     if not pa.types.is_dictionary(cells.type):
-        if pa.types.is_nested(cells.type):
-            raise origin.error(
-                f"column {column!r} holds values of type {cells.type}, not categories: convert or leave it out"
-            )
         cells = cells.dictionary_encode()
     table = np.array([*(code_of(value) for value in cells.dictionary.to_pylist()), MISSING], dtype=np.int64)
     positions: Integers = _own(cells.indices.cast(pa.int64()), len(table) - 1)

@@ -30,7 +30,8 @@ from vfl.evaluation import Findings
 from vfl.evaluation.statistics import Outcomes
 from vfl.evaluation.thresholds import ALL, margin_of
 from vfl.losses import Logistic, loss_of
-from vfl.messages.joining import AddUp, Applied, Apply, Measure, TakeMargins
+from vfl.messages.joining import AddUp, Applied, Apply, BeginAligning, Conclude, Measure, Multiply, ReadIds, TakeMargins
+from vfl.security.psi import new_salt
 from vfl.shards import Here
 
 if TYPE_CHECKING:
@@ -235,16 +236,19 @@ def test_ray_counts_records_once(local_ray: Any, result: Result, tmp_path: Path,
         vfl.predict(result, plain, at=vfl.Ray(shards=shards))
 
 
-def alone(result: Result, policy: str, *, shards: int, measured: bool) -> PredictionService:
-    """Return the work of the party that adds up."""
-    part, source = result.part("bank"), labels()
+def alone(
+    result: Result, policy: str, *, shards: int = 1, measured: bool = False, source: Any = None, **more: Any
+) -> PredictionService:
+    """Return the work of the party that adds up. more : options of its alignment."""
+    part, source = result.part("bank"), labels() if source is None else source
+    task = part.job.for_party("bank").features
     return PredictionService(
         part,
         source,
         parties=part.job.partition.parties,
         permission=permitted(part, source, policy, labels=measured),
         measured=measured,
-        aligning=AlignmentService(part.job.for_party("bank").features, source, Keeping(), parties=()),
+        aligning=AlignmentService(task, source, Keeping(), **{"parties": (), **more}),
         rows=Here([NewRows(part, labelled=measured) for _ in range(shards)]),
     )
 
@@ -272,6 +276,21 @@ def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path
     _, sums = made[1].answer(Measure(counted), {})
     expected = counted(added["margins"], 2.0 * table()["default"].to_numpy() - 1.0)
     assert (sums["sum"] / counted.grid).tolist() == expected.tolist()
+
+
+def test_aligned_records_are_counted_before_a_cell_of_them_is_read(result: Result, tmp_path: Path) -> None:
+    """Other parties choose the common records by their ids, so an error about their cells would tell them of one record."""
+    refused = labels()
+    refused.loc[0, "job"] = "pilot"
+    for source, problem in ((refused, "a category that is not declared"), (labels(), "left today")):
+        policy = str(allowing(tmp_path, records=N))
+        own = alone(result, policy, source=source, parties=("bank",), salt=new_salt())
+        for message in (ReadIds(), BeginAligning(None, {"bank": N})):
+            own.answer(message, {})
+        assert len(list(own.stream(Multiply("bank", "bank"), {}))) <= N
+        own.answer(Conclude(), {"positions": np.arange(N)})
+        with pytest.raises(VflError, match=problem):
+            own.answer(Apply(), {})
 
 
 def test_unaligned_rows_must_have_equal_numbers(result: Result) -> None:

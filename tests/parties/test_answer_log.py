@@ -23,7 +23,7 @@ def test_a_line_is_on_disk_before_its_answer_is_sent(tmp_path: Path, monkeypatch
         synced.append(os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(os, "fsync", sync)
-    log.write([("branch", "credit decision", "7be1", [b"one"])])
+    log.write([("branch", "credit decision", "7be1", [b"one"], True)])
     assert synced == [(tmp_path / "bank.answers").stat().st_size]
 
 
@@ -35,4 +35,4 @@ def test_no_answer_leaves_if_its_line_is_not_on_disk(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConsentRefused, match="space"):
-        log.write([("branch", "credit decision", "7be1", [b"one"])])
+        log.write([("branch", "credit decision", "7be1", [b"one"], True)])

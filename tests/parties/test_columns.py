@@ -136,6 +136,18 @@ def test_booleans(cells):
     assert [row[0] for row in values({"a": cells}, schema, scaling="bounds", intercept=True)] == [1.0, -1.0, 1.0]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()])
+@pytest.mark.parametrize(("declared", "word"), [(Boolean(), "TRUE"), (Categorical(("x", "y")), "x")])
+def test_a_long_text_of_a_dictionary_is_not_copied_for_each_record(kind, declared, word):
+    """100,000 records of a megabyte would take 100 GB."""
+    text = word + " " * (1 << 20)
+    encoded = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(100_000, np.int32)), pa.array([text], pa.string()).cast(kind)
+    )
+    columns, _ = load({"a": encoded}, Schema({"a": declared}), ["a"])
+    assert columns.array[:, 0].all()
+
+
 @pytest.mark.parametrize(
     "cells",
     [

@@ -265,8 +265,6 @@ class TestFile:
             ("format = true\n" + TOTAL, "needs format = 1"),
             ("format = 1.0\n" + TOTAL, "needs format = 1"),
             ("format = 1\n[total]\nepsilon = true\ndelta = 1e-6\n", "total.epsilon must be a number"),
-            (f"format = 1\n{TOTAL}[prediction]\nrecords = true\n", "prediction.records must be a whole number"),
-            (f"format = 1\n{TOTAL}[prediction]\nrate = true\n", "prediction.rate must be a number"),
             (f"format = 1\n{TOTAL}[secure]\ncollude = true\n", "secure.collude must be a whole number"),
             ("format = 1\n", "needs [total]"),
             ('format = 1\njob = ["credit"]\n' + TOTAL, "job must be a table"),
@@ -489,6 +487,7 @@ class TestPrediction:
         [
             ('models = "x"', "prediction.models must be a list of text"),
             ("records = true", "prediction.records must be a whole number"),
+            ("rate = true", "prediction.rate must be a number"),
             ("labels = 1", "prediction.labels must be true or false"),
             ("model = []", r"prediction.model is unknown .did you mean 'models'"),
         ],

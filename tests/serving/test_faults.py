@@ -332,7 +332,7 @@ def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None
     setting, result = Setting(tmp_path), train(fill={})
     setting.prepare(result)
     frames = {"bank": table()[["customer", "income", "age"]], "telco": table()[["customer", "calls"]]}
-    frames["telco"].loc[5, "calls"] = None
+    frames["telco"].loc[5, "calls"] = frames["bank"].loc[6, "age"] = None
 
     def write(party: str) -> None:
         frame, path = frames[party], setting.folder / f"{party}.duckdb"
@@ -358,10 +358,13 @@ def test_records_are_looked_up_in_a_database_per_request(tmp_path: Path) -> None
         ]
         answers = list(pool.map(lambda k: setting.ask(ids=[f"secret-{k % 8}"]), range(40)))
         for k, answer in enumerate(answers):
-            if k % 8 == 5:
+            if k % 8 in (5, 6):
                 assert code(answer) == (503, "party_away")
             else:
                 assert answer.json()["predictions"][0]["margin"] == expected[f"secret-{k % 8}"]
+        for party in frames:
+            lines = map(json.loads, (setting.folder / f"{party}.policy.answers").read_text().splitlines())
+            assert sum(not line["answered"] for line in lines) == 5
         frames["telco"] = table().assign(calls=1.0)[["customer", "calls"]]
         write("telco")
         new = margins(result, table().assign(calls=1.0))
@@ -387,8 +390,12 @@ def test_a_looked_up_cell_that_refuses_its_record_is_named_in_the_owners_log_alo
     service.add(part, f"duckdb://{path}?table=t")
     setting.until(lambda: service.keep([part.digest])[part.digest] == "")
     asked = [Asked(part.digest, "branch", "", 1)] * 2
-    outcomes, own = service.score(asked, [[b"secret-5"], [b"secret-3"]])
+    ids = [[b"secret-5"], [b"secret-3"]]
+    outcomes, own = service.score(asked, ids)
+    service.log(asked, ids, outcomes)
     service.close()
+    lines = (setting.folder / "telco.policy.answers").read_text().splitlines()
+    assert [json.loads(line)["answered"] for line in lines] == [False, True]
     assert [outcome.code for outcome in outcomes] == ["away", ""]
     assert own[0] is None
     assert "calls" not in outcomes[0].why

@@ -160,6 +160,46 @@ def test_a_small_arrow_body_that_stands_for_much_memory_is_refused(compression: 
             application._of_arrow(body, "", None)
 
 
+def arrow_body(cells: pa.Array) -> bytes:
+    sink, batch = pa.BufferOutputStream(), pa.table({"x": cells})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_table(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def views(n: int, length: int) -> pa.Array:
+    """Return n views of the first `length` bytes of one text."""
+    one = np.array([length, int.from_bytes(b"aaaa", "little"), 0, 0], "<i4")
+    return pa.Array.from_buffers(
+        pa.string_view(), n, [None, pa.py_buffer(np.tile(one, n).tobytes()), pa.py_buffer(b"a" * length)]
+    )
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        views(20_000, 1_000),
+        pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000, dtype=np.int32)), views(20_000, 1_000)),
+        pa.array([["a"]]),
+        pa.array([["a"]], pa.list_view(pa.string())),
+        pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([["a"]])),
+        pa.RunEndEncodedArray.from_arrays(pa.array([20_000], pa.int32()), pa.array(["a"])),
+    ],
+    ids=["views", "views in a dictionary", "lists", "views of lists", "lists in a dictionary", "runs"],
+)
+def test_cells_that_share_memory_or_nest_are_refused(cells: pa.Array) -> None:
+    body = arrow_body(cells)
+    assert len(body) < application.LARGEST_BODY
+    with pytest.raises(scoring.Refusal, match="nested values, or text in views"):
+        application._of_arrow(body, "", None)
+
+
+def test_views_and_dictionaries_of_usual_text_are_read() -> None:
+    for cells in (views(20_000, 100), pa.array(["a", None, "long enough for a buffer"], pa.string_view())):
+        assert application._of_arrow(arrow_body(cells), "", None).n == len(cells)
+        assert application._of_arrow(arrow_body(cells.dictionary_encode()), "", None).n == len(cells)
+
+
 def test_cut_and_altered_arrow_bodies_are_refused_or_read() -> None:
     sink, batch = pa.BufferOutputStream(), pa.table({"x": pa.array(["a", "b"]).dictionary_encode()})
     with pa.ipc.new_stream(sink, batch.schema) as writer:

@@ -264,6 +264,10 @@ def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
     if len(set(table.column_names)) < len(table.column_names):
         raise Refusal(422, "bad_columns", "two columns have one name")
     columns = {name: table.column(name) for name in table.column_names}
+    if any(_stands_for_more(column) for column in columns.values()):
+        raise Refusal(
+            422, "bad_columns", "a column holds nested values, or text in views that is longer than a body may be"
+        )
     ids = columns.pop("id", None)
     if ids is not None and not (
         pa.types.is_integer(ids.type) or pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
@@ -272,6 +276,23 @@ def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
     if ids is not None and ids.null_count:
         raise Refusal(422, "bad_ids", "an id is missing")
     return Asked(None if ids is None else ids.to_pylist(), columns, purpose, model)
+
+
+def _stands_for_more(column: pa.ChunkedArray) -> bool:
+    """Return True if a column's cells may take much more memory than its part of the body.
+
+    Views and lists may all refer to the same bytes. Dictionaries of text stay encoded (parties.storage.cells).
+    """
+    encoded = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if encoded else column.type
+    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+        return True
+    if not (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)):
+        return False
+    views = [chunk.dictionary if encoded else chunk for chunk in column.chunks]
+    # A view has 16 bytes, of which the first four are its length (Arrow Columnar Format, "Variable-size Binary View Layout").
+    lengths = (np.frombuffer(own.buffers()[1], "<i4")[4 * own.offset :: 4][: len(own)] for own in views if len(own))
+    return sum(int(each.sum(dtype=np.int64)) for each in lengths) > LARGEST_BODY
 
 
 def _is_compressed(body: bytes) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.prediction import ModelPart, added
-from parties.services.serving import ServingService, packed
+from parties.services.serving import LOOKED_UP, ServingService, packed
 from vfl.errors import DataError, FederationError, OutputError, PartyLost, SpecificationError, VflError
 from vfl.launch.run.result import Result
 from vfl.messages.joining import (
@@ -148,7 +148,7 @@ class Question:
 class Reply:
     """A party's reply: an outcome and, if it is an answer, the margins (n,) or (n, K).
 
-    logged : done once the answer is in the log of a party of this process. Until then no score may leave.
+    logged : done once the request is in the log of a party of this process. Until then neither score nor refusal may leave.
     """
 
     outcome: Outcome
@@ -261,7 +261,11 @@ class LocalParty(PartyLane):
 
     def _logged(self, questions: Sequence[Question], replies: list[Reply]) -> list[Reply]:
         """Begin to log the answers, while the other parties are asked."""
-        looked = [k for k, reply in enumerate(replies) if reply.margins is not None]
+        looked = [
+            k
+            for k, (question, reply) in enumerate(zip(questions, replies, strict=True))
+            if question.ids is not None and reply.outcome.code in LOOKED_UP
+        ]
         if looked:
             lines = [questions[k].asked for k in looked], [questions[k].ids or () for k in looked]
             logged = self._log.ask((*lines, [replies[k].outcome for k in looked]), len(looked))
@@ -648,9 +652,9 @@ class Scoring:
         mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
         known: Any = None
         if own is None:
-            self._accepted(version, self.party, mine, filled, n)
+            await self._accepted(version, self.party, mine, filled, n, until)
         else:
-            margins[self.party] = self._accepted(version, self.party, mine, filled, n)
+            margins[self.party] = await self._accepted(version, self.party, mine, filled, n, until)
             known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
         asked = [party for party in missing if party != self.party]
         logs = [mine.logged] if mine.logged is not None else []
@@ -668,7 +672,7 @@ class Scoring:
                 )
                 answer.cancel()
                 logs += [reply.logged] if reply.logged is not None else []
-                margins[party] = self._accepted(version, party, reply, filled, len(sent))
+                margins[party] = await self._accepted(version, party, reply, filled, len(sent), until)
         for party in asked:
             found = margins.get(party)
             if found is None or len(found) != n:
@@ -706,11 +710,15 @@ class Scoring:
             raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0)
         return answer.result()
 
-    def _accepted(self, version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
-        """Return the margins of a reply, or those of the fallback. Raises Refusal."""
+    async def _accepted(
+        self, version: Version, party: str, reply: Reply, filled: list[str], n: int, until: float
+    ) -> Vector:
+        """Return the margins of a reply, or those of the fallback. Raises Refusal, once a failed look-up is logged."""
         outcome = reply.outcome
         if outcome.code == ANSWERED:
             return np.zeros(0) if reply.margins is None else reply.margins
+        if reply.logged is not None:
+            await self._waited(reply.logged, until)
         if outcome.code == QUOTA:
             raise Refusal(429, "quota", outcome.why)
         if outcome.code == EXHAUSTED:
