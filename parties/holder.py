@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.book import RunCount
+from parties.record_cap import Coverage
 from parties.session import RECORDS, SHARED, Credentials, Session
-from vfl.errors import FederationError, PrivacyError
+from vfl.errors import FederationError, PrivacyError, VflError
 from vfl.kinds import to_plain
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.kernels.ring import Words
     from vfl.messages import Backward
-    from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.requests import Commitment, Parcel, Request
     from vfl.secure.streams import Streams
@@ -101,7 +101,7 @@ class Holder:
         self._member: Member | None = None
         self._setup: SetUp | None = None
         self._caps: dict[str, float] = {}
-        self._opened: dict[ReleaseKey, tuple[Gaussian, bytes, set[tuple[str, int]]]] = {}
+        self._coverage = Coverage(name, repeats=not noise.private)
         self._known: tuple[bytes, OwnColumns] | None = None
         self._committed: Contribution | None = None
 
@@ -109,18 +109,13 @@ class Holder:
     def sharing(self) -> Sharing | GramSharing:
         """Public facts of the run."""
         if self._plan.sharing is None:
-            raise PrivacyError(
-                f"party {self.name!r} received a message of training on shares, which its job does not plan"
-            )
+            raise self._refusal("received a message of training on shares, which its job does not plan")
         return self._plan.sharing
 
     @property
     def _logistic(self) -> Sharing:
-        """Public facts of a run of logistic regression."""
         if not isinstance(self.sharing, Sharing):
-            raise PrivacyError(
-                f"party {self.name!r} was asked to share residuals, and its job shares products of columns"
-            )
+            raise self._refusal("was asked to share residuals, and its job shares products of columns")
         return self.sharing
 
     def takes(self, request: Request) -> int:
@@ -134,18 +129,16 @@ class Holder:
             self._member, self._setup, self._gram, self._committed = None, None, None, None
             return self._session.key, []
         if self._session is None or request.session != self._session.session:
-            raise FederationError(f"party {self.name!r} received a message of a session that has ended")
+            raise self._refusal("received a message of a session that has ended", FederationError)
         session = self._session
         if isinstance(request, Begin):
             self._begin(session, request)
             return Done(), []
         if self._streams is None:
-            raise FederationError(f"party {self.name!r} received a message before the keys of its session")
+            raise self._refusal("received a message before the keys of its session", FederationError)
         senders_of, receivers_of = (found(request, self.name, self.sharing.roles) for found in (senders, receivers))
         if len(parcels) != len(senders_of):
-            raise FederationError(
-                f"party {self.name!r} received {len(parcels)} sealed parcels instead of {len(senders_of)}"
-            )
+            raise self._refusal(f"received {len(parcels)} sealed parcels instead of {len(senders_of)}", FederationError)
         if isinstance(request, Disclose):
             return self._disclosed(), []
         if isinstance(request, StateRecords):
@@ -155,7 +148,7 @@ class Holder:
         if isinstance(self.sharing, GramSharing):
             return self._products(request, self.sharing, session, given, receivers_of)
         if self._member is None:
-            raise FederationError(f"party {self.name!r} received a message before the keys of its session")
+            raise self._refusal("received a message before the keys of its session", FederationError)
         return self._answer(request, self._member, session, given, receivers_of)
 
     @np.errstate(all="ignore")
@@ -176,7 +169,7 @@ class Holder:
                     at += stop - start
             case Toss():
                 if self.name != self.sharing.roles.label:
-                    raise FederationError(f"party {self.name!r} was asked for the coin, which the label party draws")
+                    raise self._refusal("was asked for the coin, which the label party draws", FederationError)
                 coin = self._noise.stream(SHARED, "coin").words(4)
                 self._tossed(member, coin)
                 return Done(), [session.seal(party, "coin", coin) for party in to]
@@ -197,15 +190,15 @@ class Holder:
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case Contribute():
-                return self._commitment(self._contribution(request, member, session, parcels), request), []
+                return self._commitment(self._contribution(request, member, session, parcels), request, session), []
             case _:
-                raise FederationError(f"party {self.name!r} does not answer {type(request).__name__}")
+                raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), []
 
     def _begin(self, session: Session, request: Begin) -> None:
         roles = self.sharing.roles
         if request.n_records != self._columns.n_records:
-            raise FederationError(f"party {self.name!r} has a different number of records from the session")
+            raise self._refusal("has a different number of records from the session", FederationError)
         streams = session.begin(
             request.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
         )
@@ -217,14 +210,12 @@ class Holder:
     def _tossed(self, member: Member, coin: Words) -> None:
         """Take the coin of the session, once: a second coin would open rows that mask records."""
         if member.coin is not None:
-            raise PrivacyError(f"party {self.name!r} was sent a second coin in one session")
+            raise self._refusal("was sent a second coin in one session")
         member.coin = coin.astype("<u8").tobytes()
 
     def _require_coin(self, member: Member) -> None:
         if member.coin is None:
-            raise PrivacyError(
-                f"party {self.name!r} was asked for angles before the coin by which the dealer is checked"
-            )
+            raise self._refusal("was asked for angles before the coin by which the dealer is checked")
 
     def _opened_rows(
         self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
@@ -267,7 +258,7 @@ class Holder:
         block, centre, scale = request.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
         if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
-            raise PrivacyError(f"party {self.name!r} was asked to mask rows that do not cover all of its columns")
+            raise self._refusal("was asked to mask rows that do not cover all of its columns")
         self._caps = sharing.caps(request.cap)
         shape = b"".join((np.float64(request.cap).tobytes(), centre.tobytes(), scale.tobytes()))
         if self._known is None or self._known[0] != shape:
@@ -297,9 +288,11 @@ class Holder:
                 member.take_columns(request.owner, words)
                 return Done(), []
             case ContributeProducts() if member is not None:
-                return self._commitment(self._opened_products(request, sharing, member, session, parcels), request), []
+                return self._commitment(
+                    self._opened_products(request, sharing, member, session, parcels), request, session
+                ), []
             case _:
-                raise FederationError(f"party {self.name!r} does not answer {type(request).__name__} here")
+                raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
 
     def _opened_products(
         self,
@@ -313,7 +306,7 @@ class Holder:
         own = request.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
         if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem, 0)):
-            raise PrivacyError(f"party {self.name!r} was asked for products of columns that its job does not plan")
+            raise self._refusal("was asked for products of columns that its job does not plan")
         check(request.query)
         self.charges.record(own, request.key)
         widths, parties = sharing.widths, sharing.roles.parties
@@ -341,7 +334,7 @@ class Holder:
             X[j] = self._columns.column(j)
         if self.name == sharing.roles.label:
             if self._labels is None:
-                raise PrivacyError(f"party {self.name!r} does not hold the label")
+                raise self._refusal("does not hold the label")
             X[-1] = sharing.label_scale * (self._labels - sharing.label_centre)
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
@@ -368,20 +361,18 @@ class Holder:
             found.append(member.contribution(opening, deviations))
         return np.concatenate(found)
 
-    def _commitment(self, words: Words, request: Contribute | ContributeProducts) -> Commitment:
+    def _commitment(self, words: Words, request: Contribute | ContributeProducts, session: Session) -> Commitment:
         """Keep the words of an opening, and return a commitment to them."""
-        if self._session is None:
-            raise FederationError(f"party {self.name!r} received a message of a session that has ended")
         drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
         self._committed = Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
-        return committed(self.name, self._session.session, self._committed)
+        return committed(self.name, session.session, self._committed)
 
     def _disclosed(self) -> Contribution:
         """Return the words of the last commitment, once."""
         words, self._committed = self._committed, None
         if words is None:
-            raise FederationError(f"party {self.name!r} was asked to disclose words that it has not committed to")
+            raise self._refusal("was asked to disclose words that it has not committed to", FederationError)
         return words
 
     def _admitted(self, query: Backward, request: Contribute) -> Gaussian:
@@ -392,26 +383,22 @@ class Holder:
         """
         setup, event = self._of_setup(), query.event
         if not isinstance(event, Gaussian):
-            raise PrivacyError(f"party {self.name!r} was asked to contribute to a sum without noise")
+            raise self._refusal("was asked to contribute to a sum without noise")
         loss = getattr(query.weighting, "loss", None)
         if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or query.batch is not None:
-            raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not plan")
+            raise self._refusal("was asked for a sum that its job does not plan")
         check(query)
         self._logistic.require_planned(event)
         if request.setup != setup.number or query.clip.cap != setup.cap:
-            raise PrivacyError(
-                f"party {self.name!r} was asked for a sum under a cap or set-up different from that of its rows"
-            )
+            raise self._refusal("was asked for a sum under a cap or set-up different from that of its rows")
         asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]
         for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
             _, own_centre, own_scale = setup.rows[block.party]
             same = np.array_equal(centre, own_centre[block.local]) and np.array_equal(scale, own_scale[block.local])
             if not same or (block.start, block.stop) not in setup.blocks[block.party]:
-                raise PrivacyError(
-                    f"party {self.name!r} was asked for a block in a scale different from that of its rows"
-                )
+                raise self._refusal("was asked for a block in a scale different from that of its rows")
         if len(set(asked)) < len(asked):
-            raise PrivacyError(f"party {self.name!r} was asked to open a coordinate twice in one release")
+            raise self._refusal("was asked to open a coordinate twice in one release")
         if query.capped is not None:
             self._admit_to_pass(query, event, asked)
         return event
@@ -420,20 +407,11 @@ class Holder:
         """Record the coordinates, of all parties, that a charge has covered: it covers each of them once."""
         cap = query.capped
         if cap is None or cap.paid is None:
-            raise PrivacyError(f"party {self.name!r} was asked for a block of a pass that nothing was charged for")
+            raise self._refusal("was asked for a block of a pass that nothing was charged for")
         if cap.cap != self._of_setup().cap:
-            raise PrivacyError(f"party {self.name!r} was asked to change the cap within a set-up")
+            raise self._refusal("was asked to change the cap within a set-up")
         cap.require_covered([(query.clip, event)])
-        charged, shape, made = self._opened.setdefault(cap.paid.key, (cap.paid.event, self._shape(), set()))
-        if charged != cap.paid.event:
-            raise PrivacyError(f"party {self.name!r} was asked to change the charge within a pass")
-        if shape != self._shape():  # no joint cap holds for rows of two different set-ups
-            raise PrivacyError(f"party {self.name!r} was asked to change the cap or the scale within a pass")
-        if self._noise.private and not made.isdisjoint(asked):
-            raise PrivacyError(
-                f"party {self.name!r} was asked to open a coordinate twice in one pass: one charge pays for it once"
-            )
-        made.update(asked)
+        self._coverage.admit(cap.paid, self._shape(), asked)  # no joint cap holds for rows of two different set-ups
 
     def _shape(self) -> bytes:
         """Return the cap, and the centres and scales of all parties' rows, as bytes of the set-up."""
@@ -446,15 +424,16 @@ class Holder:
 
     def _require_place(self, place: int) -> None:
         if place not in self._logistic.places:
-            raise PrivacyError(
-                f"party {self.name!r} was asked to use a series for the sigmoid that its job does not use"
-            )
+            raise self._refusal("was asked to use a series for the sigmoid that its job does not use")
 
     def _terms(self, place: int) -> int:
         self._require_place(place)
         return SERIES[place].terms
 
+    def _refusal(self, why: str, kind: type[VflError] = PrivacyError) -> VflError:
+        return kind(f"party {self.name!r} {why}")
+
     def _of_setup(self) -> SetUp:
         if self._setup is None:
-            raise FederationError(f"party {self.name!r} received a message before the set-up of its columns")
+            raise self._refusal("received a message before the set-up of its columns", FederationError)
         return self._setup

@@ -16,9 +16,9 @@ from vfl.messages import Descend
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Sequence
 
-    from vfl.messages import Backward, Block, RecordCap
+    from vfl.messages import Backward, Block, Paid, RecordCap
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.types import Vector
 
@@ -37,6 +37,35 @@ class _Bounds(NamedTuple):
     bounds: Vector
 
 
+class Coverage:
+    """Coordinates that were released under each charge: one charge pays for each of them once, in one scale.
+
+    repeats : True if a release may be repeated, because seeded noise is the same to the bit.
+    """
+
+    def __init__(self, party: str, *, repeats: bool) -> None:
+        self._party, self._repeats = party, repeats
+        self._made: dict[ReleaseKey, tuple[Gaussian, Hashable, int | None, set[Hashable]]] = {}
+
+    def admit(self, paid: Paid, shape: Hashable, coordinates: Sequence[Hashable], subsample: int | None = None) -> None:
+        """Note coordinates to be released; PrivacyError unless the charge pays for them. shape : cap and scale of all rows."""
+        charged, known, records, made = self._made.setdefault(paid.key, (paid.event, shape, subsample, set()))
+        if records != subsample:
+            raise self.refusal("was asked for other records within a pass: its charge pays for only one subsample")
+        if charged != paid.event:
+            raise self.refusal("was asked to change the charge within a pass, which its first block has paid")
+        if known != shape:
+            raise self.refusal("was asked to change the cap or the scale within a pass")
+        new = set(coordinates)
+        if not self._repeats and (len(new) < len(coordinates) or not made.isdisjoint(new)):
+            raise self.refusal("was asked for a coordinate twice in one pass: one charge pays for it once")
+        made |= new
+
+    def refusal(self, why: str) -> PrivacyError:
+        """Return the error of a party that refuses a release."""
+        return PrivacyError(f"party {self._party!r} {why}")
+
+
 class OwnCap:
     """Refuses releases that a charge does not pay for, whatever residuals and limits the party is given.
 
@@ -44,18 +73,16 @@ class OwnCap:
     together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the other
     parties' columns.
 
-    n_coordinates : p_k, number of the party's own coordinates.
-    repeats : True if a release may be repeated, because seeded noise is the same to the bit.
+    n_coordinates : p_k, number of the party's own coordinates. repeats : as for `Coverage`.
     """
 
     def __init__(self, party: str, n_coordinates: int, *, repeats: bool) -> None:
-        self._party = party
-        self._n_coordinates = n_coordinates
-        self._repeats = repeats
-        self._made: dict[ReleaseKey, tuple[Gaussian, Shape, int | None, set[int]]] = {}
+        self._party, self._n_coordinates = party, n_coordinates
+        self._coverage = Coverage(party, repeats=repeats)
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
         """Note the coordinates to be released; PrivacyError if the charge does not pay for them."""
+        refusal = self._coverage.refusal
         if isinstance(query, Descend):
             if query.replayed is not None:
                 return
@@ -67,42 +94,20 @@ class OwnCap:
             releases = [(query.clip, query.event)]
         row, centre, scale = cap.rows[self._party]
         if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._n_coordinates):
-            raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")
+            raise refusal("was given a record cap that is not over all of its columns")
         for block, own_centre, own_scale in asked:
             if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
-                raise PrivacyError(
-                    f"party {self._party!r} was asked for a block in a scale different from that of its pass"
-                )
+                raise refusal("was asked for a block in a scale different from that of its pass")
         if cap.paid is None:
             if any(event is not None for _, event in releases):
-                raise PrivacyError(
-                    f"party {self._party!r} was asked for a block of a pass that nothing was charged for"
-                )
+                raise refusal("was asked for a block of a pass that nothing was charged for")
             return
         cap.require_covered(releases)
         if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C; other clips claim less
-            raise PrivacyError(
-                f"party {self._party!r} was asked for a block of a pass under a clip different from 'norm'"
-            )
-        own = cap.paid.event, _shape(cap, self._party), query.subsample
-        charged, shape, subsample, made = self._made.setdefault(cap.paid.key, (*own, set()))
-        if subsample != query.subsample:
-            raise PrivacyError(
-                f"party {self._party!r} was asked for other records within a pass: its charge pays for only one subsample"
-            )
-        if charged != cap.paid.event:
-            raise PrivacyError(
-                f"party {self._party!r} was asked to change the charge within a pass, which its first block has paid"
-            )
-        if shape != _shape(cap, self._party):
-            raise PrivacyError(f"party {self._party!r} was asked to change the cap or the scale within a pass")
-        for block, _, _ in asked:
-            columns = range(block.start, block.stop)  # not block.coordinates, whose offset the sender chooses
-            if not self._repeats and not made.isdisjoint(columns):
-                raise PrivacyError(
-                    f"party {self._party!r} was asked for a coordinate twice in one pass: one charge pays for it once"
-                )
-            made.update(columns)
+            raise refusal("was asked for a block of a pass under a clip different from 'norm'")
+        # Not block.coordinates, whose offset the sender chooses.
+        columns = [column for block, _, _ in asked for column in range(block.start, block.stop)]
+        self._coverage.admit(cap.paid, _shape(cap, self._party), columns, query.subsample)
 
 
 class OwnBounds:
