@@ -127,7 +127,7 @@ class Dealing(Service):
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
         if self._recycles:
             self._sent = out
-        parts = dealer.parts_of_terms(version, PIECE // record)
+        parts = dealer.fourier_terms(version, PIECE // record)
         return session.seal_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
 
     def _dealt(self, request: Request, session: Session, sharing: GramSharing) -> list[Parcel]:

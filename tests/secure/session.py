@@ -94,9 +94,8 @@ class Session:
                 if holder != party:
                     self.members[holder].take_angles(version, party, self.sent("angles", party, holder, angles))
         last = self.roles.supplied
-        self.members[last].take_terms(
-            version, self.sent("Fourier terms", DEALER, last, self.deals.fourier_terms(version))
-        )
+        words = np.concatenate([part.copy() for part in self.deals.fourier_terms(version)])
+        self.members[last].take_terms(version, iter([self.sent("Fourier terms", DEALER, last, words)]))
         self.check(version)
         return version
 

@@ -70,12 +70,12 @@ class Lying(Dealer):
 
     where = slice(0, None)
 
-    def parts_of_terms(self, version: Version, records: int, out: Any = None) -> Any:
+    def fourier_terms(self, version: Version, records: int = 4096) -> Any:
         """Yield rows, some of them wrong."""
         done = 0
         wrong = np.zeros(self.n_rows, dtype=bool)
         wrong[self.where] = True
-        for part in super().parts_of_terms(version, records, out):
+        for part in super().fourier_terms(version, records):
             part[wrong[done : done + len(part)], 0] += np.uint64(1)
             done += len(part)
             yield part

@@ -44,7 +44,7 @@ def holder(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def dealer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the dealer add 2^36 to the Fourier terms of one record, which the check of opened rows misses as a rule."""
-    honest = Dealer.parts_of_terms
+    honest = Dealer.fourier_terms
 
     def deviating(self: Dealer, *given: Any) -> Any:
         for number, part in enumerate(honest(self, *given)):
@@ -52,7 +52,7 @@ def dealer(monkeypatch: pytest.MonkeyPatch) -> Any:
                 part[RECORD, :2] += np.uint64(1 << 36)
             yield part
 
-    monkeypatch.setattr(Dealer, "parts_of_terms", deviating)
+    monkeypatch.setattr(Dealer, "fourier_terms", deviating)
     return job(privacy=vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(1))), DATA
 
 

@@ -76,7 +76,7 @@ def test_a_repeated_request_is_refused():
     with pytest.raises(PrivacyError, match="asked for twice"):
         run.members["party-0"].masked_angles(version, w["party-0"], None)
     with pytest.raises(PrivacyError, match="asked for twice"):
-        run.deals.fourier_terms(version)
+        next(run.deals.fourier_terms(version))
     run.set_up("party-0", 0, 3)
     with pytest.raises(PrivacyError, match="asked for twice"):
         run.set_up("party-0", 0, 3)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import FederationError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
@@ -49,25 +48,12 @@ class Dealer:
         """Return n + S, the number of rows of Fourier terms."""
         return self._rows
 
-    def fourier_terms(self, version: Version, out: Words | None = None) -> Words:
-        """Return the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, for `Roles.supplied`.
+    def fourier_terms(self, version: Version, records: int = CHUNK) -> Iterator[Words]:
+        """Yield the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, for `Roles.supplied`.
 
         The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
 
-        out : array that receives the words; None allocates one, and the allocation takes a third of the running time.
-        """
-        width = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms).shape[1]
-        words = np.empty((self._rows, width), dtype=np.uint64) if out is None else out
-        if words.shape != (self._rows, width):
-            raise FederationError("the array for the dealer's sine and cosine shares has the wrong shape or type")
-        for _ in self.parts_of_terms(version, CHUNK, words):
-            pass
-        return words
-
-    def parts_of_terms(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
-        """Yield the rows of `fourier_terms` in parts of `records` rows.
-
-        out : (n + S, 2K), receives the rows; None reuses one buffer, so each part overwrites the last.
+        records : number of rows of a part. Each part overwrites the last.
         """
         table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
@@ -76,7 +62,7 @@ class Dealer:
         buffer, first = (np.empty((min(records, self._rows), table.shape[1]), dtype=np.uint64) for _ in range(2))
         for start in range(0, self._rows, records):
             stop = min(start + records, self._rows)
-            part = streams[0].fill(first[: stop - start] if out is None else out[start:stop])
+            part = streams[0].fill(first[: stop - start])
             for stream in streams[1:]:
                 part += stream.fill(buffer[: stop - start])
             yield kernels.last_shares(table, rho[start:stop], part)
@@ -93,10 +79,6 @@ class Dealer:
         for holder in self._roles.receivers(opening.owner):
             total = total - self._streams.once(holder, "sum", *name).words(size)
         return total
-
-    def forget(self, version: Version) -> None:
-        """Forget the masks of a version."""
-        self._masks.pop(version, None)
 
     def _rho(self, version: Version) -> Angles:
         total = np.zeros(self._rows, dtype=np.uint16)

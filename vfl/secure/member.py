@@ -159,12 +159,9 @@ class Member:
             raise FederationError(f"the angles of {sender!r} do not have one entry per record")
         self._add_angles(self._state(version), sender, angles)
 
-    def take_terms(self, version: Version, words: Words | Iterator[Words]) -> None:
-        """Take the dealt shares of the Fourier terms, (n + S, 2K), as the holder `Roles.supplied`.
-
-        words : all rows, or an iterator over parts of them, which `share` reads.
-        """
-        self._state(version).fourier_terms = iter([words]) if isinstance(words, np.ndarray) else words
+    def take_terms(self, version: Version, words: Iterator[Words]) -> None:
+        """Take the dealt shares of the Fourier terms, (n + S, 2K), in parts that `share` reads, as `Roles.supplied`."""
+        self._state(version).fourier_terms = words
 
     def share(self, version: Version) -> Words:
         """Return this holder's share of the residuals, (n,) uint64. It never leaves the holder unmasked."""
@@ -255,10 +252,6 @@ class Member:
         else:
             total += self._streams.once(DEALER, "sum", *name).words(size)
         return total
-
-    def forget(self, version: Version) -> None:
-        """Forget a version, whose residuals will not be opened again."""
-        self._states.pop(version, None)
 
     def _part(self, opening: Opening) -> Words:
         """Return this party's part of Qᵀr, masked by the dealer's part."""
