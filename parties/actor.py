@@ -41,7 +41,6 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from parties.alignment.divided import Hashes
     from parties.alignment.index import Index
     from parties.alignment.reading import Chosen
     from parties.party import Party
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from vfl.messages import Statistic
     from vfl.messages.kinds import Plain
     from vfl.shards import Group, Shard
-    from vfl.types import Integers, Vector
+    from vfl.types import Vector
 
 
 SHARD_SECONDS = 3600.0
@@ -136,23 +135,11 @@ class IdsActor:
         self._id_digests = digests_of(opened)
         return self._ids.kind.value
 
-    def id_at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return ids of the range, as IdRange.at (parties.alignment.divided). For the party's own actor only."""
-        return self._own_ids.at(rows)
-
-    def id_hashes(self, part: int, parts: int) -> Hashes:
-        """Return hashes of ids of the range, as IdRange.hashes. For the party's own actor only."""
-        return self._own_ids.hashes(part, parts)
-
-    def id_rows_of(self, hashes: Hashes) -> Integers:
-        """Return the rows of the range whose ids have these hashes, as IdRange.rows_of. For the party's own actor only."""
-        return self._own_ids.rows_of(hashes)
-
-    @property
-    def _own_ids(self) -> IdRange:
+    def of_ids(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the range's IdRange (parties.alignment.divided). For the party's own actor only."""
         if self._ids is None:
             raise PartyLost(f"a shard of party {self._ids_task.party!r} was restarted", self._ids_task.party)
-        return self._ids
+        return getattr(self._ids, method)(*arguments)
 
     def id_digests(self) -> dict[int, str]:
         """Return {block: digest} of the blocks whose ids were read; see parties.loading.digests_of."""

@@ -352,8 +352,8 @@ def ids_of_shards(
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
-    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`, and
-        those of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.
+    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`,
+        and that of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.
     """
     if rows.size > 1:
         require_rereadable(source, party=task.party)

@@ -286,7 +286,6 @@ class Party:
         return Reply(tuple(released), self._vector(query, records, self._deltas(query, released)))
 
     def _deltas(self, query: Descend, released: Sequence[Vector]) -> tuple[Vector, ...]:
-        """Return Δ of each step, from its release."""
         w, deltas = query.start[self.name].copy(), []
         for step, u in zip(query.steps[self.name], released, strict=True):
             deltas.append(step.moved(w, u, query.push.get(self.name)))
@@ -298,7 +297,6 @@ class Party:
         return [_added(sums) for sums in zip(*self._shards.ask("sums", query, records), strict=True)]
 
     def _total(self, method: str, *arguments: Any) -> Sums:
-        """Return the sum of the shards' results."""
         return _added(self._shards.ask(method, *arguments))
 
     def _vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
@@ -339,7 +337,6 @@ class Party:
         return self._noised(sums, UNIT_GRID, query.event, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
-        """Release histograms of the columns in the query."""
         if not 1 <= query.cells <= MOST_CELLS:
             raise PrivacyError(f"a histogram has from 1 to {MOST_CELLS} cells, not {query.cells}")
         (counts,) = self._sums(query, self._nothing())
@@ -390,5 +387,4 @@ def _added(sums: Sequence[Sums]) -> Sums:
 
 
 def _of_step(query: Descend, step: Step) -> float:
-    """Return Δ of one step's release, from its cap and its block."""
     return step.clip.sensitivity_of(query, step.block.size)

@@ -376,7 +376,6 @@ class Rows:
         return codes
 
     def _apart(self) -> Storage:
-        """Return the features of the held-out records."""
         if self.held_out is None:
             raise PrivacyError(f"party {self._party!r} holds no records out")
         return self.held_out

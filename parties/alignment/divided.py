@@ -69,7 +69,7 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : objects with the methods of `IdRange`, prefixed with `id_`. cut : the range of each shard.
+    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. cut : the range of each shard.
     """
 
     def __init__(self, shards: Group, cut: Sequence[Shard]) -> None:
@@ -107,7 +107,7 @@ class DividedIds(Gathered):
         places = [np.flatnonzero(holder == k) for k in range(len(self._ends))]
         found: list[bytes] = [b""] * len(rows)
         asked = Each(rows[own] - self._starts[k] for k, own in enumerate(places))
-        for own, (text, ends) in zip(places, self._shards.ask("id_at", asked), strict=True):
+        for own, (text, ends) in zip(places, self._shards.ask("of_ids", "at", asked), strict=True):
             start = 0
             for place, stop in zip(own.tolist(), ends.tolist(), strict=True):
                 found[place] = text[start:stop]
@@ -118,12 +118,12 @@ class DividedIds(Gathered):
         """Return the rows whose id occurs more than once, in ascending order. Needs 16 n/S bytes of memory."""
         parts, suspects = len(self._ends), []
         for part in range(parts):
-            hashes = np.sort(np.concatenate(self._shards.ask("id_hashes", part, parts)))
+            hashes = np.sort(np.concatenate(self._shards.ask("of_ids", "hashes", part, parts)))
             suspects.append(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]))
         twice = np.concatenate(suspects)
         if not len(twice):
             return np.zeros(0, np.int64)
-        local = self._shards.ask("id_rows_of", twice)
+        local = self._shards.ask("of_ids", "rows_of", twice)
         rows = np.concatenate([own + start for own, start in zip(local, self._starts, strict=True)])
         rows_by_id: dict[bytes, list[int]] = {}
         for row, identifier in zip(rows.tolist(), self.at(rows), strict=True):

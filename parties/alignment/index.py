@@ -115,12 +115,10 @@ def _mapped(file: BinaryIO) -> Integers | None:
 
 
 def _pieces(rows: Integers) -> Iterator[bytes]:
-    """Yield the rows as bytes, piece by piece."""
     return (rows[start : start + PIECE].astype("<i8").tobytes() for start in range(0, len(rows), PIECE))
 
 
 def _checksum(line: str, rows: Integers) -> str:
-    """Return the SHA-256 of line and rows."""
     digest = hashlib.sha256(line.encode())
     for piece in _pieces(rows):
         digest.update(piece)

@@ -117,13 +117,11 @@ class Work:
 
 
 def _limits_of_alignment(aligning: AlignmentService, own: str) -> dict[str, int]:
-    """Return the size limit of each vector of an alignment, in bytes."""
     sizes = aligning.sizes
     return {"positions": 8 * sizes[own], "points": sealed_size(SIZE * max(sizes.values()))} if sizes else {}
 
 
 def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
-    """Return the names of the vectors that a message of an alignment takes."""
     match message:
         case Multiply() if message.owner != own:
             return ("points",)
@@ -173,7 +171,6 @@ class TrainingWork(Work):
 
     @property
     def _party(self) -> Party | None:
-        """The party once its columns are loaded."""
         return None if self._service.loaded is None else self._service.loaded.party
 
     def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -150,7 +150,6 @@ class PredictionService(Service):
         return sum(counts)
 
     def _own(self) -> Each:
-        """Return the party's part of the margins by shard."""
         if not self._counts:
             raise FederationError(f"party {self.part.party!r} was asked for margins before it computed them")
         return self._rows.vectors("margins")
@@ -196,7 +195,6 @@ class PredictionService(Service):
         return {"margins": np.ascontiguousarray(whole), "ids": ids}
 
     def _sum(self, message: Measure) -> Any:
-        """Return the exact sum of a statistic of margins and labels."""
         if not self._counts:
             raise FederationError(f"party {self.part.party!r} was asked to measure before it read its labels")
         if not self._kept:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from parties.consent import Policy
+    from parties.consent import Policy, Predicting
     from parties.services.service import Sent
     from vfl.job.task import PartyTask
     from vfl.types import Vector
@@ -254,9 +254,12 @@ class ServingService(Service):
             self._require(part, source)
             self._served[part.digest] = Served(part, source, lookup=self._looks_up(source))
 
+    @property
+    def _allowed(self) -> Predicting | None:
+        return None if self._policy is None else self._policy.prediction
+
     def _looks_up(self, source: Any) -> bool:
-        allowed = None if self._policy is None else self._policy.prediction
-        return allowed is not None and allowed.lookup and is_database(source)
+        return self._allowed is not None and self._allowed.lookup and is_database(source)
 
     def _drop(self, digest: str) -> None:
         self._served.pop(digest).close()
@@ -350,10 +353,9 @@ class ServingService(Service):
         if served is None:
             return Outcome(ABSENT, f"party {self._party!r} does not serve this part of a model")
         served.look()
-        allowed = None if self._policy is None else self._policy.prediction
-        if allowed is None:
+        if self._allowed is None:
             return Outcome(REFUSED, f"the policy of party {self._party!r} allows no prediction")
-        if why := allowed.why_not(one.caller, one.purpose):
+        if why := self._allowed.why_not(one.caller, one.purpose):
             return Outcome(REFUSED, f"the policy of party {self._party!r} refuses it by its {why}")
         if served.rows is None:
             return Outcome(ABSENT, f"party {self._party!r}: {served.state}")
@@ -392,8 +394,7 @@ class ServingService(Service):
 
     def _wanted(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> dict[str, tuple[int, int]]:
         """Return {name to count for: records, most per day}."""
-        allowed = None if self._policy is None else self._policy.prediction
-        most, wanted = None if allowed is None else allowed.records, dict[str, tuple[int, int]]()
+        most, wanted = None if self._allowed is None else self._allowed.records, dict[str, tuple[int, int]]()
         for one in asked:
             if one.caller in quotas:
                 name = f"caller {one.caller}"  # no party has a name with a space in it
@@ -441,8 +442,7 @@ class ServingService(Service):
             self._policy, self._policy_stamp = None, stamp
             with contextlib.suppress(VflError):
                 self._policy = policy_of(self._policy_path)
-            allowed = None if self._policy is None else self._policy.prediction
-            rate = None if allowed is None else allowed.rate
+            rate = None if self._allowed is None else self._allowed.rate
             if self._rate is None or rate != self._rate.per_second:
                 self._rate = None if rate is None else Rate(rate)
             for digest, served in list(self._served.items()):

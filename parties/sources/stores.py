@@ -91,7 +91,6 @@ def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
 
 
 def _parquet_in(system: FileSystem, folder: str) -> list[str]:
-    """Return the Parquet files below a folder, sorted."""
     import pyarrow.fs
 
     found = system.get_file_info(pyarrow.fs.FileSelector(folder, recursive=True))

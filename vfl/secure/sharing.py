@@ -108,7 +108,6 @@ class Sharing:
         )
 
     def _traffic(self) -> str:
-        """Return the traffic in words, for each series that the run may use."""
         sizes = {K: f"{cost.total / 1e6:.3g}" for K, cost in self.costs.items()}
         if len(sizes) == 1:
             return f"{sizes[max(sizes)]} MB"

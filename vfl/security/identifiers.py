@@ -179,7 +179,6 @@ class Ids(Sequence[bytes]):
 
 
 def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place) -> list[bytes]:
-    """Return the normal form of cells of one kind."""
     kind = found if kind is None else IdKind(kind)
     if found is IdKind.INTEGER:
         texts = [str(int(cell)) for cell in cells]

@@ -144,7 +144,6 @@ def _hex(key: Ed25519PublicKey) -> str:
 
 
 def _content(path: Path, what: str) -> tuple[bytes, int]:
-    """Return the content and the mode of one open file."""
     try:
         with opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode

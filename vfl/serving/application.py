@@ -8,6 +8,7 @@ import json
 import logging
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,9 +64,13 @@ class Application:
         self._ready = Gauge("vfl_serve_ready", "1 while all active versions can be answered", **own)
         self.app = Starlette(
             routes=[
-                Route("/v1/models/{model}/predict", self._predict, methods=["POST"]),
-                Route("/v1/models/{model}/versions/{version}/predict", self._predict, methods=["POST"]),
-                Route("/v1/models", self._models),
+                Route("/v1/models/{model}/predict", partial(self._answered, self._scored), methods=["POST"]),
+                Route(
+                    "/v1/models/{model}/versions/{version}/predict",
+                    partial(self._answered, self._scored),
+                    methods=["POST"],
+                ),
+                Route("/v1/models", partial(self._answered, self._listed)),
                 Route("/healthz", self._healthy),
                 Route("/readyz", self._readiness),
                 Route("/openapi.json", self._described),
@@ -106,19 +111,13 @@ class Application:
     async def _described(self, _: Request) -> Response:
         return JSONResponse(document())
 
-    async def _models(self, request: Request) -> Response:
-        return await self._answered(request, self._listed)
-
     async def _listed(self, request: Request, caller: Caller) -> Response:
         shown = self._scoring.described()
         return JSONResponse(
             {name: own for name, own in shown.items() if caller.models is None or name in caller.models}
         )
 
-    async def _predict(self, request: Request) -> Response:
-        return await self._answered(request, self._scored)
-
-    async def _answered(self, request: Request, answer: Callable[[Request, Caller], Awaitable[Response]]) -> Response:
+    async def _answered(self, answer: Callable[[Request, Caller], Awaitable[Response]], request: Request) -> Response:
         """Answer a caller, or a stranger with 401; every error has one form, and holds nothing of the request."""
         model, began, code = request.path_params.get("model", ""), time.monotonic(), "ok"
         try:
