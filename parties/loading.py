@@ -130,9 +130,7 @@ def over(
             raise SpecificationError(IN_ONE_PROCESS)
         (rows,) = shards.members
         holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
-    return Party.over(
-        task.party, shards, facts, noise, book, unnoised=unnoised(job), alignment=alignment, holder=holder
-    )
+    return Party(task.party, shards, facts, noise, book, unnoised(job), alignment=alignment, holder=holder)
 
 
 def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSource:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.record_cap import OwnCap
-from parties.rows import UNIT_GRID, Rows
+from parties.rows import UNIT_GRID
 from vfl.errors import DataError, PrivacyError
 from vfl.holdout import Side
 from vfl.messages import (
@@ -44,13 +44,12 @@ from vfl.shards import Each, Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from parties.book import Costs, PartyBook
     from parties.charges import Charges
     from parties.holder import Holder
-    from parties.rows import RowFacts, Sums
-    from parties.storage.base import Storage
+    from parties.rows import RowFacts, Rows, Sums
     from vfl.messages import BookHeads, Notice, Query, Step
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
@@ -67,44 +66,20 @@ MOST_CELLS = 1024
 class Party:
     """Answers queries over its (n, p_k) features. Its rows compute exact sums; noise is added to their total, once.
 
-    columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
+    It holds no record itself, and its releases are the same to the bit for any number of shards.
+
+    shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : of each shard.
     noise : source of the noise of its releases.
-    labels : y of all records, at the label party.
     book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' without an alignment.
-    held_out : the same features of the held-out records. The party computes only X_k w_k and the norms of rows on them, for
-        margins only, and never a noised sum.
-    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; for margins only.
-    threads : number of threads of the kernels; it changes no result.
-    n_margins : as for `Rows`.
     holder : the party's role in a run on shares, where it answers no query about margins; None for trust='trusted'.
     """
 
     def __init__(
         self,
         name: str,
-        columns: Storage,
-        noise: NoiseSource,
-        labels: Vector | None = None,
-        book: PartyBook | None = None,
-        unnoised: tuple[type[Query], ...] = (),
-        *,
-        alignment: str = "",
-        held_out: Storage | None = None,
-        groups: Mapping[str, Integers] | None = None,
-        threads: int = 1,
-        holder: Holder | None = None,
-        n_margins: int = 1,
-    ) -> None:
-        rows = Rows(name, columns, labels, held_out=held_out, groups=groups, threads=threads, n_margins=n_margins)
-        self._begin(name, Here([rows]), [rows.facts()], noise, book, unnoised, alignment, holder)
-
-    @classmethod
-    def over(
-        cls,
-        name: str,
         shards: Group,
         facts: Sequence[RowFacts],
         noise: NoiseSource,
@@ -113,27 +88,6 @@ class Party:
         *,
         alignment: str = "",
         holder: Holder | None = None,
-    ) -> Party:
-        """Return the party for shards of its rows, which are objects with the methods of `Rows` in this or other processes.
-
-        It holds no record itself, and its releases are the same to the bit for any number of shards.
-
-        facts : of each shard.
-        """
-        party = cls.__new__(cls)
-        party._begin(name, shards, facts, noise, book, unnoised, alignment, holder)
-        return party
-
-    def _begin(
-        self,
-        name: str,
-        shards: Group,
-        facts: Sequence[RowFacts],
-        noise: NoiseSource,
-        book: PartyBook | None,
-        unnoised: tuple[type[Query], ...],
-        alignment: str,
-        holder: Holder | None,
     ) -> None:
         self.name = name
         self._holder = holder

@@ -77,7 +77,9 @@ class Rows:
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
-    held_out, groups : as for `Party`.
+    held_out : the same features of the held-out records. The party computes only X_k w_k and the norms of rows on them, for
+        margins only, and never a noised sum.
+    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; for margins only.
     threads : number of threads of the kernels; it changes no result.
     first, n_trained : position of the first of these records among all n_trained training records; None if all are here.
     n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.

@@ -40,12 +40,12 @@ def peak() -> int:
 
 def party_of(X: np.ndarray, threads: int = 1):
     """Return a party with these columns."""
-    from parties.party import Party
     from parties.storage.dense import Columns
+    from tests.parties.alone import party_over
     from vfl.privacy.noise import CryptographicNoise
 
     names = tuple(f"x{j}" for j in range(X.shape[1]))
-    return Party("a", Columns(X, names), CryptographicNoise(), threads=threads)
+    return party_over("a", Columns(X, names), CryptographicNoise(), threads=threads)
 
 
 def columns_of(n: int, p: int) -> np.ndarray:

@@ -33,13 +33,13 @@ import numpy as np
 import vfl
 from coordinator.coordinator import Coordinator
 from parties.loading import load
-from parties.party import Party
 from tests.benchmarks import problems, study_page
 from tests.benchmarks.command import alone
 from tests.benchmarks.oracle import search
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.study_theory import Constants
 from tests.benchmarks.utility import unit
+from tests.parties.alone import party_over
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
@@ -49,6 +49,8 @@ from vfl.solvers.blocks.skgd_options import ONCE_A_PASS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from parties.party import Party
 
 CLIPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Times a typical scaled gradient: half the largest derivative, or a third of the declared label range, over √L."""
@@ -219,7 +221,7 @@ class Bench:
         """The parties of a run, with columns that are there already and the run's own noise."""
         return InProcessTransport(
             {
-                q: Party(q, p.rows.columns, job.noise_source(), p.rows.y, unnoised=unnoised(job))
+                q: party_over(q, p.rows.columns, job.noise_source(), p.rows.y, unnoised=unnoised(job))
                 for q, p in self.parties.items()
             }
         )

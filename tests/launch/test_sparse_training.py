@@ -14,8 +14,8 @@ import scipy.sparse
 
 import vfl
 from parties.loading import load
-from parties.party import Party
 from parties.storage.sparse import SparseColumns
+from tests.parties.alone import party_over
 from vfl.messages import Moments, Records
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
@@ -147,7 +147,7 @@ def test_moments_of_uncentred_columns_are_charged_for_the_released_sums() -> Non
         rows[0, :5], rows[0, 5:7] = x_a, x_b
         parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
         columns = {q: load(spec.for_party(q), part).rows.columns for q, part in parts.items()}
-        parties = [Party(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
+        parties = [party_over(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
         answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
         released.append(np.concatenate([answer.released[0] for answer in answers]))
     attained = math.sqrt(sum(Fraction(float(d)) ** 2 for d in released[0] - released[1]))

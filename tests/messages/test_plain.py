@@ -18,7 +18,7 @@ from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
 from parties.loading import load
-from parties.party import Party
+from tests.parties.alone import party_over
 from tests.solvers import setting
 from vfl.errors import PrivacyError
 from vfl.kinds import FORMAT, from_plain, to_plain
@@ -50,6 +50,7 @@ from vfl.solvers.noisy_gram import GramClip, Row
 from vfl.solvers.protocol import Derivative
 
 if TYPE_CHECKING:
+    from parties.party import Party
     from parties.storage.base import Storage
 
 KEY = ReleaseKey(0)
@@ -201,7 +202,7 @@ class Untouchable:
 
 def party(name: str, columns: Any = None) -> Party:
     storage: Storage = columns or Untouchable()
-    return Party(name, storage, SeededNoise(0), unnoised=(Query,))
+    return party_over(name, storage, SeededNoise(0), unnoised=(Query,))
 
 
 def lowered(query: Query, factor: float) -> Query | None:

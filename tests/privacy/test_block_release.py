@@ -22,8 +22,8 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.rounds import rounds
 from coordinator.states.margins import Margins
-from parties.party import Party
 from parties.storage.dense import Columns
+from tests.parties.alone import party_over
 from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.job.flags import unnoised
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -40,6 +40,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from parties.party import Party
     from vfl.messages import Reply
 
 KEY = ReleaseKey(0)
@@ -77,7 +78,7 @@ WEIGHTINGS = (Derivative(Logistic()), Derivative(Squared()), Inverse())
 
 def party_of(X: np.ndarray, *, name: str = "a", seed: int = 0) -> Party:
     columns = Columns(np.asfortranarray(X, dtype=np.float64), tuple(f"x{j}" for j in range(X.shape[1])))
-    return Party(name, columns, SeededNoise(seed), unnoised=(Query,))
+    return party_over(name, columns, SeededNoise(seed), unnoised=(Query,))
 
 
 def moved(one: np.ndarray, other: np.ndarray, grid: float) -> Fraction:
@@ -406,7 +407,7 @@ class TestPartyRefuses:
         columns = Columns(np.asfortranarray(np.ones((4, 3))), ("x0", "x1", "x2"))
         query = replace(self.ASKED[asked], event=None)
         with pytest.raises(PrivacyError, match=r"'a' was asked.*without noise"):
-            Party("a", columns, SeededNoise(0)).answer(query, Records(weights=np.ones(4)), KEY)
+            party_over("a", columns, SeededNoise(0)).answer(query, Records(weights=np.ones(4)), KEY)
 
 
 class TestExecutorRefuses:

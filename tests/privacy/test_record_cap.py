@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,10 @@ import vfl
 from coordinator.charging.passes import Passes
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
-from parties.party import Party
 from parties.storage.dense import Columns
 from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
+from tests.parties.alone import party_over
 from vfl.certificate.verification import events_of
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels import dense
@@ -38,6 +38,9 @@ from vfl.privacy.noise import CryptographicNoise, SeededNoise
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.protocol import Derivative
 from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from parties.party import Party
 
 anything = st.one_of(
     st.floats(),
@@ -226,7 +229,7 @@ class Still:
 
 
 def party_of(X: np.ndarray, noise: Any) -> Party:
-    return Party("a", Columns(np.asfortranarray(X), tuple(f"x{j}" for j in range(P))), noise, unnoised=(Query,))
+    return party_over("a", Columns(np.asfortranarray(X), tuple(f"x{j}" for j in range(P))), noise, unnoised=(Query,))
 
 
 def shown(n: int, limits: np.ndarray, residual: float = 1e6) -> Records:

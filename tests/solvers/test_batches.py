@@ -17,8 +17,8 @@ import vfl
 from coordinator.charging.folds import Folds
 from coordinator.executor import Executor
 from coordinator.states.margins import Margins
-from parties.party import Party
 from parties.storage.dense import Columns
+from tests.parties.alone import party_over
 from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode
@@ -59,7 +59,7 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
     whole = problem.layout.whole()
     rows = {q: np.asfortranarray(x[None, block.coordinates].astype(dtype)) for q, block in whole.items()}
     actors = {
-        q: Party(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), unnoised=(Query,))
+        q: party_over(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), unnoised=(Query,))
         for q, X in rows.items()
     }
     margins = Margins(np.ones(1))
@@ -195,7 +195,9 @@ def test_a_party_restricts_a_fold_to_its_members() -> None:
     """It does so for any weights, because its book counts a pass once."""
     n, own = 30, setting.PARTITION.parties[0]
     names = setting.PARTITION.columns(own)
-    party = Party(own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), unnoised=(Query,))
+    party = party_over(
+        own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), unnoised=(Query,)
+    )
     sums = []
     for number in range(3):
         query = replace(folded(number), clip=Clip(math.inf, 4), event=None).shares()[own]

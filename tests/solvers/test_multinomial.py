@@ -19,12 +19,12 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
 import vfl
-from parties.party import Party
 from parties.prediction import ModelPart
 from parties.storage.classes import ClassColumns
 from parties.storage.dense import Columns
 from parties.storage.sparse import SparseColumns
 from tests.coordinator.test_transports import in_process
+from tests.parties.alone import party_over
 from tests.privacy.test_record_cap import anything
 from vfl.errors import OutputError, PrivacyError, SpecificationError
 from vfl.evaluation.classes import ClassOutcomes
@@ -314,7 +314,7 @@ def test_a_party_holds_all_classes_to_its_own_norms_whatever_it_is_given(stored:
         rows = np.tile(np.arange(n, dtype=np.int32), 2)
         block = SparseBlock.of(np.repeat([3.0, 4.0], n), rows, np.array([0, n, n, 2 * n, 2 * n]), n)
         kept = SparseColumns(block, tuple("abcd"))
-    party = Party("a", kept, SeededNoise(0), unnoised=(Query,), n_margins=K)
+    party = party_over("a", kept, SeededNoise(0), unnoised=(Query,), n_margins=K)
     row = Block(0, "a", 0, p * K, 0)
     cap = RecordCap(C, {"a": (row, np.zeros(p * K), np.ones(p * K))})
     rule = ClassesStep(np.zeros(K), np.zeros(K), vfl.L2(1.0), K)

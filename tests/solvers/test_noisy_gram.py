@@ -19,8 +19,8 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
-from parties.party import Party
 from parties.storage.dense import Columns
+from tests.parties.alone import party_over
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Backward, Fold, Notice, Phase, Piece, Records
@@ -202,7 +202,7 @@ def audit(x: float, seed: int, solver: vfl.NoisyGram) -> float:
     for name, own in (("bank", [x, 0.0]), ("telco", [1.0 - x, 0.0])):
         X = np.zeros((2, 2), order="F")
         X[0] = own
-        parties[name] = Party(name, Columns(X, PARTITION.columns(name)), SeededNoise(seed), np.zeros(2))
+        parties[name] = party_over(name, Columns(X, PARTITION.columns(name)), SeededNoise(seed), np.zeros(2))
     *events, _ = Coordinator(InProcessTransport(parties)).stream(spec)
     u = np.concatenate([u for e in events if isinstance(e, Round) for u in e.released])
     # Entries in order: the label's four, a0a0 a1a0 b0a0 b1a0, a1a1 ..., b0b0 ..., b1b1. The canary is e_a0, or e_b0.

@@ -250,16 +250,12 @@ class Dialled:
         if code == self._grpc.StatusCode.CANCELLED:
             return StreamBroken("the stream was ended")
         if code == self._grpc.StatusCode.UNAVAILABLE and "failed to connect" in details:
-            return explained(self._federation, self._identity)
+            broken = StreamBroken(f"the stream to {self._federation.address} broke")
+            return obstacle(self._federation, self._identity) or broken
         if code == self._grpc.StatusCode.RESOURCE_EXHAUSTED:
             reason = "".join(c if c.isprintable() else " " for c in details)[:1000]
             return StreamBroken(f"the coordinator refuses the stream: {reason}")
         return StreamBroken(f"the stream to {self._federation.address} broke ({code.name.lower()})")
-
-
-def explained(federation: Federation, identity: Identity) -> StreamBroken:
-    """Return the reason why no stream can be opened."""
-    return obstacle(federation, identity) or StreamBroken(f"the stream to {federation.address} broke")
 
 
 def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:

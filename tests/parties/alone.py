@@ -1,0 +1,28 @@
+"""A party over columns in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from parties.party import Party
+from parties.rows import Rows
+from vfl.shards import Here
+
+if TYPE_CHECKING:
+    from parties.storage.base import Storage
+    from vfl.messages import Query
+    from vfl.privacy.noise import NoiseSource
+
+
+def party_over(
+    name: str,
+    columns: Storage,
+    noise: NoiseSource,
+    labels: Any = None,
+    *,
+    unnoised: tuple[type[Query], ...] = (),
+    **options: Any,
+) -> Party:
+    """Return a party without a book. options : of its `Rows`."""
+    rows = Rows(name, columns, labels, **options)
+    return Party(name, Here([rows]), [rows.facts()], noise, unnoised=unnoised)
