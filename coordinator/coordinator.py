@@ -207,6 +207,7 @@ class Coordinator:
             noise=job.noise_source(),
             unnoised=unnoised(job),
             expand=self._expand or plan.sharing is not None,
+            together=plan.sharing is not None,
             split=plan.split,
             attempts=budget.attempts(job, reservation),
             earlier=budget.charges(job, reservation),

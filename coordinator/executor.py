@@ -56,6 +56,7 @@ class Executor:
     unnoised : kinds of query that the job declares to be released without noise; any other release without noise raises
         PrivacyError.
     expand : send the steps of a Descend as single queries, for a trust setting without Descend.
+    together : with `expand`, send the steps at equal margins as one query; its blocks have parts of their own.
     split : name of the public split into parts that queries work on; None if every query works on all records.
     attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
     earlier : function from a round to the number of charges that earlier processes made.
@@ -74,6 +75,7 @@ class Executor:
         noise: NoiseSource | None = None,
         unnoised: tuple[type[Query], ...] = (),
         expand: bool = False,
+        together: bool = False,
         split: str | None = None,
         attempts: Callable[[int], int] = lambda _: 0,
         earlier: Callable[[int], int] = lambda _: 0,
@@ -86,7 +88,7 @@ class Executor:
         self._reservation = reservation
         self._noise = noise or CryptographicNoise()
         self._unnoised = unnoised
-        self._expand = expand
+        self._expand, self._together = expand, together
         self._split = split
         self._attempts = attempts
         self._earlier = earlier
@@ -303,33 +305,29 @@ class Executor:
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
-        """Run a Descend as single queries: for each step Backward, update rule, Forward. Releases and keys are the same."""
-        released: list[Released] = []
+        """Run a Descend as single queries: for each step Backward, update rule, Forward. Releases and keys are the same.
+
+        Steps at equal margins are one Backward if the transport releases their blocks together.
+        """
+        released: list[Vector] = []
         w = {party: start.copy() for party, start in query.start.items()}
-        pending = []
-        for part, step in enumerate(query.ordered()):
-            backward = Backward(
-                query.weighting,
-                (step.block,),
-                (step.centre,),
-                (step.scale,),
-                step.clip,
-                step.event,
-                part,
-                capped=query.capped,
-                knots=query.knots,
-                subsample=query.subsample,
-            )
-            released.append(backward.combine(self._ask(backward, key)))
-            party = step.block.party
-            delta = step.moved(w[party], released[-1][0], query.push.get(party))
-            w[party][step.block.local] += delta
-            shift = step.shift(delta)
-            moved = {step.block.party: (step.block, delta)}
-            own = {"knots": query.knots, "subsample": query.subsample}
-            pending.append(Forward(moved, shifts={step.block.party: shift}, **own))  # type: ignore[arg-type]
+        pending: list[Forward] = []
+        own: dict[str, Any] = {"knots": query.knots, "subsample": query.subsample}
+        ordered = query.ordered()
+        at_once = max(1, len(ordered)) if self._together and not query.sweep else 1
+        for part in range(0, len(ordered), at_once):
+            steps = ordered[part : part + at_once]
+            blocks, centres, scales = zip(*((step.block, step.centre, step.scale) for step in steps), strict=True)
+            clip, event = steps[0].clip, steps[0].event  # equal under a record cap
+            backward = Backward(query.weighting, blocks, centres, scales, clip, event, part, capped=query.capped, **own)
+            released += backward.combine(self._ask(backward, key))
+            for step, u in zip(steps, released[part:], strict=True):
+                party = step.block.party
+                delta = step.moved(w[party], u, query.push.get(party))
+                w[party][step.block.local] += delta
+                pending.append(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}, **own))
             if query.sweep:
                 self._ask(pending.pop(), key)
         for forward in pending:
             self._ask(forward, key)
-        return tuple(u for us in released for u in us)
+        return tuple(released)

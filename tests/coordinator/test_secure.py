@@ -85,6 +85,14 @@ class TestBits:
         outcome(transport)
         assert transport.checked >= 3
 
+    def test_steps_at_one_model_are_opened_together(self) -> None:
+        transport = Checked(job(solver=vfl.SkGD(passes=3, block_size=2, sampling="full")), DATA)
+        outcome(transport)
+        opened = [
+            request for to, request in transport.requests if isinstance(request, requests.Contribute) and to == "q0"
+        ]
+        assert [len(request.query.blocks) for request in opened] == [4, 4, 4]
+
     def test_charges_are_those_of_trusted_mode(self) -> None:
         events = [
             [event for round_ in happened if isinstance(round_, Round) for event in round_.events]

@@ -117,8 +117,9 @@ def _sum(query: Backward) -> float:
     if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
         raise PrivacyError("queries of one release share one charge, but the clip 'norm' bounds each of them alone")
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
-    # Each party clips its own share. The weights bound the sum of all shares; otherwise each share is bounded alone.
-    joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or isinstance(query.fold, Piece)
+    # Each party clips its own share. The weights or the record cap bound all shares together; otherwise each is bounded alone.
+    caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
+    joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
 

@@ -135,6 +135,9 @@ def _models(walk: Walk) -> Models:
     The draws of an incomplete last pass are not known yet, so the largest blocks that it may draw are counted.
     """
     count, blocks = walk.n_draws, walk.blocks
+    if walk.solver.sampling == "full":  # all blocks at one model, in one opening
+        owners = dict.fromkeys(block.party for block in blocks)
+        return Models(count, dict.fromkeys(owners, count), count, count * walk.problem.layout.n_coordinates)
     passes, more = divmod(count, walk.draws_a_pass)
     own = Counter(block.party for block in blocks)
     opened = {party: passes * drawn + min(more, drawn) for party, drawn in own.items()}
