@@ -24,9 +24,8 @@ from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.curves import above
 from vfl.report.effects import SAID, effects
 from vfl.report.facts import gathered
-from vfl.report.intervals import head, ranked
 from vfl.report.markup import Markup, element, page, section, table
-from vfl.report.model import BASELINE, HEAD, importance_note, rows_of
+from vfl.report.model import BASELINE, HEAD, heading_of, importance_note, ranked, rows_of
 from vfl.writing import write_whole
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _coefficients(facts: Facts) -> tuple[Block, ...]:
     if result.inference is not None:
         summary, ordered = ranked(facts)
         cells = tuple((row.name, party, *cells_of(row)) for row, _, party in ordered[:TOP])
-        return (Table(head(summary), cells), *summary.notes)
+        return (Table(heading_of(summary), cells), *summary.notes)
     original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
     found = zip(result.coordinates, facts.owners, map(float, result.w), strict=True)
     largest = sorted((one for one in found if one[0] not in intercepts), key=lambda one: -abs(one[2]))[:TOP]

@@ -14,9 +14,8 @@ from vfl.report.curves import curves
 from vfl.report.facts import gathered
 from vfl.report.fairness import fairness
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
-from vfl.report.intervals import forest
 from vfl.report.markup import Child, Markup, element, join, page, remark, section, table
-from vfl.report.model import bounds, choices, coefficients, contribution, findings, importance
+from vfl.report.model import bounds, choices, coefficients, contribution, findings, forest, importance
 from vfl.report.signal import signal
 from vfl.report.spending import spent
 from vfl.version import __version__

@@ -4,59 +4,39 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vfl.cli.options import RUN, path_option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from vfl.launch.run.result import Result
 
+FORMS = {
+    "sklearn": "Write a scikit-learn Pipeline for pickle.load, of the model or with --party of one part; it needs no vfl.",
+    "onnx": "Write an ONNX graph in double precision, of the model or with --party of one part.",
+    "sql": "Write a SELECT for DuckDB or PostgreSQL from a table 'records', of the model or with --party of one part.",
+    "scorecard": "Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
+    "tracking": "Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
+}
 OF_PARTS = ("sklearn", "sql", "onnx")
 """Export formats that can also hold the part of one party."""
+
+
+def _forms(command: Callable[..., Any]) -> Callable[..., Any]:
+    for form, about in reversed(FORMS.items()):
+        command = click.option(f"--{form}", "forms", flag_value=form, multiple=True, help=about)(command)
+    return command
 
 
 @click.command("export")
 @RUN
 @click.option("--party", metavar="NAME", help="Write the part of one party, which holds its own coefficients only.")
-@click.option(
-    "--sklearn",
-    "forms",
-    flag_value="sklearn",
-    multiple=True,
-    help="Write a scikit-learn Pipeline for pickle.load, of the model or with --party of one part; it needs no vfl.",
-)
-@click.option(
-    "--onnx",
-    "forms",
-    flag_value="onnx",
-    multiple=True,
-    help="Write an ONNX graph in double precision, of the model or with --party of one part.",
-)
-@click.option(
-    "--sql",
-    "forms",
-    flag_value="sql",
-    multiple=True,
-    help="Write a SELECT for DuckDB or PostgreSQL from a table 'records', of the model or with --party of one part.",
-)
-@click.option(
-    "--scorecard",
-    "forms",
-    flag_value="scorecard",
-    multiple=True,
-    help="Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
-)
-@click.option(
-    "--tracking",
-    "forms",
-    flag_value="tracking",
-    multiple=True,
-    help="Write parameters, metrics and tags as JSON, for experiment trackers; without --output, print them.",
-)
+@_forms
 @path_option(
     "--output", "New file; without any of the above a new folder for the parts of all parties.", metavar="PATH"
 )
