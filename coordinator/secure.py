@@ -22,7 +22,6 @@ from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
 from vfl.secure.opening import disclosed, opened
-from vfl.secure.parcels import named_parcels, parcel_names
 from vfl.secure.requests import (
     Begin,
     CheckRecords,
@@ -44,8 +43,10 @@ from vfl.secure.requests import (
     TakeProducts,
     TakeToss,
     Toss,
+    named_parcels,
     openings,
     owners_of,
+    parcel_names,
     receivers,
     senders,
 )

@@ -47,6 +47,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -221,32 +222,25 @@ class Policy:
 
         Raises ConsentRefused, which names the rule.
         """
-        allowed = self.prediction
+        allowed, refuse = self.prediction, partial(self.refuse_prediction, party)
         if allowed is None:
-            self.refuse_prediction(
-                party, "", "there is no such section, so that no model may be applied to its records"
-            )
+            refuse("", "there is no such section, so that no model may be applied to its records")
         if ANY not in allowed.models and digest not in allowed.models:
-            self.refuse_prediction(
-                party, "models", f"this part is not listed: once it is approved, add its digest {digest} there"
-            )
+            refuse("models", f"this part is not listed: once it is approved, add its digest {digest} there")
         if allowed.parties is not None and receiver not in (party, *allowed.parties):
-            self.refuse_prediction(
-                party, "parties", f"{receiver!r} adds up, and {_listing(allowed.parties)} is allowed"
-            )
+            refuse("parties", f"{receiver!r} adds up, and {_listing(allowed.parties)} is allowed")
         if allowed.sources is not None and not self._lists(allowed.sources, source):
-            self.refuse_prediction(party, "sources", "the source that was named is not listed there")
+            refuse("sources", "the source that was named is not listed there")
         if labels and not allowed.labels:
-            self.refuse_prediction(party, "labels", "a model may not be measured on its labels")
+            refuse("labels", "a model may not be measured on its labels")
 
     def check_service(self, party: str, job: Job) -> None:
         """Return if the owner allows a resident service to apply a job's model; `check_prediction` asks the other rules."""
-        allowed = self.prediction
+        allowed, refuse = self.prediction, partial(self.refuse_prediction, party)
         if allowed is None or allowed.callers is None:
-            self.refuse_prediction(party, "callers", "no service is allowed: list the callers whom it may answer")
+            refuse("callers", "no service is allowed: list the callers whom it may answer")
         if job.secure is not None and not allowed.secure:
-            self.refuse_prediction(
-                party,
+            refuse(
                 "secure",
                 "the model was trained under trust = 'secure', and a service shows this party's parts of margins to the party "
                 "that adds up; its owner accepts that with secure = true",

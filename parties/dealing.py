@@ -21,8 +21,18 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
-from vfl.secure.parcels import given_parcels, named_parcels
-from vfl.secure.requests import Begin, CheckRecords, DealProducts, DealSum, DealTerms, Meet, openings, owners_of
+from vfl.secure.requests import (
+    Begin,
+    CheckRecords,
+    DealProducts,
+    DealSum,
+    DealTerms,
+    Meet,
+    given_parcels,
+    named_parcels,
+    openings,
+    owners_of,
+)
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
 from vfl.secure.sigmoid import SERIES

@@ -16,8 +16,16 @@ from vfl.messages import Descend, Need, Notice
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
 from vfl.planning import layout_of
 from vfl.secure.check_rows import CHECK_ROWS
-from vfl.secure.parcels import parcel_names
-from vfl.secure.requests import Begin, CheckRecords, Contribute, ContributeProducts, DealProducts, DealSum, Request
+from vfl.secure.requests import (
+    Begin,
+    CheckRecords,
+    Contribute,
+    ContributeProducts,
+    DealProducts,
+    DealSum,
+    Request,
+    parcel_names,
+)
 from vfl.security.psi import SIZE
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector

@@ -9,8 +9,7 @@ from parties.services.service import Service
 from vfl.errors import PartyLost
 from vfl.messages import Notice, Records
 from vfl.messages.joining import Done, Load, Multiply, SendLabels
-from vfl.secure.parcels import given_parcels, named_parcels
-from vfl.secure.requests import Request
+from vfl.secure.requests import Request, given_parcels, named_parcels
 from vfl.shards import Each
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from vfl.launch.sources import sources_of
 from vfl.messages import Forward, Notice, Phase
 from vfl.messages.joining import ALIGN, TRAIN, Done, Introduce, Load, Offer
 from vfl.privacy.events import ReleaseKey
-from vfl.secure.parcels import parcel_names
-from vfl.secure.requests import StateRecords
+from vfl.secure.requests import StateRecords, parcel_names
 from vfl.wire.frames import Constant
 
 if TYPE_CHECKING:

@@ -37,13 +37,14 @@ For one release of all products of columns (squared loss), in place of the reque
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vfl.errors import FederationError
 from vfl.secure.roles import DEALER
 from vfl.secure.version import Opening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -70,8 +71,6 @@ class Request:
 class Meet(Request):
     """Start a new session with new keys, and forget the last one."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request):
@@ -88,13 +87,9 @@ class Begin(Request):
 class StateRecords(Request):
     """State the party's number of records to the dealer."""
 
-    __slots__ = ()
-
 
 class CheckRecords(Request):
     """Compare the parties' numbers of records with that of `Begin`. The dealer deals nothing before this check."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +143,9 @@ class ShareResidual(Request):
 class Toss(Request):
     """Draw the session's coin: random bytes that choose the rows of Fourier terms to open, as a check of the dealer."""
 
-    __slots__ = ()
-
 
 class TakeToss(Request):
     """Take the coin of the session."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +189,6 @@ class Contribute(Request):
 class MaskProducts(Request):
     """Cap and round the party's own columns, including a label, and mask them for all other parties."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True)
 class TakeProducts(Request):
@@ -232,8 +221,6 @@ class ContributeProducts(Request):
 class Disclose(Request):
     """Disclose the words of the last commitment, once. The coordinator asks after all parties have committed."""
 
-    __slots__ = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
@@ -251,6 +238,24 @@ class Contribution:
 
     words: bytes
     nonce: bytes
+
+
+def parcel_names(count: int) -> list[str]:
+    """Return the names of `count` parcels, in order. A call carries parcels as vectors of these names, beside its body."""
+    return [f"parcel {place}" for place in range(count)]
+
+
+def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
+    """Return {name: parcel}, for `given_parcels` at the receiver."""
+    return dict(zip(parcel_names(len(parcels)), parcels, strict=True))
+
+
+def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
+    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
+    names = parcel_names(len(vectors))
+    if set(vectors) != set(names):
+        raise FederationError("a request carried vectors that are no sealed parcels")
+    return [vectors[name] for name in names]
 
 
 def receivers(request: Request, name: str, roles: Roles) -> tuple[str, ...]:

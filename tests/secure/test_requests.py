@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vfl.errors import FederationError
-from vfl.secure.parcels import given_parcels, named_parcels, parcel_names
+from vfl.secure.requests import given_parcels, named_parcels, parcel_names
 
 
 def test_parcels_arrive_in_their_order() -> None:
