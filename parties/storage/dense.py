@@ -107,20 +107,13 @@ def read_columns(
     n, p = source.at_most, len(scaling.features) + intercept
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
-    labels = TargetReader(label, factors, source.origin, n) if label else None
-    curves = Curves()
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype), curves, n)
-    # If the party needs no column, read any one to count the records.
-    wanted = _wanted(columns, schema, labels, groups) or source.names[:1]
+    options: Any = {"label": label, "factors": factors, "groups": groups}
+    reading = _Reading(source.origin, n, columns, schema, scaling, dtype, **options)
     count = 0
-    for batch in source.batches(wanted):
+    # If the party needs no column, read any one to count the records.
+    for batch in source.batches(reading.wanted or source.names[:1]):
         rows = slice(count, count + batch.num_rows)
-        for write in writers:
-            write(batch, array[rows], rows)
-        if labels:
-            labels.add([batch.column(column) for column in labels.columns], rows)
-        if groups:
-            groups.add(batch, rows)
+        reading.add(batch, array[rows], rows)
         count = rows.stop
     if count == 0:
         raise source.origin.error("there are no records")
@@ -128,81 +121,74 @@ def read_columns(
         array[:count, -1] = 1.0
     if count < n:
         # Blank lines may have left unused rows: move the columns together, in place.
-        del array, writers
+        del array
         for j in range(1, p):
             store[j * count : (j + 1) * count] = store[j * n : j * n + count]
         store.resize(count * p, refcheck=False)
         array = store.reshape((count, p), order="F")
     array.flags.writeable = False
     names = (*scaling.features, *((INTERCEPT,) if intercept else ()))
-    return Columns(array, names, curves.of(slice(count))), None if labels is None else labels.values(count)
+    labels = None if reading.labels is None else reading.labels.values(count)
+    return Columns(array, names, reading.curves.of(slice(count))), labels
 
 
-def check_types(
-    source: Source,
-    columns: Sequence[str],
-    schema: Schema,
-    scaling: Scaling,
-    *,
-    label: tuple[str, Label] | None = None,
-    factors: Sequence[Factor] = (),
-    groups: GroupReader | None = None,
-) -> None:
-    """Check the columns' types without reading cells; arguments as for `read_columns`.
+def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling: Scaling, **options: Any) -> None:
+    """Check the columns' types without reading cells; arguments and options as for `read_columns`.
 
     Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so its first
     piece is read and converted.
     """
-    labels = TargetReader(label, factors, source.origin, 0) if label else None
-    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64), Curves(), 0)
-    wanted = _wanted(columns, schema, labels, groups)
-    batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
-    if batch is None:
-        return
-    nothing = np.empty((0, len(scaling.features)))
-    for write in writers:
-        write(batch.slice(0, 0), nothing, slice(0, 0))
-    if labels:
-        labels.add([batch.column(column).slice(0, 0) for column in labels.columns], slice(0, 0))
-    if groups:
-        groups.add(batch.slice(0, 0), slice(0, 0))
+    reading = _Reading(source.origin, 0, columns, schema, scaling, **options)
+    batch = next(iter(source.batches(reading.wanted, 1)), None) if reading.wanted else None
+    if batch is not None:
+        reading.add(batch.slice(0, 0), np.empty((0, len(scaling.features))), slice(0, 0))
 
 
-def _wanted(
-    columns: Sequence[str], schema: Schema, labels: TargetReader | None, groups: GroupReader | None
-) -> list[str]:
-    """Return the columns to read from the source, each once."""
-    own = [source for column in columns for source in schema.sources(column)]
-    return list(dict.fromkeys([*own, *(labels.columns if labels else ()), *(groups.sources if groups else ())]))
+class _Reading:
+    """Readers of all columns of a source. at_most : bound on the number of records. wanted : columns to read, each once."""
 
+    def __init__(
+        self,
+        origin: Origin,
+        at_most: int,
+        columns: Sequence[str],
+        schema: Schema,
+        scaling: Scaling,
+        dtype: npt.DTypeLike = np.float64,
+        *,
+        label: tuple[str, Label] | None,
+        factors: Sequence[Factor],
+        groups: GroupReader | None,
+    ) -> None:
+        self.curves, self._groups = Curves(), groups
+        self.labels = TargetReader(label, factors, origin, at_most) if label else None
+        self._writers, first = [], 0
+        for column in columns:
+            count = len(schema[column].features(column))
+            coordinates = [_Coordinate(scaling, first + k, np.dtype(dtype)) for k in range(count)]
+            self._writers.append(_writer(column, schema, coordinates, origin, self.curves, at_most))
+            first += count
+        own = [source for column in columns for source in schema.sources(column)]
+        of_labels = self.labels.columns if self.labels else ()
+        self.wanted = list(dict.fromkeys([*own, *of_labels, *(groups.sources if groups else ())]))
 
-def _writers(
-    columns: Sequence[str],
-    schema: Schema,
-    scaling: Scaling,
-    origin: Origin,
-    dtype: np.dtype[Any],
-    curves: Curves,
-    n: int,
-) -> list[Callable[[pa.RecordBatch, Matrix, slice], None]]:
-    """Return a function per column, which writes a chunk of cells to the column's coordinates in given rows of the array.
-
-    curves : collects the columns whose knots are not known yet, with room for the cells of n records.
-    """
-    writers = []
-    first = 0
-    for column in columns:
-        declared = schema[column]
-        count = len(declared.features(column))
-        coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(count)]
-        writers.append(_writer(column, schema, coordinates, origin, curves, n))
-        first += count
-    return writers
+    def add(self, batch: pa.RecordBatch, array: Matrix, rows: slice) -> None:
+        """Write a chunk of cells to these rows, whose part of the array is given."""
+        for write in self._writers:
+            write(batch, array, rows)
+        if self.labels:
+            self.labels.add([batch.column(column) for column in self.labels.columns], rows)
+        if self._groups:
+            self._groups.add(batch, rows)
 
 
 def _writer(
     column: str, schema: Schema, coordinates: Sequence[_Coordinate], origin: Origin, curves: Curves, n: int
 ) -> Callable[[pa.RecordBatch, Matrix, slice], None]:
+    """Return a function that writes a chunk of cells to the column's coordinates in given rows of the array.
+
+    curves : collects the column if its knots are not known yet, with room for the cells of n records.
+    """
     declared, sources = schema[column], schema.sources(column)
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     named = None if isinstance(declared, Feature) else column
