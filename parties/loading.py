@@ -133,7 +133,7 @@ def over(
     return Party(task.party, shards, facts, noise, book, unnoised(job), alignment=alignment, holder=holder)
 
 
-def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSource:
+def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source:
     """Open a party's source for its columns. ids : True to read the id column too."""
     if ids:
         return open_with_ids(task, source)
@@ -152,7 +152,7 @@ class Unchanged:
     opened : the source (`open_for`).
     """
 
-    def __init__(self, source: Any, opened: Source | SparseSource) -> None:
+    def __init__(self, source: Any, opened: Source) -> None:
         self._source = source if file_of(source) or is_stored(source) else None
         self._is_function = is_function(source)
         self._origin = opened.origin
@@ -171,7 +171,7 @@ class Unchanged:
         if self._stamped() != self._stamp:
             raise self._origin.error(CHANGED)
 
-    def content_for(self, task: PartyTask, opened: Source | SparseSource, *, ids: bool = False) -> str:
+    def content_for(self, task: PartyTask, opened: Source, *, ids: bool = False) -> str:
         """Return a digest of the data that a function returned, which this call reads once in full; '' for other sources.
 
         ids : True if the source was opened with the id column of an alignment.
@@ -183,29 +183,30 @@ class Unchanged:
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
 
 
-def spec_for(source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
+def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
     """Return a CSV source with the lines of one shard, for the shard's process; None to open the source as given.
 
     Aligned rows can lie anywhere in a file, so the process then reads the whole file.
     """
-    found = isinstance(opened, CsvSource) and opened.one_a_line and (bool(file_of(source)) or is_stored(source))
-    if shard is None or chosen is not None or not found:
+    if shard is None or chosen is not None or not (file_of(source) or is_stored(source)):
         return None
-    return Scanned(source, opened.lines.near(shard.start + 1, shard.stop + 1))  # type: ignore[union-attr]
+    if not (isinstance(opened, CsvSource) and opened.one_a_line):
+        return None
+    return Scanned(source, opened.lines.near(shard.start + 1, shard.stop + 1))
 
 
-def digests_of(opened: Source | SparseSource) -> dict[int, str]:
+def digests_of(opened: Source) -> dict[int, str]:
     """Return {block: digest} of the blocks of a source that were read, for `Unchanged.require`; {} for other sources."""
     return dict(opened.digests) if isinstance(opened, BlockSource) else {}
 
 
-def _content(task: PartyTask, opened: Source | SparseSource, *, ids: bool) -> str:
+def _content(task: PartyTask, opened: Source, *, ids: bool) -> str:
     wanted = list(contents_of(task.schema, task.columns, task.label, task.groups, task.factors))
     named = [task.id] if ids and task.id is not None else []
     return content_of(opened, [*named, *wanted] or opened.names[:1])
 
 
-def require_content(task: PartyTask, opened: Source | SparseSource, content: str, *, ids: bool = False) -> None:
+def require_content(task: PartyTask, opened: Source, content: str, *, ids: bool = False) -> None:
     """Raise DataError if a source's records do not match a digest (`Unchanged.content_for`); '' checks nothing."""
     if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
@@ -217,7 +218,7 @@ def require_content(task: PartyTask, opened: Source | SparseSource, content: str
 def shards_of(
     task: PartyTask,
     source: Any,
-    opened: Source | SparseSource,
+    opened: Source,
     index: Index | None,
     shards: int,
     read: ReadIds | None = None,
@@ -241,7 +242,7 @@ def shards_of(
 def load_rows(
     task: PartyTask,
     source: Any,
-    opened: Source | SparseSource,
+    opened: Source,
     shard: Shard | None,
     chosen: Chosen | None = None,
     *,
@@ -302,7 +303,7 @@ def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tu
 
 def divided(
     task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
-) -> tuple[Source | SparseSource, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
+) -> tuple[Source, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
     """Open a source and return it, the check that it stays unchanged, and its shards (`shards_of`).
 
     Raises DataError for a source that may give different rows to each process.
@@ -343,9 +344,7 @@ class Divided:
         return answers
 
 
-def ids_of_shards(
-    task: PartyTask, source: Any, opened: Source | SparseSource, rows: Group, handed: Any
-) -> tuple[DividedIds, IdKind]:
+def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
     """Make each shard read and keep the ids of one range of rows; return the ids of all rows, and their kind.
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
@@ -369,7 +368,7 @@ def ids_of_shards(
 
 
 def load_range(
-    task: PartyTask, source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None
+    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None
 ) -> tuple[Storage, Vector | None]:
     """Return columns and labels of one shard of new records; arguments as for `load_rows`."""
     columns, labels, _ = _read(task, source, opened, shard, chosen)
@@ -389,7 +388,7 @@ def _total(task: PartyTask) -> PartyTask:
 
 
 def _read(
-    task: PartyTask, source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None
+    task: PartyTask, source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None
 ) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
     """Return columns, labels and group codes of one shard of the records, in their order."""
     if chosen is not None:

@@ -36,7 +36,7 @@ class IdRange:
     Raises DataError as vfl.security.identifiers.normalised.
     """
 
-    def __init__(self, task: PartyTask, opened: Source | SparseSource, shard: Shard) -> None:
+    def __init__(self, task: PartyTask, opened: Source, shard: Shard) -> None:
         source = opened.ids if isinstance(opened, SparseSource) else opened
         own, column = rows_of(source, shard.start, shard.stop), str(task.id)
         self._ids, self.kind = normalised(
@@ -132,7 +132,7 @@ class DividedIds(Gathered):
 
 
 def read_divided(
-    task: PartyTask, opened: Source | SparseSource, cut: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
+    task: PartyTask, opened: Source, cut: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
 ) -> tuple[DividedIds, IdKind]:
     """Make every shard read its ids; return the ids of all rows, and their kind. Raises DataError as `read_ids` does.
 
@@ -147,7 +147,7 @@ def read_divided(
     return ids, kind
 
 
-def _cells_at(opened: Source | SparseSource, column: str, rows: Integers) -> list[object]:
+def _cells_at(opened: Source, column: str, rows: Integers) -> list[object]:
     """Return the cells of these rows as the source holds them. rows : in ascending order."""
     found: list[object] = []
     count = 0

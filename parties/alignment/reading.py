@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from vfl.security.identifiers import IdKind, Ids
     from vfl.types import Integers, Vector
 
-    ReadIds = Callable[[Source | SparseSource], tuple[Sequence[bytes], IdKind]]
+    ReadIds = Callable[[Source], tuple[Sequence[bytes], IdKind]]
     """Function that reads the ids of a source opened with its ids (`open_with_ids`)."""
 
 
-def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
+def open_with_ids(task: PartyTask, spec: Any) -> Source:
     """Open a party's source with all columns that a run reads, so that a missing column is found before the alignment."""
     # An array without names holds the ids in its first column, then the columns of an array without ids.
     contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(spec, _identified(task) | contents, party=task.party)
 
 
-def check_before(task: PartyTask, source: Source | SparseSource) -> None:
+def check_before(task: PartyTask, source: Source) -> None:
     """Check the types of the columns before an alignment, which may take long.
 
     Wrong cells are found later, since only cells of common records are checked.
@@ -60,17 +60,17 @@ def _id_of(task: PartyTask) -> str:
     return task.id
 
 
-def _open_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
+def _open_ids(task: PartyTask, spec: Any) -> Source:
     return open_source(spec, _identified(task), party=task.party)
 
 
-def read_ids(task: PartyTask, source: Source | SparseSource) -> tuple[Ids, IdKind]:
+def read_ids(task: PartyTask, source: Source) -> tuple[Ids, IdKind]:
     """Return the normalised ids of all rows, and their kind. Raises DataError; see vfl.security.identifiers."""
     column = _id_of(task)
     return normalised(lambda: _pieces(source, column), party=task.party, column=column, kind=task.id_kind)
 
 
-def _pieces(source: Source | SparseSource, column: str) -> Iterator[pa.Array]:
+def _pieces(source: Source, column: str) -> Iterator[pa.Array]:
     return (batch.column(0) for batch in source.batches([column]))
 
 
@@ -164,9 +164,7 @@ class Chosen:
     stamp: tuple[tuple[object, ...], ...] | None = None
 
 
-def check_aligned(
-    task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index, read: ReadIds | None = None
-) -> Chosen:
+def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> Chosen:
     """Check that the source is the aligned one; return the aligned rows.
 
     opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None reads them in this process.
@@ -195,7 +193,7 @@ class AlignedSource:
         self._sorted = np.sort(chosen.rows)
 
     @classmethod
-    def of(cls, opened: Source | SparseSource, chosen: Chosen, spec: Any) -> AlignedSource | SparseSource:
+    def of(cls, opened: Source, chosen: Chosen, spec: Any) -> Source:
         """Return the source of the chosen rows; rows of a sparse matrix are in the common order already.
 
         spec : the source, whose files may not change while they are read.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Content, Source
     from parties.sources.lines import Lines
-    from parties.sources.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
@@ -30,7 +29,7 @@ DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 def open_file(
     spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None, lines: Lines | None = None
-) -> Source | SparseSource:
+) -> Source:
     """Open a file by its extension, or a folder of Parquet files. lines : lines of a CSV file, if known. Raises DataError."""
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
@@ -167,7 +166,7 @@ def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
     return open_array(array, contents, origin)
 
 
-def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source | SparseSource:
+def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
     """Open an archive of arrays by column name, of one array, or of a sparse matrix. It is read as a whole."""
     held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
     if {"format", "shape", "data"} <= set(held):
@@ -186,7 +185,7 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
         return held, {name: archive[name] for name in held if name in contents or len(held) == 1}
 
 
-OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
+OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source]] = {
     PARQUET: lambda path, _, origin: ParquetSource([path], origin),
     ARROW: lambda path, _, origin: ArrowSource(path, origin),
     (NPY,): _open_npy,

@@ -34,7 +34,7 @@ _DATABASES: dict[str, Callable[[str, Mapping[str, Content], Origin], Source]] = 
 }
 
 
-def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source | SparseSource:
+def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:
     """Open one party's data. For a path, call this in the party's process.
 
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
@@ -56,7 +56,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
     return source
 
 
-def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
+def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source:
     lines = None
     if isinstance(spec, Scanned):
         spec, lines = spec.source, spec.lines

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Origin, Source
 
 
-def count_records(source: Source | SparseSource) -> int:
+def count_records(source: Source) -> int:
     """Return the number of records; reads a text file once."""
     if source.n_records is None:
         for _ in source.batches(source.names[:1]):
@@ -27,7 +27,7 @@ def count_records(source: Source | SparseSource) -> int:
     return count
 
 
-def content_of(source: Source | SparseSource, columns: Sequence[str]) -> str:
+def content_of(source: Source, columns: Sequence[str]) -> str:
     """Return the SHA-256 of these columns of all records, 64 hexadecimal digits. They are read once, a batch at a time.
 
     The digest depends on the sizes of the batches. A sparse matrix is digested as a whole.
@@ -47,7 +47,7 @@ def content_of(source: Source | SparseSource, columns: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def rows_of(source: Source | SparseSource, start: int, stop: int) -> Source | SparseSource:
+def rows_of(source: Source, start: int, stop: int) -> Source:
     """Return the source of the rows start..stop alone."""
     return source.between(start, stop) if isinstance(source, SparseSource) else RowRange(source, start, stop)
 

@@ -46,6 +46,8 @@ class SparseSource:
     the wanted ids.
     """
 
+    typed = True
+
     def __init__(self, matrix: Any, contents: Mapping[str, Content], origin: Origin, *, ids: Any = None) -> None:
         self.origin = replace(origin, by_position=True)
         self.names = tuple(name for name, content in contents.items() if content != "id")
@@ -57,10 +59,11 @@ class SparseSource:
             raise origin.error(f"holds values of type {matrix.dtype}, not numbers: convert them")
         if not matrix.shape[0]:
             raise origin.error("there are no records")
-        self.n_records = self.at_most = int(matrix.shape[0])
+        self.at_most = int(matrix.shape[0])
+        self.n_records: int | None = self.at_most
         self._ids: Any = None
         if identified:
-            self._ids = _identified(ids, identified[0], self.n_records, origin)
+            self._ids = _identified(ids, identified[0], self.at_most, origin)
         if self.names or not identified:
             self.matrix = origin.attempt(
                 lambda: _canonical(matrix), "holds no valid sparse matrix: its index arrays do not fit together"

@@ -100,7 +100,7 @@ def read_sparse(
 
     Raises DataError.
     """
-    origin, n = source.origin, source.n_records
+    origin, n = source.origin, source.at_most
     for column in columns:
         if isinstance(schema[column], Categorical):
             raise origin.error(f"column {column!r} is declared categorical: a sparse matrix holds numbers only")
@@ -153,7 +153,7 @@ def _fill(values: Vector, starts: Integers, columns: Sequence[str], schema: Sche
 def _label(source: SparseSource, label: tuple[str, Label] | None, factors: Sequence[Factor]) -> Vector | None:
     if label is None:
         return None
-    reader = TargetReader(label, factors, source.origin, source.n_records)
+    reader = TargetReader(label, factors, source.origin, source.at_most)
     cells = [pa.array(source.select([own]).toarray().ravel(), from_pandas=True) for own in reader.columns]
-    reader.add(cells, slice(0, source.n_records))
-    return reader.values(source.n_records)
+    reader.add(cells, slice(0, source.at_most))
+    return reader.values(source.at_most)

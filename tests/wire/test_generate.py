@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from vfl.wire import generate
+from tests.wire import generate
 
 
 def test_generating_again_gives_the_same_code() -> None:
-    """If this fails, run `python -m vfl.wire.generate`."""
+    """If this fails, run `python -m tests.wire.generate`."""
     assert generate.differing() == []
 
 

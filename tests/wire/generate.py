@@ -1,20 +1,19 @@
-"""Generate the Python code of federation.proto, or check that it is up to date.
+"""Generate the Python code of vfl/wire/federation.proto: python -m tests.wire.generate
 
-    python -m vfl.wire.generate [--check]
-
-Needs grpcio-tools. The check ignores the lines of the generated code that name the version of the compiler and the oldest
+Needs grpcio-tools. `differing` ignores the lines of the generated code that name the version of the compiler and the oldest
 supported runtime.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent
+from vfl import wire
+
+FOLDER = Path(wire.__file__).resolve().parent
 PROTO = "vfl/wire/federation.proto"
 GENERATED = ("federation_pb2.py", "federation_pb2.pyi")
 
@@ -44,14 +43,5 @@ def unversioned(path: Path) -> str:
     return re.sub(r"(Domain\.PUBLIC,)\s+\d+,\s+\d+,\s+\d+,", r"\1", text)
 
 
-def main() -> None:
-    """Generate; with --check, end with an error if a file would change."""
-    if sys.argv[1:] == ["--check"]:
-        if stale := differing():
-            raise SystemExit(f"{', '.join(stale)} differ from {PROTO}: run python -m vfl.wire.generate")
-        return
-    generate(FOLDER.parents[1])
-
-
 if __name__ == "__main__":
-    main()
+    generate(FOLDER.parents[1])
