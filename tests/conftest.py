@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import sys
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from vfl.auditing import audit
 from vfl.privacy import noise
@@ -55,12 +57,35 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if whole else 0
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+ON_RAY = re.compile(r"::(?:.*_)?ray(?:_|\[|$)")
+"""The ids of tests that one worker runs, one after another: they share a Ray."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives all tests of a file to one worker, which shares their fixtures and caches, and all tests on Ray to one worker.
+
+    It needs no marks of groups: pytest-xdist 3.8 writes them into the ids of tests, and pytest 9.2 ignores what it writes.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if ON_RAY.search(nodeid) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """Return the scheduler of the whole suite."""
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)  # after the marks have left tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests on one worker that share a Ray, or that share the fixtures and caches of a module."""
-    for item in items:
-        group = "ray" if "local_ray" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Let workers begin with the tests on Ray, the longest group. A test that shares a Ray must say so in its name."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    sharing = {item.nodeid for item in items if "local_ray" in getattr(item, "fixturenames", ())}
+    wrong = [nodeid for nodeid in sorted(sharing) if not ON_RAY.search(nodeid)]
+    if wrong:
+        raise pytest.UsageError(f"a test that shares the Ray of the suite has '_ray' in its name: rename {wrong}")
+    items.sort(key=lambda item: not ON_RAY.search(item.nodeid))
 
 
 class Entropy:

@@ -532,7 +532,7 @@ class TestSaved:
 
 
 class TestDoctor:
-    def test_a_whole_installation(self, call: Callable[..., Said], local_ray: Any) -> None:
+    def test_a_whole_installation_with_ray(self, call: Callable[..., Said], local_ray: Any) -> None:
         said = call("doctor", "--json")
         findings = {finding["check"]: finding for finding in json.loads(said.out)}
         assert said.code == 0, said.out

@@ -235,7 +235,7 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
     return {}
 
 
-def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
+def test_prometheus_on_ray(local_ray: Any, tmp_path: Path) -> None:
     """During a run that lost a party, its numbers are at the place that docs/cluster.md names."""
     if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nothing listens
         pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")

@@ -112,7 +112,7 @@ def test_ray_and_in_process_agree_to_the_bit(on_ray: Any, solver: dict[str, Any]
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["lent", "stored"])
-def test_vectors_in_shared_memory_and_in_the_store_are_the_same(
+def test_vectors_in_shared_memory_and_in_the_store_of_ray_are_the_same(
     on_ray: Any, monkeypatch: pytest.MonkeyPatch, near: bool
 ) -> None:
     """Parties of other machines get vectors through the object store. Vectors that margins keep do not change later."""
@@ -125,7 +125,7 @@ def test_vectors_in_shared_memory_and_in_the_store_are_the_same(
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_other_solver_agrees_to_the_bit(on_ray: Any, name: str) -> None:
+def test_ray_and_every_other_solver_agree_to_the_bit(on_ray: Any, name: str) -> None:
     spec = replace(job(), solver=OTHERS[name], penalty=vfl.L2(0.1))
     here, there = in_process(spec, table()), drive(Coordinator(on_ray), spec)
     assert here[1].w.tobytes() == there[1].w.tobytes()
@@ -133,7 +133,7 @@ def test_every_other_solver_agrees_to_the_bit(on_ray: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["seeded", "no noise"])
-def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> None:
+def test_the_public_call_on_ray_agrees_to_the_bit(local_ray: Any, private: bool) -> None:
     """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline."""
     spec, data = job(loss="squared", private=private), table(400)
     watched: dict[str, list[Any]] = {"ray": [], "inprocess": []}
@@ -149,7 +149,7 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
 
 
 @pytest.mark.parametrize("inference", [True, "subsamples"])
-def test_intervals_in_row_shards_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
+def test_intervals_in_row_shards_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
     privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
     spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)
     here, there = (vfl.train(spec, table(403), at=at) for at in ("inprocess", vfl.Ray(shards=2, pin="never")))
@@ -164,7 +164,7 @@ def test_intervals_in_row_shards_agree_to_the_bit(local_ray: Any, inference: boo
     "loss",
     ["logistic", "squared", "smoothed_hinge"],
 )
-def test_sparse_columns_under_a_record_cap_agree_to_the_bit(parties_on_ray: SharedParties, loss: str) -> None:
+def test_sparse_columns_under_a_record_cap_on_ray_agree_to_the_bit(parties_on_ray: SharedParties, loss: str) -> None:
     """Blocks of two of sparse and dense parties: fused kernels of two losses, and one that has none."""
     data = table(400)
     data["a1"] = np.where(data["a0"] > 0.5, data["a1"], 0.0)

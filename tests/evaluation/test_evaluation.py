@@ -556,7 +556,7 @@ class TestCharged:
 
 class TestBoth:
     @pytest.mark.parametrize("loss", ["logistic", "squared"])
-    def test_transports_agree(self, parties_on_ray: SharedParties, loss: str) -> None:
+    def test_ray_agrees(self, parties_on_ray: SharedParties, loss: str) -> None:
         here = train(job(loss))
         there = parties_on_ray.train(job(loss), table(loss))
         assert here.findings == there.findings

@@ -146,7 +146,7 @@ class TestTraining:
         with pytest.raises(DataError, match="no id is common"):
             train(job(), data, at="ray")
 
-    def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
+    def test_a_dead_party_on_ray_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
         data, pid = (
             frames(n=60_000),
             tmp_path / "pid",

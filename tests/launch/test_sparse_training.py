@@ -88,7 +88,7 @@ def test_the_model_equals_that_of_the_dense_columns_to_the_bit(name: str) -> Non
     np.testing.assert_array_equal(*margins)
 
 
-def test_both_transports_and_files(parties_on_ray: SharedParties, tmp_path: Any) -> None:
+def test_ray_and_files_give_the_same_model(parties_on_ray: SharedParties, tmp_path: Any) -> None:
     spec, dense = job(vfl.SkGD(passes=2, block_size=2)), table()
     files = {}
     for party, columns in (("a", slice(0, 5)), ("b", slice(5, 8))):

@@ -32,7 +32,6 @@ def test_a_lost_attempt_is_paid_for(solver: Any, moment: str) -> None:
     assert found.complaints == ()
 
 
-@pytest.mark.xdist_group("neighbours, sampled")
 def test_a_lost_attempt_at_a_sampled_step_draws_a_batch_of_its_own() -> None:
     """With a common batch, three attempts would move by a path μ² of 1.75, where one sample allows 0.583."""
     losses = [Loss("bank", number, times=2) for number in range(2, 12)]

@@ -47,11 +47,7 @@ WITHIN = 7
 """A seed under which the record is in a secret batch."""
 
 
-SAMPLED = pytest.mark.xdist_group("neighbours, sampled")
-NAMES = [
-    *(pytest.param(name, marks=[SAMPLED] * name.endswith("poisson")) for name in TRIED),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR),
-]
+NAMES = [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR)]
 
 
 def loss_for(name: str) -> str:

@@ -92,7 +92,7 @@ def test_a_shape_holds_under_noise(options, knots):
     assert abs(np.array(found[0])).max() + abs(np.array(found[1])).max() > 0
 
 
-def test_all_places_train_the_same_model(local_ray):
+def test_ray_trains_the_same_model(local_ray):
     one = job(vfl.Curve(knots=KNOTS, shape="increasing", smooth=0.1), epsilon=1.0)
     here, there = trained(one), vfl.train(one, frame(), at="ray")
     assert np.array_equal(here.w, there.w)
