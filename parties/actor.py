@@ -85,8 +85,8 @@ def _opened(source: Any) -> Any:
 class Shared:
     """Actor that hosts several parties of a simulation in one process. Each party is an ordinary `PartyActor`.
 
-    It protects no party from another, so it is only for simulations by one owner. Results are bit-identical to those of
-    separate processes. If the process is lost, all of its parties are lost.
+    It protects no party from another, so it is only for simulations by one owner. Results are bit-identical to
+    results of separate processes. If the process is lost, all of its parties are lost.
 
     members : {party: arguments of its `PartyActor`}.
     """
@@ -104,7 +104,7 @@ class Shared:
 
     def _public(self, party: str, method: str) -> Any:
         if method.startswith("_"):
-            raise FederationError(f"{method!r} is no question to a party")
+            raise FederationError(f"{method!r} is not a public method of a party")
         return getattr(self._members[party], method)
 
 
@@ -184,7 +184,7 @@ class RowsActor(Serving, IdsActor):
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
-        """Return two flags: this process can read the memory of the margins, and that of the party's main actor.
+        """Return two flags, True if this process can read the memory of the margins, and the memory of the party's main actor.
 
         If it can read the memory of the margins, it also sends its own vectors through shared memory.
         """
@@ -493,7 +493,8 @@ class PartyActor(Serving, ServiceActor):
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
         """Return a flag per shard, True if it can read its probe, and True if this actor can read the coordinator's memory.
 
-        probes : memory of each shard of the margins. coordinator : memory of the coordinator.
+        probes : shared memory, one piece per shard, written by the process with the margins of this shard. coordinator : shared
+            memory written by the coordinator.
         """
         assert self._served is not None  # noqa: S101 - set by `load`
         answers = self._served.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))

@@ -79,6 +79,6 @@ class AnswerLog:
 
     def _unusable(self) -> ConsentRefused:
         return ConsentRefused(
-            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be kept: give its owner's "
-            "process write access to the policy's folder, and space"
+            f"party {self._party!r} refuses to answer, since its log {self._path.name!r} cannot be written: give its owner's "
+            "process write access to the policy's folder, and disk space"
         )

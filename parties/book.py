@@ -47,7 +47,7 @@ def account_of(party: str) -> str:
 
 
 def require_room(policy: Policy, party: str, *jobs: Job) -> None:
-    """Raise ConsentRefused if the owner's book cannot hold jobs together, whatever the number of records; reads no data.
+    """Raise ConsentRefused if the owner's book cannot hold these jobs together for any number of records; reads no data.
 
     Call it before records are aligned: the book reserves the plan of a run once n is known. A job with an open run in the book
     is not counted again.
@@ -185,7 +185,7 @@ class PartyBook(Charges):
         self._plan, problem = plan, plan.problem
         privacy = self._job.privacy
         if privacy is None or problem.delta is None:
-            raise PrivacyError("a book has nothing to set aside for a job without privacy")
+            raise PrivacyError("a book has nothing to reserve for a job without privacy")
         self._policy.check_demand(self._job, self._party, privacy.epsilon, problem.delta)
         self._keep_cap()
         book = DatasetBook(self._ledger, self._account)
@@ -222,7 +222,7 @@ class PartyBook(Charges):
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
             raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
-        # A process killed before it settled has charged this already; the rounding remainder is not a second release.
+        # A process that was killed before it settled has charged the rest already, up to rounding.
         rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
             self._reservation.charge([(OTHERS, rest)])

@@ -152,8 +152,8 @@ class Charges:
     def _events(self, query: Query) -> tuple[Event | None, ...]:
         """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
 
-        A batch that does not continue the same pass under the same event is charged separately. With seeded noise, the pass
-        that was paid for includes a repeated batch, and the first batch that a restarted party is asked for.
+        A batch that does not continue the same pass under the same event is charged separately. With seeded noise, a pass that
+        was paid for also covers a repeated batch, and the first batch of which a restarted party is asked.
         """
         events, batch = query.events(), query.batch
         if batch is None or None in events:

@@ -1,43 +1,43 @@
 """Consent: what a party's owner allows, in a file that the party's own process reads before it opens any data.
 
 format = 1
-jobs = ["3f9a…", "credit"]      digests pin a job to the last option; names trust whoever submits it; "*" is any job
-columns = ["income", "age"]     that a job may use, label and id included; left out: all
-trust = ["trusted"]             settings of who may see what; left out: all
+jobs = ["3f9a…", "credit"]      digests or names of accepted jobs; a digest fixes every option, a name none; "*" is any job
+columns = ["income", "age"]     columns that a job may use, label and id included; left out: all
+trust = ["trusted"]             accepted values of `trust` in a job; left out: all
 sources = ["bank.parquet"]      files and addresses that may be read to train, align, evaluate and predict; "memory" for tables,
                                 and for parts of one table of all parties; "*" is a wild card; a relative path starts at this
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
-products = true                 also jobs that show this party's columns, before noise, to coordinator and later parties, who
+products = true                 accept jobs that show this party's columns, before noise, to coordinator and later parties, who
                                 multiply them with theirs (privacy.inference, the solver NoisyGram)
 interactive = true              ask at the terminal for jobs that are not listed
-allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
+allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
 book = "bank.book"              the party's release log; left out: this file's name with the ending .book
-allow_network_file_system = true    also a book on a network file system, where a charge may be lost
+allow_network_file_system = true    accept a book on a network file system, where a charge may be lost
 
-[job]                           the most that one job may ask for, in either number; left out: what the total leaves
+[job]                           limit of each job; left out: the rest of [total]
 epsilon = 1.0
 delta = 1e-6
 
-[total]                         the most that all jobs together may release of this party's records
+[total]                         limit of all jobs together, for releases from this party's records
 epsilon = 4.0
 delta = 1e-6
 
-[prediction]                    applying models to this party's records, un-noised; left out: no prediction is allowed
+[prediction]                    predictions from this party's records, without noise; left out: none is allowed
 models = ["7be1…"]              digests of this party's part of a model, as a refusal states them; "*" is any
-parties = ["bank"]              that may add up and so see this party's part of each margin; left out: any
-sources = ["new/*.csv"]         those of the sources above that may be predicted; left out: all of them
-records = 1000                  that may be predicted on one day (UTC), counted in a file next to the book; left out: any number
+parties = ["bank"]              parties that may add up the margins and so see this party's parts; left out: any
+sources = ["new/*.csv"]         sources, also allowed above, that may be predicted; left out: all
+records = 1000                  limit of records per day (UTC), counted in a file next to the book; left out: any number
 labels = true                   others may also measure a model on this party's labels, without noise (vfl evaluate)
-callers = ["branch"]            whose requests a resident service may answer (vfl serve); "*" is any; left out: no service
-purposes = ["credit decision"]  that a caller may state; left out: any
+callers = ["branch"]            callers that a resident service (vfl serve) may answer; "*" is any; left out: no service
+purposes = ["credit decision"]  purposes that a caller may state; left out: any
 rate = 50.0                     records per second that a service may answer; left out: any number
 secure = true                   a service may also apply models trained under trust = "secure"
 lookup = true                   a service looks up the records of each request in DuckDB or Postgres; left out: it reads all
 
 [secure]                        demands on jobs under trust = "secure"; without an entry `trust`, other jobs are then refused
-collude = 2                     least k: so many parties may pool what they saw without learning more; left out: any
+collude = 2                     least number of parties that may pool what they saw without learning more; left out: any
 dealer = "separate"             the coordinator may not be the dealer; left out: any dealer
 """
 

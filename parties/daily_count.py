@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 60.0
 AHEAD, MOST_AHEAD = 100, 1024
-"""A service counts limit/AHEAD records ahead, at most MOST_AHEAD."""
+"""A service counts limit/AHEAD records before they are asked for, at most MOST_AHEAD."""
 _TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"
 
 

@@ -76,7 +76,8 @@ LOSS = "logistic"
 class Holder:
     """Answers the requests of a run on shares over one party's columns.
 
-    job : the job to which the owner has agreed. columns, noise, labels, book : as for parties.party.Party.
+    job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, book : as for
+        parties.party.Party. own : the party's identity across organisations.
     charges : the book, or a count in memory without one.
     """
 
@@ -119,7 +120,7 @@ class Holder:
         return self.sharing
 
     def takes(self, request: Request) -> int:
-        """Return the number of parcels that a request brings; 0 before the keys of the session are exchanged."""
+        """Return the number of parcels that must come with a request; 0 before the keys of the session are exchanged."""
         return 0 if self._streams is None else len(senders(request, self.name, self.sharing.roles))
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
@@ -414,7 +415,7 @@ class Holder:
         self._coverage.admit(cap.paid, self._shape(), asked)  # no joint cap holds for rows of two different set-ups
 
     def _shape(self) -> bytes:
-        """Return the cap, and the centres and scales of all parties' rows, as bytes of the set-up."""
+        """Return cap, centres and scales of all parties' rows as bytes, which differ between set-ups."""
         setup = self._of_setup()
         parts = [np.float64(setup.cap).tobytes()]
         for party in self.sharing.roles.parties:

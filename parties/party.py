@@ -121,11 +121,11 @@ class Party:
         return again
 
     def greet(self) -> Greeting:
-        """Return version, number of records, book and alignment of this party, before training."""
+        """Return the facts that other participants need before training."""
         return Greeting(__version__, self.n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
-        """Pass a notice of the coordinator to the owner's book; return the heads of the book."""
+        """Pass a notice of the coordinator to the owner's book, and return the book's answer."""
         if self._book is None:
             raise PrivacyError(f"party {self.name!r} keeps no book")
         return self._book.hear(notice, self.n_records)
@@ -141,7 +141,7 @@ class Party:
         return self._piece(self._shards.vectors("labels"))
 
     def takes(self, request: Request) -> int:
-        """Return the number of parcels that a request brings."""
+        """Return the number of sealed parcels that must come with a request."""
         return 0 if self._holder is None else self._holder.takes(request)
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:

@@ -40,11 +40,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class ModelPart:
-    """One party's part of a model, w_k, with all facts needed to apply it. It is public if the model is.
+    """One party's part of a model, w_k, with all facts needed to apply it. It is public if the whole model is public.
 
     job : the public job of the run. party : owner of this part.
     model : digest of the whole model, as in its certificate; all parts of one model share it.
-    coordinates, w : (p_k,) names and values on the scaled features; (p_k·K,) with multinomial loss.
+    coordinates, w : (p_k,) names of the coefficients, and their values for scaled features; (p_k·K,) with multinomial loss.
     intercept : intercept of the whole model, (K,) with multinomial loss. Every part holds it.
     threshold : margin above which the model predicts the positive class, with two classes. Every part holds it.
     """
@@ -109,7 +109,7 @@ class ModelPart:
         return margins
 
     def to_json(self) -> str:
-        """Return the text of the part's file."""
+        """Return the part as text, for a file."""
         plain = {
             "format": FORMAT,
             "party": self.party,
@@ -171,7 +171,7 @@ def part_of(given: ModelPart | str, party: str) -> ModelPart:
 class PartGreeting:
     """Greeting of a party before a prediction.
 
-    version : of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
+    version : version of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
     threshold : margin above which the model predicts the positive class.
     """
 

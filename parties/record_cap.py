@@ -129,7 +129,7 @@ class OwnBounds:
 
         The bounds are kept for the next visit of the same pass, which brings the same vectors.
 
-        given : limits on all columns of a record; None leaves those on the own columns. loss : code of the kernels.
+        given : limits from all columns of a record; None uses the own columns alone. loss : code of the kernels.
         """
         shape = _shape(cap, self._party)
         known = self._bounds

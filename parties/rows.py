@@ -379,7 +379,7 @@ class Rows:
 
     def _apart(self) -> Storage:
         if self.held_out is None:
-            raise PrivacyError(f"party {self._party!r} holds no records out")
+            raise PrivacyError(f"party {self._party!r} has no held-out records")
         return self.held_out
 
     def _weights(self, query: Backward, records: Records) -> Vector:
@@ -412,5 +412,5 @@ def _compact(labels: Vector | Signs) -> Vector | Signs:
 
 def _required(vector: Vector | None) -> Vector:
     if vector is None:
-        raise PrivacyError("a query came without the per-record vectors that it works on")
+        raise PrivacyError("a query arrived without the per-record vectors that it needs")
     return vector

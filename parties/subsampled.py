@@ -62,7 +62,7 @@ class SubsampledRows:
         self.parts: Sequence[Rows] = parts
 
     def facts(self) -> RowFacts:
-        """Return the numbers of coordinates and of records: those of the first subsample count as training records."""
+        """Return the numbers of coordinates and records; only the first subsample's records count as training records."""
         first = self.parts[0].facts()
         return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
 

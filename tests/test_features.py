@@ -495,7 +495,10 @@ def test_a_pair_stays_within_a_party() -> None:
 
 @pytest.mark.parametrize(
     ("cells", "said"),
-    [(["2020-01-01", "SECRET"], "holds text that is no date"), ([1.0, 2.0], "holds values of type double, not dates")],
+    [
+        (["2020-01-01", "SECRET"], "holds text that is not a date"),
+        ([1.0, 2.0], "holds values of type double, not dates"),
+    ],
 )
 def test_cells_that_are_no_dates(cells: list[Any], said: str) -> None:
     with pytest.raises(DataError) as caught:
@@ -533,7 +536,7 @@ def test_an_unreadable_date_is_missing_if_the_job_declares_it(
     if "missing" in instead:
         expected = [[31.0, 0.0], *[[1.0, 1.0]] * 4, [28.0, 0.0], [1.0, 1.0]]
     assert found.tolist() == expected
-    with pytest.raises(DataError, match="no date") as caught:
+    with pytest.raises(DataError, match="not a date") as caught:
         made(vfl.DateParts(("day",), of="d", **instead), data)
     assert "SECRET" not in str(caught.value)
     with pytest.raises(SpecificationError, match="'refuse' or 'missing'"):
@@ -566,7 +569,7 @@ def test_dates_of_a_text_file(tmp_path: Path) -> None:
     path.write_text("d;k\n31.01.2026;1\n 01.12.2025 ;2\n15.07.1969;3\n")
     spec = vfl.Csv(str(path), delimiter=";", dates="%d.%m.%Y")
     assert made(vfl.DateParts(("day",), of="d"), spec).ravel().tolist() == DAYS
-    with pytest.raises(DataError, match="no date: clean the cells"):
+    with pytest.raises(DataError, match="not a date: clean the cells"):
         made(vfl.DateParts(("day",), of="d"), vfl.Csv(str(path), delimiter=";"))
     path.write_text("d\n2026-01-31\n2025-12-01\n1969-07-15\n")
     assert made(vfl.DateParts(("day",), of="d"), str(path)).ravel().tolist() == DAYS

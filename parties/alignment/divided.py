@@ -33,7 +33,7 @@ class IdRange:
 
     opened : the source, with its id column (parties.alignment.reading.open_with_ids).
 
-    Raises DataError as vfl.security.identifiers.normalised.
+    Raises the same errors as vfl.security.identifiers.normalised.
     """
 
     def __init__(self, task: PartyTask, opened: Source, shard: Shard) -> None:

@@ -46,7 +46,7 @@ class Pending:
             content = file.read()
         except OSError as error:
             raise OutputError(
-                f"party {party!r} cannot keep the state of its alignment in its place: {error.strerror}; name a folder that "
+                f"party {party!r} cannot write the state of its alignment to its folder: {error.strerror}; name a folder that "
                 "it alone can write (the environment's [alignment.index], or $VFL_INDEX)"
             ) from None
         if len(content) == SIZE + len(self._fingerprint):

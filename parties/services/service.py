@@ -37,4 +37,4 @@ class Service:
 
     def undue(self, message: object) -> FederationError:
         """Return the error for a message that does not belong to this service."""
-        return FederationError(f"a {type(message).__name__} came; it does not belong to this work")
+        return FederationError(f"received a {type(message).__name__}, which does not belong to this job")

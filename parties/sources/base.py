@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
 """Declared content of a column, used to read cells without a type. Columns of typed sources keep their type. 'id' is the column
-by which records are aligned; a sparse matrix has no such column."""
+by which records are aligned; a sparse matrix has none."""
 
 BY_POSITION = b"vfl.by_position"
 """Metadata key of a table that was split off an array."""
@@ -108,7 +108,7 @@ class Origin:
 
     def check_there(self, path: Path) -> None:
         """Check that a file or folder exists. Raises DataError, the same for all kinds of file."""
-        if not self.attempt(path.exists, "may not be looked at"):
+        if not self.attempt(path.exists, "cannot be looked up, since its folder may not be read"):
             whose = "where the command runs" if self.party is None else "at the party's working folder"
             raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
 
@@ -130,7 +130,7 @@ class Origin:
 
     def misread(self, problem: str) -> DataError:
         """Return the error for unexpected values. If columns are identified by position, it mentions their order."""
-        order = ", the label last: they go by position"
+        order = ", the label last: they are matched by position"
         hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
         return self.error(problem + hint)
 
@@ -148,7 +148,7 @@ class Origin:
     def no_date(self, column: str) -> DataError:
         """Return the error for cells that are not dates in a column of dates."""
         return self.error(
-            f"column {column!r} holds text that is no date: clean the cells, declare the format of the file's dates "
+            f"column {column!r} holds text that is not a date: clean the cells, declare the format of the file's dates "
             "(dates = \"%d.%m.%Y\"), or let such cells be missing: unknown='missing' in its declaration, with a fill"
         )
 

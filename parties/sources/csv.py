@@ -38,7 +38,7 @@ _ENCODING = (
     "(in Python vfl.Csv(path, encoding=...))"
 )
 _SHAPE = (
-    "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
+    "is not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
     "record is far longer than the others"
 )
 
@@ -140,9 +140,9 @@ class CsvSource:
             first = max(0, first - batch.num_rows)
 
     def _part(self, first: int, stop: int) -> tuple[int, tuple[int, int] | None]:
-        """Return (record, part). The part of the file, (position, size), begins at this record and holds all up to `stop`.
+        """Return (record, part): a part of the file, as position and size in bytes, and the number of its first record.
 
-        The record is at most `first`. The part is None if the file must be read from its beginning, record 0.
+        The part holds the records first..stop − 1, and possibly others. It is None if the file must be read from its beginning.
         """
         line, position = self.lines.before(first + 1)  # line 0 is the header
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")

@@ -66,7 +66,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         if scheme in stores.SCHEMES and not plugins.installed(scheme):
             return stores.open_stored(spec, contents, origin, lines)
         if isinstance(spec, Csv):
-            raise origin.error("is no file, and has no format of text")
+            raise origin.error("is not a file, and has no format of text")
         if scheme in _DATABASES and not plugins.installed(scheme):
             return _DATABASES[scheme](spec, contents, origin)
         spec = plugins.fetch(spec, origin)

@@ -66,7 +66,7 @@ class SparseSource:
             self._ids = _identified(ids, identified[0], self.at_most, origin)
         if self.names or not identified:
             self.matrix = origin.attempt(
-                lambda: _canonical(matrix), "holds no valid sparse matrix: its index arrays do not fit together"
+                lambda: _canonical(matrix), "is not a valid sparse matrix: its index arrays do not fit together"
             )
 
     @property
@@ -109,7 +109,7 @@ def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArrayS
             "bring its rows into the order of the other parties', and leave id out of the job"
         )
     if getattr(ids, "ndim", 1) != 1 or len(ids) != n_records:
-        raise origin.error("the ids of a sparse matrix are one for each of its rows")
+        raise origin.error("a sparse matrix needs one id for each of its rows")
     return open_table({column: ids}, {column: "id"}, origin)
 
 

@@ -45,7 +45,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
             "its address holds a key, which the job's files would keep: give the key in the environment of the party"
         )
     system, path = origin.attempt(
-        lambda: pyarrow.fs.FileSystem.from_uri(address), "is no address that pyarrow can open"
+        lambda: pyarrow.fs.FileSystem.from_uri(address), "is not an address that pyarrow can open"
     )
     found = origin.attempt(lambda: system.get_file_info(path), "cannot be reached")
     name = path.lower()

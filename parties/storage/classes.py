@@ -44,5 +44,7 @@ class ClassColumns:
     def block(self, start: int, stop: int) -> Any:
         """Return the columns of coordinates start..stop; PrivacyError for a part of a column's classes."""
         if start % self.classes or stop % self.classes:
-            raise PrivacyError("a block holds all classes of its columns: one charge pays for them together")
+            raise PrivacyError(
+                "a block must hold all classes of its columns, because one charge pays for them together"
+            )
         return self.columns.block(start // self.classes, stop // self.classes)

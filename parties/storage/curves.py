@@ -72,7 +72,7 @@ class Curves:
         """Return the counts of a curve over its public grid, (cells,)."""
         if not 0 <= number < len(self.own):
             raise PrivacyError(
-                "a histogram was asked of a curve that the party does not have, or whose knots are declared"
+                "a histogram was requested for a curve that the party does not have, or whose knots are declared"
             )
         own, curve = self.own[number]
         return histogram(np.clip(self.cells[own.cells[0]], *curve.limits), edges_of(curve.limits, cells))
@@ -91,12 +91,12 @@ class Curves:
         if fixed:
             raise PrivacyError("the knots of curves changed after columns were read; start another run")
         if len(knots) != len(self.own):
-            raise PrivacyError("knots came for another number of curves than the party has")
+            raise PrivacyError("the number of given knots differs from the number of the party's curves")
         found = {own.column: points for (own, _), points in zip(self.own, knots, strict=True)}
         try:
             declared = [placed(own.column, own.declared, found) for own in self.pending]
         except SpecificationError as error:
-            raise PrivacyError(f"knots came that no declaration allows: {error}") from error
+            raise PrivacyError(f"the given knots are not allowed by any declaration: {error}") from error
         array.flags.writeable = True
         for each, own in zip(declared, self.pending, strict=True):
             for rows in _pieces(len(array)):

@@ -94,7 +94,7 @@ def read_columns(
 ) -> tuple[Columns, Vector | None]:
     """Read a source once, chunk by chunk, into columns and labels. Memory: the result and one chunk.
 
-    columns : names, in the order of the coordinates, which may differ from that of the source.
+    columns : names, in the order of the coordinates, which may differ from the order in the source.
     scaling : scaling of these columns (Scaling.of).
     intercept : append a column of ones.
     label : (column, declaration) at the label party. factors : columns that are read with the label.

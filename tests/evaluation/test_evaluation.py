@@ -464,7 +464,7 @@ class TestApart:
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         whole = make_plan(spec, N).problem.layout.whole()
         query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
-        with pytest.raises(PrivacyError, match="holds no records out"):
+        with pytest.raises(PrivacyError, match="has no held-out records"):
             Executor(InProcessTransport(parties), Margins(np.ones(N)), None)(query)
 
 

@@ -482,7 +482,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
             'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
-            "array's columns in the partition's order, the label last: they go by position"
+            "array's columns in the partition's order, the label last: they are matched by position"
         ),
     ),
     "an array of a party whose label is not the last column": (
@@ -492,7 +492,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
             "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
             'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); for more '
             'classes choose loss = "multinomial", for numbers "squared" or "poisson"; or put the '
-            "array's columns in the partition's order, the label last: they go by position"
+            "array's columns in the partition's order, the label last: they are matched by position"
         ),
     ),
     "a missing label": (

@@ -278,7 +278,7 @@ def unequal_folder(folder):
 late = "a,b\n" + "1,2\n" * 700_000 + "1,SECRET\n"
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 SHAPE = (
-    "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one record "
+    "is not a well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one record "
     "is far longer than the others"
 )
 TEXT = (

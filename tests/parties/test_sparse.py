@@ -192,13 +192,13 @@ BROKEN = {
     "row out of range": (
         malformed([1, 0, 9]),
         {},
-        "holds no valid sparse matrix: its index arrays do not fit together",
+        "is not a valid sparse matrix: its index arrays do not fit together",
     ),
-    "row below 0": (malformed([1, 0, -1]), {}, "holds no valid sparse matrix: its index arrays do not fit together"),
+    "row below 0": (malformed([1, 0, -1]), {}, "is not a valid sparse matrix: its index arrays do not fit together"),
     "starts that fall": (
         malformed([1, 0, 2], (0, 2, 1, 3)),
         {},
-        "holds no valid sparse matrix: its index arrays do not fit together",
+        "is not a valid sparse matrix: its index arrays do not fit together",
     ),
     "not declared": (
         FORMS["csc"],
@@ -313,7 +313,7 @@ def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
             FORMS["csc"],
             "without ids: give .ids, matrix., or an .npz file that also holds an array 'customer'",
         ),
-        ((["u", "v"], FORMS["csc"]), "the ids of a sparse matrix are one for each of its rows"),
+        ((["u", "v"], FORMS["csc"]), "a sparse matrix needs one id for each of its rows"),
         (([1, "v", None], FORMS["csc"]), "id column .customer. holds other values than integers alone or text alone"),
         ((["u", "u", "w"], FORMS["csc"]), "id column 'customer': an id occurs more than once"),
     ],

@@ -48,7 +48,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Answer to a call that failed. kind : name of a class in vfl.errors. reason : its sentence."""
+    """Answer to a call that failed. kind : name of an error in vfl.errors. reason : its message."""
 
     kind: str
     reason: str
@@ -84,7 +84,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer of a Ping. seconds : the party's clock. version : of its code."""
+    """Answer of a Ping. seconds : the party's clock. version : version of its code."""
 
     seconds: float
     version: str
@@ -242,7 +242,7 @@ party, or the database that it asks, did not answer this request."""
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one request at one party. code : one of the above. why : a sentence, '' for an answer."""
+    """Outcome of one request at one party. code : one of the codes above. why : the reason, '' for an answer."""
 
     code: str = ANSWERED
     why: str = ""

@@ -66,7 +66,7 @@ class RecordCap:
             raise PrivacyError("a block of a pass would be released with noise that nothing was charged for")
 
     def price(self, number: int) -> Gaussian:
-        """Return the event of the charge of that number, from 0."""
+        """Return the event of charge `number`, counted from 0."""
         if not self.prices:
             raise PrivacyError("a pass is to be charged, and no event is named for it")
         for event, count in self.prices:

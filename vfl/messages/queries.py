@@ -161,7 +161,7 @@ class Ranges(Joint, Query):
 
     columns : {party: positions of the columns}; positions among its curves without declared knots if `of_curves`.
     cells : number of cells of one histogram.
-    event : its sensitivity is that of all columns together.
+    event : its sensitivity holds for all columns together.
     part : number of the party's noise stream.
     """
 
@@ -183,7 +183,7 @@ class Backward(Joint, Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
-    capped : as in `Descend`, and paid if there is noise: the executor makes such queries of the steps of a visit.
+    capped : as in `Descend`; with noise, it names its charge. The executor turns the steps of a visit into these queries.
     fold : disjoint public batch of the query, for which margins set all other records' weights to 0; or the piece of a
         larger release.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
 """Names under which margins keep Xw, norms and groups of the held-out part, which no weighting can reach."""
 HELD_POSITIONS = "held out: positions"
-"""Name of the held-out records' positions among all held-out records, for statistics that need them; public."""
+"""Name under which margins keep the positions of their held-out records among all held-out records; public."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def gram_rows(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Block of the products between the columns of two parties, or among those of one party.
+    """Block of products between the columns of two parties, or among the columns of one party.
 
     first, second : owners, in the order of `Roles.parties`; equal for a block within one party.
     key : key of the release. sigma : σ of the event. step : g_ab.

@@ -89,7 +89,7 @@ class StateRecords(Request):
 
 
 class CheckRecords(Request):
-    """Compare the parties' numbers of records with that of `Begin`. The dealer deals nothing before this check."""
+    """Compare the parties' numbers of records with the number in `Begin`. The dealer deals nothing before this check."""
 
 
 @dataclass(frozen=True, slots=True)

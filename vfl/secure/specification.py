@@ -1,4 +1,4 @@
-"""Secure part of a job: the dealer, the number of parties that may collude, and the margins with an accurate sigmoid."""
+"""Threat model of a job on shares: its dealer, the parties that may collude, and the margins with an accurate sigmoid."""
 
 from __future__ import annotations
 

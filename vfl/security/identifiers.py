@@ -4,7 +4,7 @@
   column's type unless its owner declares it.
 - Text is put into Unicode normal form C (NFC), then white space around it is removed. Case, leading zeros and inner white
   space count. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
-- Integers are compared by value: 7 is 7 whatever its width. Text declared as integer is read as decimal digits with
+- Integers are compared by value: 7 is 7 in a column of any width. Text declared as integer is read as decimal digits with
   an optional sign, so "007" is 7; integers declared as text become decimal digits.
 - A missing, empty, repeated or unreadable identifier is an error at its owner. So are two identifiers with equal normal forms.
 """

@@ -9,7 +9,7 @@ on its twist, SHA-512 as a random oracle, and participants who follow the protoc
 | coordinator | all sets, blinded by everybody | the sizes of the sets and of every intersection of some of them, with |
 | | | more than two parties also the pairwise ones; which rows are joined; never an id |
 
-The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
+The method of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999) is extended to any number of parties. Each
 party sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another
 along a ring. Since a(bP) = b(aP), equal ids become equal points. The coordinator compares the points.
 
@@ -312,7 +312,7 @@ class Blinder:
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     """Return {party: (k,) positions of the common points in its set}; entry i of every party is the same point.
 
-    The common order is that of the fully blinded points, which is random to every participant.
+    The common order is the order of the fully blinded points, which is random to every participant.
 
     sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
     """

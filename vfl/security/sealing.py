@@ -125,7 +125,7 @@ class Sealer:
         target, at, bound = memoryview(sealed), 0, _bound(label, size)
         for place, piece in enumerate(pieces):
             if at == len(sealed) or len(piece) != min(PIECE, size - place * PIECE):
-                raise FederationError("a text to be sealed is cut into other pieces than its length asks for")
+                raise FederationError("a text to be sealed came in pieces of wrong lengths")
             cipher = Cipher(AES256(key), GCM(_nonce(number, place))).encryptor()
             cipher.authenticate_additional_data(bound)
             end = at + cipher.update_into(piece, target[at : at + len(piece)])

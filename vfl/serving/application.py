@@ -118,7 +118,7 @@ class Application:
         )
 
     async def _answered(self, answer: Callable[[Request, Caller], Awaitable[Response]], request: Request) -> Response:
-        """Answer a caller, or a stranger with 401; every error has one form, and holds nothing of the request."""
+        """Answer a known caller, and refuse others with 401. All errors have one form, and quote nothing of the request."""
         model, began, code = request.path_params.get("model", ""), time.monotonic(), "ok"
         try:
             caller = self._caller(request)

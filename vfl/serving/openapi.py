@@ -11,9 +11,9 @@ _ID = {"type": ["string", "integer"]}
 _SCORE = {"oneOf": [{"type": "number"}, {"type": "object", "additionalProperties": {"type": "number"}}]}
 _ERRORS = {
     "400": "The body is not JSON or Arrow.",
-    "401": "No caller of this service.",
+    "401": "The token or certificate is not known.",
     "403": "The caller, or the policy of a party's owner, does not allow it.",
-    "404": "No such model or version, or no record of the request is known to all parties.",
+    "404": "The model or version is not known, or no record of the request is known to all parties.",
     "409": "The model in use is not the one that the request expects.",
     "413": "Too many records or bytes.",
     "415": "Neither JSON nor Arrow.",

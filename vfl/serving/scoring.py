@@ -90,7 +90,7 @@ class Version:
 
     @classmethod
     def load(cls, model: ServedModel, name: str, party: str) -> Version:
-        """Read a run's folder. Raises OutputError if its certificate is not that of its model, and SpecificationError."""
+        """Read a run's folder. Raises OutputError if the certificate belongs to another model, and SpecificationError."""
         folder = model.versions[name]
         result = Result.load(folder)
         where = f"version {name!r} of model {model.name!r}"
@@ -483,7 +483,7 @@ class Scoring:
         return found, failures
 
     def take(self, file: ServiceFile, found: Mapping[str, Mapping[str, Version]], failures: Mapping[str, str]) -> None:
-        """Take the models of a service file. found, failures : from `loaded`. In the thread that answers requests."""
+        """Take the models of a service file, in the thread that answers requests. found, failures : results of `loaded`."""
         failed, models = dict(failures), {}
         for name, given in file.models.items():
             known = self._models.get(name) or _Model(None, None, {}, [], {})
@@ -713,7 +713,7 @@ class Scoring:
     async def _accepted(
         self, version: Version, party: str, reply: Reply, filled: list[str], n: int, until: float
     ) -> Vector:
-        """Return the margins of a reply, or those of the fallback. Raises Refusal, once a failed look-up is logged."""
+        """Return the margins of a reply, or of the fallback. Raises Refusal, once a failed look-up is logged."""
         outcome = reply.outcome
         if outcome.code == ANSWERED:
             return np.zeros(0) if reply.margins is None else reply.margins

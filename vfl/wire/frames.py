@@ -40,7 +40,7 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 Way = TypeVar("Way", FromParty, ToParty)
 
 ALIGNMENT = 8
-"""Bytes per entry of a vector; the content of a Python bytes object begins at a multiple of them."""
+"""Bytes per entry of a vector. The content of a bytes object begins at a multiple, so an aligned vector needs no copy."""
 
 _PIECE_FIELD, _INLINE_FIELD, _PAD_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 14, 2, 1
 

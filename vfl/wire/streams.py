@@ -332,7 +332,7 @@ def der_of(pem: str) -> bytes:
 
 
 def _until_broken(frames: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the frames; end where gRPC raises, whatever the reason."""
+    """Yield the frames; end when gRPC raises any error."""
     with contextlib.suppress(Exception):
         yield from frames
 

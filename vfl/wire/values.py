@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEEPEST = 24
 """Largest depth of nested tuples; the deepest message has ten levels."""
 LARGEST_WHOLE = 512
-"""Largest number of bytes of an integer. A noisy score without noise has up to 2,200 bits."""
+"""Largest number of bytes of an integer. An exact score of a selection has up to 2,200 bits."""
 
 MOST_VALUES = 1 << 16
 """Default limit of values in a message. A value of two bytes takes up to 70 bytes of memory."""
@@ -105,7 +105,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _serialised(plain: Any, depth: int) -> bytes:
-    """Return the serialised `Value`, equal to that of the generated class but five times as fast."""
+    """Return the serialised `Value`: the same bytes as from the generated class, five times as fast."""
     kind = type(plain)
     if kind is tuple:
         if depth >= DEEPEST:

@@ -74,7 +74,7 @@ def test_only_requests_to_a_dealer_are_answered(dealer: Asked) -> None:
     for message in (Load(), Introduce(), TakeColumns("s", "q0")):
         answer = dealer.ask(message)
         assert isinstance(answer, Failure)
-        assert "does not belong to this work" in answer.reason
+        assert "does not belong to this job" in answer.reason
     for message, said in (
         (DealTerms("s", Version("0" * 32, 0)), "the dealer was restarted and has no keys of the session"),
         (DealProducts("s", ReleaseKey(0)), "the dealer was restarted"),

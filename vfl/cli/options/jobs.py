@@ -118,7 +118,7 @@ def require_files(environment: Environment) -> None:
         named.append((None, path_of(environment.table), "simulation", "table"))
     for party, source, table, key in named:
         path, origin = Path(source), Origin(party, f"file {source!r}")
-        if ADDRESS in source or origin.attempt(path.exists, "may not be looked at"):
+        if ADDRESS in source or origin.attempt(path.exists, "cannot be looked up, since its folder may not be read"):
             continue
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise origin.error(
