@@ -22,7 +22,7 @@ NEEDS = {
     "SGD": "secret batches",
     "SVRG": "secret batches",
     "SCD": "a dual state",
-    "OutputPerturbation": "an un-noised end",
+    "OutputPerturbation": "steps without noise",
     "NoisyGram": "squared loss",
 }
 

@@ -358,8 +358,9 @@ def test_a_loop_processes_records_side_by_side_without_counting_references(dtype
     X, v, y, scale = problem(WIDTH, 2, dtype)
     kernels.gradient(X, v, y, LOGISTIC, Geometry(centres(2), scale, 1.0, GRID))
     columns = numba.typeof(kernels.read_only(X).T)
-    vector, whole, real = numba.typeof(kernels.read_only(v)), numba.int64, numba.float64
-    signature = (columns, vector, vector, vector, whole, vector, real, real, whole, whole)
+    vector, whole = numba.typeof(kernels.read_only(v)), numba.int64
+    at = numba.typeof(kernels.checked(Geometry(centres(2), scale, 1.0, GRID), 2, WIDTH))
+    signature = (columns, vector, vector, whole, at, whole, whole)
     fresh = numba.njit(nogil=True, error_model="numpy")(loops.gradient.py_func)
     fresh.compile(signature)
     (assembly,) = fresh.inspect_asm().values()

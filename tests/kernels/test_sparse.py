@@ -139,11 +139,11 @@ def test_compiled_loops_equal_their_python():
     at = S.between(0, 60)
     # The sum of bits wraps and Python's integers do not, so compare only the loops without it.
     plain = loops.plain_gradient
-    np.testing.assert_allclose(plain(*at, v, y, LOGISTIC), plain.py_func(*at, v, y, LOGISTIC), rtol=1e-15)
+    np.testing.assert_allclose(plain(at, v, y, LOGISTIC), plain.py_func(at, v, y, LOGISTIC), rtol=1e-15)
     for name in ("forward", "record_norms"):
         loop, out = getattr(loops, name), (np.zeros(60), np.zeros(60))
         for function, o in zip((loop, loop.py_func), out, strict=True):
-            function(*at, scale, o)
+            function(at, scale, o)
         np.testing.assert_array_equal(*out)
 
 

@@ -164,7 +164,7 @@ class TestSensitivity:
         solver = spec.solver.resolve(problem)
         M = np.array(data.draw(st.lists(st.floats(1e-8, 1e8), min_size=6, max_size=6)))
         w = np.array(data.draw(st.lists(st.floats(0.0, 1e4), min_size=6, max_size=6)))
-        select = solver._selection(problem, Curvature(np.zeros(6), M), w, 0.1)
+        select = solver.selection(problem, Curvature(np.zeros(6), M), w, 0.1)
         clip = select.clip
         grids = data.draw(st.integers(1, 2**20))  # a sum near a kink or anywhere, as a share of the largest
         for name, share in select.shares().items():
@@ -193,7 +193,7 @@ class TestSensitivity:
         problem = problem_of(spec, n)
         solver, M = spec.solver.resolve(problem), np.geomspace(1e-3, 10.0, 6)
         w = np.full(6, 50.0)
-        share = solver._selection(problem, Curvature(np.zeros(6), M), w, 0.1).shares()
+        share = solver.selection(problem, Curvature(np.zeros(6), M), w, 0.1).shares()
         for q, (block, own) in ((q, c) for s in share.values() for q, c in s.coordinates.items()):
             (score,) = share[q].rules.values()
             # Away from kinks. GS-q approaches its constant where the smooth part dominates: at an optimum of the ridge.
@@ -209,14 +209,14 @@ class TestSensitivity:
         spec = job(rule=rule, clip=2.0, rounds=5, privacy=private())
         problem = problem_of(spec, 20_000)
         known = Curvature(np.zeros(6), np.full(6, 0.1))
-        select = spec.solver.resolve(problem)._selection(problem, known, np.full(6, 2.0), 0.1)
+        select = spec.solver.resolve(problem).selection(problem, known, np.full(6, 2.0), 0.1)
         assert 1.0 <= next(iter(select.rules.values())).sensitivity / (2 * 2.0 / 20_000) < 1.02
 
     def test_all_parties_share_it(self) -> None:
         spec = job(clip=2.0, rounds=5, privacy=private())
         problem = problem_of(spec, 100)
         known = Curvature(np.zeros(6), np.geomspace(1e-3, 1e3, 6))
-        shares = spec.solver.resolve(problem)._selection(problem, known, np.arange(6.0), 0.1).shares()
+        shares = spec.solver.resolve(problem).selection(problem, known, np.arange(6.0), 0.1).shares()
         assert len({next(iter(share.rules.values())).sensitivity for share in shares.values()}) == 1
 
 

@@ -21,7 +21,7 @@ from vfl.errors import BudgetExceeded, PartyLost
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.inquiries import Inquiry
 from vfl.holdout import Side
-from vfl.messages import Backward, Forward
+from vfl.messages import Backward, Forward, Weighting
 from vfl.penalties import L2, ElasticNet
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
@@ -45,7 +45,7 @@ LOST = "not bounded, because a party or process was lost"
 
 
 @dataclass(frozen=True, slots=True)
-class BoundedDerivative:
+class BoundedDerivative(Weighting):
     """Weighting r_i = ℓ'(v_i, y_i), clamped to ±cap/reach; 0 for NaN.
 
     Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`. The declared
@@ -55,8 +55,6 @@ class BoundedDerivative:
     loss: Loss
     cap: float
     reach: float
-
-    kernel: ClassVar[str] = ""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

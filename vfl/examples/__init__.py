@@ -6,12 +6,16 @@ use public names only, as users do.
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.errors import JobFileError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
 FOLDER = Path(__file__).parent
@@ -48,3 +52,14 @@ def table(name: str) -> pa.Table:
     bunch = loaders[name]()
     columns = {str(feature): bunch.data[:, j] for j, feature in enumerate(bunch.feature_names)}
     return pa.table(columns | {"target": bunch.target})
+
+
+def in_folder(script: Callable[[Path], None]) -> None:
+    """Run a script in the new folder that the command line names, or in a temporary folder."""
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        folder.mkdir(parents=True)
+        script(folder)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        script(Path(scratch))

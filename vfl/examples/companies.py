@@ -11,10 +11,7 @@ The script writes files and run to FOLDER, which must be new, or to a temporary 
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +19,10 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import vfl
+from vfl import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOUNDS = {"income": (0, 200_000), "age": (18, 100), "calls": (0, 500), "data_mb": (0, 100_000)}
 SHARES = {"bank": 0.9, "telco": 0.8}
@@ -90,10 +91,4 @@ def main(folder: Path, customers: int = 12_000) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a folder is given
-        place = Path(sys.argv[1])
-        place.mkdir(parents=True)
-        main(place)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(Path(scratch))
+    examples.in_folder(main)

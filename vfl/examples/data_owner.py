@@ -8,13 +8,14 @@ The script writes ledger and runs to FOLDER, which must be new, or to a temporar
 from __future__ import annotations
 
 import dataclasses
-import sys
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import vfl
 from vfl import examples
 from vfl.errors import BudgetExceeded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DELTA = 1e-6
 
@@ -56,10 +57,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a folder is given
-        place = Path(sys.argv[1])
-        place.mkdir(parents=True)
-        main(place)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(Path(scratch))
+    examples.in_folder(main)

@@ -1,7 +1,7 @@
 """Compiled loops of vfl.kernels.classes. One pass over the columns computes all K classes of multinomial loss.
 
-The bounds that vfl.kernels.dense_loops states for the s sums of a block hold for its K·s sums, with ρ_k t_j in place of r t_j:
-the computed products t_j = scale_j·(x_ij − c_j) are the same, and so are the roundings of each contribution.
+The bounds of vfl.kernels.dense_loops for the s sums of a block hold for K·s sums, with ρ_k t_j in place of r t_j. The computed
+products t_j = scale_j·(x_ij − c_j) are the same, and each contribution is rounded alike.
 
 Labels are (n,), or labels and then weights, (2n,). A weight s_i is clamped to [0, 1] and multiplies the K capped residuals of
 its record, so the bounds on ρ_i hold for s_i ρ_i too.
@@ -21,10 +21,11 @@ from vfl.kernels.dense_loops import AHEAD, PANEL, WEIGHTS, add_panel, capped, ex
 from vfl.kernels.records import SUMS, WIDTH, add_to, at_least, cells, entries, fetch, lanes, least, most, put, root
 
 if TYPE_CHECKING:
+    from vfl.kernels.geometry import Geometry
     from vfl.types import Integers, Matrix, Vector
 
 ABOVE = 1.0 + 2.0**-40
-"""Safety factor for the rounding of norms, up to 100 classes."""
+"""Safety factor that covers the rounding of norms, for up to 100 classes."""
 
 
 @part
@@ -87,23 +88,13 @@ def _advance_classes(
 
 @part
 def _add_classes(
-    columns: Matrix,
-    centre: Vector,
-    scale: Vector,
-    per_grid: float,
-    K: int,
-    r: Vector,
-    n: int,
-    at: int,
-    i: int,
-    like: Any,
-    sums: Integers,
+    columns: Matrix, by: Geometry, K: int, r: Vector, n: int, at: int, i: int, like: Any, sums: Integers
 ) -> None:
     """Add rint(r_k t_j/g) at i to sums, (s·K, SUMS); r is capped, and class k at `at` + k·n."""
     for k in range(K):
-        put(r, k * n + at, capped(entries(r, k * n + at, like), like + np.inf, WEIGHTS) * per_grid)
+        put(r, k * n + at, capped(entries(r, k * n + at, like), like + np.inf, WEIGHTS) * (1.0 / by.grid))
     for j in range(columns.shape[0]):
-        t = scale[j] * (cells(columns, j, i, like) - centre[j])
+        t = by.scale[j] * (cells(columns, j, i, like) - by.centre[j])
         for k in range(K):
             c = t * entries(r, k * n + at, like)
             add_to(sums, j * K + k, at_least(c, c, c, 0.0) + MAGIC)  # NaN, from 0 times an overflow, counts as 0
@@ -132,9 +123,7 @@ def class_step(
     y: Vector,
     limits: Vector,
     columns: Matrix,
-    centre: Vector,
-    scale: Vector,
-    per_grid: float,
+    by: Geometry,
     start: int,
     stop: int,
 ) -> Integers:
@@ -148,47 +137,45 @@ def class_step(
     for i in range(start, whole, WIDTH):
         _advance_classes(previous, delta, moving, shift, v, i, lanes())
         _class_residuals(v, y, limits, K, i, r, WIDTH, 0, lanes())
-        _add_classes(columns, centre, scale, per_grid, K, r, WIDTH, 0, i, lanes(), sums)
+        _add_classes(columns, by, K, r, WIDTH, 0, i, lanes(), sums)
     for i in range(whole, stop):
         _advance_classes(previous, delta, moving, shift, v, i, 0.0)
         _class_residuals(v, y, limits, K, i, r, WIDTH, 0, 0.0)
-        _add_classes(columns, centre, scale, per_grid, K, r, WIDTH, 0, i, 0.0, sums)
+        _add_classes(columns, by, K, r, WIDTH, 0, i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
 @compiled
-def class_sums(
-    r: Vector, columns: Matrix, centre: Vector, scale: Vector, per_grid: float, K: int, start: int, stop: int
-) -> Integers:
+def class_sums(r: Vector, columns: Matrix, by: Geometry, K: int, start: int, stop: int) -> Integers:
     """Return Σ_i rint(r_i ⊗ z_i/g), (s·K,), rows [start, stop); r, (K·n,), holds capped residuals, and is overwritten."""
     n = columns.shape[1]
     sums, whole = np.zeros((columns.shape[0] * K, SUMS), np.int64), stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
-        _add_classes(columns, centre, scale, per_grid, K, r, n, i, i, lanes(), sums)
+        _add_classes(columns, by, K, r, n, i, i, lanes(), sums)
     for i in range(whole, stop):
-        _add_classes(columns, centre, scale, per_grid, K, r, n, i, i, 0.0, sums)
+        _add_classes(columns, by, K, r, n, i, i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
 @part
-def _add_plain_classes(columns: Matrix, centre: Vector, r: Vector, K: int, i: int, like: Any, sums: Matrix) -> None:
+def _add_plain_classes(columns: Matrix, by: Geometry, r: Vector, K: int, i: int, like: Any, sums: Matrix) -> None:
     """Add r_k (x − c) at i to sums, (s·K, SUMS)."""
     for j in range(columns.shape[0]):
-        x = cells(columns, j, i, like) - centre[j]
+        x = cells(columns, j, i, like) - by.centre[j]
         for k in range(K):
             add_to(sums, j * K + k, entries(r, k * columns.shape[1] + i, like) * x)
         fetch(columns, j, i + AHEAD, like)
 
 
 @compiled
-def class_plain(r: Vector, columns: Matrix, centre: Vector, K: int, partial: Matrix, start: int, stop: int) -> None:
+def class_plain(r: Vector, columns: Matrix, by: Geometry, K: int, partial: Matrix, start: int, stop: int) -> None:
     """Add Σ_i r_i ⊗ (x_i − c) of rows [start, stop) to partial, (panels, s·K), one row per panel. A panel begins at start."""
     sums = np.zeros((columns.shape[0] * K, SUMS))
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
         whole = b - (b - a) % WIDTH
         for i in range(a, whole, WIDTH):
-            _add_plain_classes(columns, centre, r, K, i, lanes(), sums)
+            _add_plain_classes(columns, by, r, K, i, lanes(), sums)
         for i in range(whole, b):
-            _add_plain_classes(columns, centre, r, K, i, 0.0, sums)
+            _add_plain_classes(columns, by, r, K, i, 0.0, sums)
         add_panel(sums, partial[a // PANEL])

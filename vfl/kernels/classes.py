@@ -1,12 +1,12 @@
-"""Passes for K margins per record, under one cap for all classes. They call the kernels for one margin once per class.
+"""Passes for K margins per record, under one cap for all classes.
 
-For dense columns, one pass reads every cell once for all classes. It returns the same integers, and the same margins to the
-bit; plain sums agree to rounding.
+`ClassKernels` calls the kernels for one margin once per class. `DenseClassKernels` reads every cell once for all classes. Both
+return the same integers and the same margins to the bit; plain sums agree up to rounding.
 
 Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). With
 ‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖. So the bounds that vfl.kernels.dense states for s coordinates hold here
-for the s·K coordinates of a block: the cap is joint over the classes. The bound requires that all classes of a column have the
-same centre and scale; other geometries are refused.
+for the s·K coordinates of a block: the cap is joint over the classes. The bound requires that all classes of a column have one
+centre and one scale; other geometries are refused.
 
 Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,), one column after
 another, each with its K classes. Labels of MULTINOMIAL are y, (n,), or y and then weights s in [0, 1], (2n,): residuals are
@@ -28,9 +28,9 @@ from vfl.kernels.dense import (
     bounds_of,
     check_vectors,
     check_writable,
+    checked,
     columns_of,
     each,
-    inverse_grid,
     read_only,
     total,
 )
@@ -140,7 +140,7 @@ class ClassKernels:
         return r
 
     def _limits_and_labels(self, v: Vector, bounds: Vector) -> tuple[Vector, Vector]:
-        """Return the limits, (n,), and the labels, (n,), or (2n,) with weights, of `bounds_of` for MULTINOMIAL."""
+        """Split the bounds of MULTINOMIAL (`bounds_of`) into limits, (n,), and labels, (n,), or (2n,) with weights."""
         n = v.size // self.classes
         limits, y = np.ascontiguousarray(bounds[:n]), np.ascontiguousarray(bounds[n:])
         check_vectors(n, limits)
@@ -163,7 +163,7 @@ class ClassKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseClassKernels(ClassKernels):
-    """ClassKernels of dense columns. One pass reads every cell once for all classes, with the same integers and margins."""
+    """ClassKernels of dense columns, in one pass for all classes."""
 
     def capped_step(
         self,
@@ -180,19 +180,17 @@ class DenseClassKernels(ClassKernels):
     ) -> Integers:
         """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i."""
         K, n = self.classes, v.size // self.classes
-        at, columns = self.of_columns(geometry), columns_of(X, n)
-        s = len(columns)
-        centre, scale = check_vectors(s, at.centre, at.scale)
-        per_grid = inverse_grid(at.cap, at.grid, n)
+        columns = columns_of(X, n)
+        by = checked(self.of_columns(geometry), len(columns), n)
         if loss != MULTINOMIAL:
             require_weights(loss)
             self.forward(X_prev, delta, v, shift, threads=threads)
             r = capped(v, bounds)
 
             def sums(start: int, stop: int) -> Integers:
-                return loops.class_sums(r, columns, centre, scale, per_grid, K, start, stop)
+                return loops.class_sums(r, columns, by, K, start, stop)
 
-            return total(each(sums, n, K * n * s, threads))
+            return total(each(sums, n, K * columns.size, threads))
         previous = columns_of(X_prev, n)
         own, moving, shifts = self._moves(delta, shift)
         limits, y = map(read_only, self._limits_and_labels(v, bounds))
@@ -200,28 +198,27 @@ class DenseClassKernels(ClassKernels):
         check_writable(v)
 
         def rows(start: int, stop: int) -> Integers:
-            return loops.class_step(
-                previous, own, moving, shifts, v, y, limits, columns, centre, scale, per_grid, start, stop
-            )
+            return loops.class_step(previous, own, moving, shifts, v, y, limits, columns, by, start, stop)
 
-        return total(each(rows, n, K * n * (s + len(previous)), threads))
+        return total(each(rows, n, K * (columns.size + previous.size), threads))
 
     def plain_gradient(
         self, X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
         """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
         K, n = self.classes, v.size // self.classes
-        at, columns = self.of_columns(geometry), columns_of(X, n)
-        s = len(columns)
-        centre, scale = check_vectors(s, at.centre, at.scale)
+        columns = columns_of(X, n)
+        by = checked(self.of_columns(geometry), len(columns))
         if loss == MULTINOMIAL:
             v = self.residuals(v, y, np.full(v.size // self.classes, np.inf), threads)
         else:
             require_weights(loss)
         (r,) = check_vectors(n * K, v)
-        partial = np.zeros((-(-n // PANEL), s * K))
-        each(lambda start, stop: loops.class_plain(r, columns, centre, K, partial, start, stop), n, K * n * s, threads)
-        sums: Vector = np.repeat(scale, K) * partial.sum(axis=0)
+        partial = np.zeros((-(-n // PANEL), len(columns) * K))
+        each(
+            lambda start, stop: loops.class_plain(r, columns, by, K, partial, start, stop), n, K * columns.size, threads
+        )
+        sums: Vector = np.repeat(by.scale, K) * partial.sum(axis=0)
         return sums
 
     def forward(self, X: Matrix, delta: Vector, v: Vector, shift: Any = 0.0, *, threads: int = 1) -> Vector:

@@ -1,7 +1,7 @@
 """Compilation of the loops.
 
-Numba's cache recompiles a loop when the size or time of the loop's own file changes. A loop also contains compiled code of
-other modules of this folder, so `compiled` compares the content of the whole folder.
+Numba compiles a cached loop again when the size or time of the loop's own file changes. A loop also contains code of other
+modules of this folder, so `compiled` compares the content of the whole folder, too.
 """
 
 from __future__ import annotations

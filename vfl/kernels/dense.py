@@ -9,8 +9,8 @@ for any floats in X, v, y, centre and scale, including NaN, infinities and magni
 q_i is exact in 64-bit integers, so order, chunks and threads do not change it. The proof is in vfl.kernels.dense_loops.
 
 Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are contiguous
-float64. `threads` > 1 splits the records and changes no result. Wrong shapes, types or constants raise SpecificationError. The
-loops are compiled on first use and cached.
+and float64. `threads` > 1 splits the records and changes no result. Wrong shapes, types or constants raise SpecificationError.
+The loops are compiled on first use, and cached on disk.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, 
 
 
 def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
+    """Return `gradient` of each column alone, (s,) int64: every product is clamped to ±κ separately."""
     return _clipped_sum(loops.singles, X, v, y, loss, geometry, threads)
 
 
@@ -71,16 +71,10 @@ def _clipped_sum(
 ) -> Integers:
     """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
     n, columns = len(v), columns_of(X, len(v))
-    s = len(columns)
     v, y = check_vectors(n, v, y)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     check_loss(loss)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
-
-    def rows(start: int, stop: int) -> Integers:
-        return loop(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
-
-    return total(each(rows, n, n * s, threads))
+    by = checked(geometry, len(columns), n)
+    return total(each(lambda start, stop: loop(columns, v, y, loss, by, start, stop), n, columns.size, threads))
 
 
 def capped_step(
@@ -97,30 +91,27 @@ def capped_step(
 ) -> Integers:
     """Add X_prev Δ + shift to v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
 
-    The cap bounds the record, not this block. Let limits_i ≤ κ/‖z_i‖ over all columns z_i of a record
-    (vfl.kernels.geometry.record_limits). Then the record's contributions to disjoint blocks together have the bound of the
-    module.
+    The cap bounds the whole record, not this block alone. Let limits_i ≤ κ/‖z_i‖ over all columns z_i of a record
+    (vfl.kernels.geometry.record_limits). Then the guarantee of the module holds for the record's contributions to all disjoint
+    blocks together.
 
     ρ_i = min(max(r_i, −limits_i), limits_i); for LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is
     0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
 
-    v : (n,) margins for LOGISTIC, the residuals r for WEIGHTS; residuals v − y of squared loss move as margins do.
+    v : (n,) margins for LOGISTIC, residuals r for WEIGHTS. Residuals v − y of squared loss change by X_prev Δ, as margins do.
     bounds : (n,), `bounds_of` the limits. It combines limits and labels, so that a step reads one vector less.
     """
     n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
-    s, t = len(columns), len(previous)
-    (bounds,) = check_vectors(n, bounds)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
-    (delta,) = check_vectors(t, delta)
+    (bounds,), (delta,) = check_vectors(n, bounds), check_vectors(len(previous), delta)
     check_vectors(n, v)
     check_writable(v)
     check_capped(loss)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
+    by = checked(geometry, len(columns), n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.capped_step(previous, delta, shift, v, loss, columns, centre, scale, bounds, per_grid, start, stop)
+        return loops.capped_step(previous, delta, shift, v, loss, columns, by, bounds, start, stop)
 
-    return total(each(rows, n, n * (s + t), threads))
+    return total(each(rows, n, columns.size + previous.size, threads))
 
 
 def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
@@ -147,7 +138,7 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
     check_writable(v)
     if shift == 0.0 and not delta.any():
         return v
-    each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, n * len(columns), threads)
+    each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, columns.size, threads)
     return v
 
 
@@ -157,13 +148,15 @@ def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometr
     The same input gives the same bits on one machine, whatever `threads` is.
     """
     n, columns = len(v), columns_of(X, len(v))
-    s = len(columns)
     v, y = check_vectors(n, v, y)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     check_loss(loss)
-    partial = np.zeros((-(-n // loops.PANEL), s))
-    each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, n * s, threads)
-    sums: Vector = scale * partial.sum(axis=0)
+    by, partial = checked(geometry, len(columns)), np.zeros((-(-n // loops.PANEL), len(columns)))
+
+    def rows(start: int, stop: int) -> None:
+        loops.plain_gradient(columns, v, y, loss, by, partial, start, stop)
+
+    each(rows, n, columns.size, threads)
+    sums: Vector = by.scale * partial.sum(axis=0)
     return sums
 
 
@@ -173,13 +166,7 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
     reach : (s,) B_j > 0.
     grid : g, a power of two in [2⁻⁵⁰, ½].
     """
-    n, columns = len(X), columns_of(X, len(X))
-    s = len(columns)
-    (reach,) = check_vectors(s, reach)
-    per_grid = inverse_grid(1.0, grid, n)
-    return total(
-        each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, n * s, threads)
-    )
+    return _moments(loops.first_moments, X, reach, grid, threads)
 
 
 def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> Integers:
@@ -190,15 +177,18 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
     cap : (s,) b_j > 0, in units of x².
     grid : g, a power of two in [2⁻⁵⁰, 1].
     """
+    return _moments(loops.second_moments, X, cap, grid, threads)
+
+
+def _moments(loop: Callable[..., Integers], X: Matrix, unit: Vector, grid: float, threads: int) -> Integers:
     n, columns = len(X), columns_of(X, len(X))
-    s = len(columns)
-    (cap,) = check_vectors(s, cap)
+    (unit,) = check_vectors(len(columns), unit)
     per_grid = inverse_grid(1.0, grid, n)
-    return total(each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, n * s, threads))
+    return total(each(lambda start, stop: loop(columns, unit, per_grid, start, stop), n, columns.size, threads))
 
 
 def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
-    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each, summed in float64. They have no noise and no bound."""
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each. They are not private: no cap bounds a record's share."""
     return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
 
 
@@ -264,6 +254,14 @@ def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
                 f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout"
             )
     return [read_only(vector) for vector in vectors]
+
+
+def checked(geometry: Geometry, size: int, n: int | None = None) -> Geometry:
+    """Return the geometry of `size` columns with read-only vectors; check its cap and grid for exact sums over n records."""
+    centre, scale = check_vectors(size, geometry.centre, geometry.scale)
+    if n is not None:
+        inverse_grid(geometry.cap, geometry.grid, n)
+    return Geometry(centre, scale, float(geometry.cap), float(geometry.grid))
 
 
 def read_only(array: A) -> A:

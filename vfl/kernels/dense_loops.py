@@ -1,4 +1,4 @@
-"""The compiled loops behind vfl.kernels.dense: a few records at a time through all their columns.
+"""Compiled loops of vfl.kernels.dense. They read a few records at a time, through all columns.
 
 Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be the computed products scale_j·(x_ij − c_j).
 
@@ -15,15 +15,16 @@ One column alone needs no norm: the product itself is clamped to ±κ, without s
 `capped_step` is given bounds of at most fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is
 at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
 
-Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
-splits a loop, nor on the machine.
+Exact sums use IEEE doubles without contraction or reassociation. The integers therefore depend neither on the machine nor on
+the compiler's vectors.
 
-Memory limits the speed, so a loop reads no more columns than the processor prefetches: at most NEAR side by side, over the rows
-of one panel, then the next columns over the same rows. The margins and weights of a panel stay in the second-level cache
-meanwhile. The grouping of columns changes no bit of a result: a record's numbers are always computed in the same order, and
-integer sums have none. A clip per block needs all columns of a record at once; its loop prefetches cells instead.
+Memory limits the speed, so a loop reads no more columns than the processor prefetches: at most NEAR side by side over the rows
+of one panel, then the next columns over the same rows. Meanwhile the margins and weights of the panel stay in the second-level
+cache. Grouping the columns changes no bit of a result: each record's numbers are computed in the same order, and the order of
+an integer sum does not matter. A clip per block needs all columns of a record at once, so its loop prefetches cells instead.
 
-r, like : numbers of vfl.kernels.records. Each function for one record also works on WIDTH records at once.
+Each function for one record also works on WIDTH records at once (vfl.kernels.records). like : 0.0 for one record, lanes() for
+WIDTH of them. r : residual or weight of these records. by : geometry of the sums.
 """
 
 from __future__ import annotations
@@ -57,29 +58,31 @@ from vfl.kernels.records import (
 )
 
 if TYPE_CHECKING:
+    from vfl.kernels.geometry import Geometry
     from vfl.types import Integers, Matrix, Vector
 
 WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
 PANEL = 1 << 14
-"""Rows of one partial sum of floats, and rows over which a group of columns is read. Threads take whole panels, so that they
-cannot change the result."""
+"""Number of rows per partial sum of floats, and per reading of a group of columns. A thread takes whole panels, so the number
+of threads does not change the result."""
 
 NEAR = 6
-"""Largest number of columns that a loop reads side by side. With margins and bounds these are eight streams. A processor
+"""Largest number of columns that a loop reads side by side. With margins and bounds it then reads eight vectors. A processor
 prefetches about eight, and columns of 2ᵏ bytes share one set of eight lines in the first-level cache."""
 
 AHEAD = 256
-"""Rows by which a loop over more columns prefetches cells. Any number from 128 to 1,000 gives the same speed."""
+"""Number of rows between the prefetch of a cell and its use, in loops over more than NEAR columns. Any number from 128 to 1,000
+gives the same speed."""
 
 TINY, HUGE = 1e-280, 1e300
 
 
 @part
 def falling_odds(m: Any) -> Any:
-    """Return (N, E) with 1/(1 + e^m) = N/(N + E) within 1e-15 relative for m ≤ 708; E overflows beyond. No branch.
+    """Return (N, E) with 1/(1 + e^m) = N/(N + E), to a relative error of 1e-15 for m ≤ 708; E overflows beyond. No branch.
 
-    m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
+    With m = k·ln 2 + f and e^f = (Q + fP)/(Q − fP) (Cephes exp.c), one division computes the exponential and the reciprocal.
     """
     m = most(-708.0, least(710.0, m))
     k_biased = m * 1.4426950408889634 + (MAGIC + 1023.0)
@@ -94,14 +97,14 @@ def falling_odds(m: Any) -> Any:
 
 @part
 def falling_sigmoid(m: Any) -> Any:
-    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN."""
+    """Return 1/(1 + e^m), to a relative error of 1e-15 for m ≤ 708, and 0 beyond; NaN stays NaN."""
     N, E = falling_odds(m)
     return N / (N + E)
 
 
 @part
 def weight(v: Any, y: Any, loss: int) -> Any:
-    """Return r = ∂ℓ(v, y)/∂v. A new loss needs a constant above and a line here."""
+    """Return r = ∂ℓ(v, y)/∂v. A further loss needs a constant above and a line here."""
     if loss == SQUARED:
         return v - y
     if loss == LOGISTIC:
@@ -145,6 +148,23 @@ def capped(v: Any, bound: Any, loss: int) -> Any:
     return most(least(v, bound), 0.0 - bound)
 
 
+@part
+def square_in_steps(x: Any, per_cap: float, per_grid: float) -> float:
+    """Return min(x²/cap, 1)/g + MAGIC; NaN counts as 0."""
+    c = np.float64(x) * np.float64(x) * per_cap
+    c = 1.0 if c > 1.0 else c
+    return (c if c >= 0.0 else 0.0) * per_grid + MAGIC
+
+
+@part
+def half_in_steps(x: Any, half: float, per_grid: float) -> float:
+    """Return clamp(x·half, ±½)/g + MAGIC; NaN counts as 0."""
+    c = np.float64(x) * half
+    c = 0.5 if c > 0.5 else c
+    c = -0.5 if c < -0.5 else c
+    return (c if c == c else 0.0) * per_grid + MAGIC
+
+
 @compiled
 def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
     """Write r_i = ∂ℓ(v_i, y_i)/∂v_i."""
@@ -158,7 +178,7 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
 
 @compiled
 def exact_sums(sums: Integers, count: int) -> Integers:
-    """Return the sums, (s,), of count sums of bits in each row of (s, SUMS)."""
+    """Return the integer sums, (s,), from partial sums of bits, (s, SUMS). count : number of contributions per row."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
         q = np.uint64(0)
@@ -170,13 +190,13 @@ def exact_sums(sums: Integers, count: int) -> Integers:
 
 @part
 def _side_by_side(s: int) -> int:
-    """Return the size of the groups in which s columns are read: about equal, at most NEAR."""
+    """Return the size of about equal groups of at most NEAR columns, for s columns."""
     return -(-s // -(-s // NEAR)) if s > NEAR else max(s, 1)
 
 
 @compiled
 def _room(s: int, n: int) -> Vector:
-    """Return room for a number per row of a panel, if there are more columns than are read side by side."""
+    """Return a buffer with a number per row of a panel; an empty one if all columns are read side by side."""
     return np.empty(min(PANEL, n) if s > NEAR else 0)
 
 
@@ -207,70 +227,49 @@ def _advance_panel(
 
 @part
 def _add_singles(
-    columns: Matrix,
-    first: int,
-    last: int,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    r: Any,
-    i: int,
-    like: Any,
-    sums: Integers,
+    columns: Matrix, first: int, last: int, by: Geometry, r: Any, i: int, like: Any, sums: Integers
 ) -> None:
-    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), of columns [first, last), every one by itself."""
+    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), for each of the columns [first, last) separately."""
     for j in range(first, last):
-        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
-        add_to(sums, j, clamped(c, r, clip, per_grid) + MAGIC)
+        c = (by.scale[j] * (cells(columns, j, i, like) - by.centre[j])) * r
+        add_to(sums, j, clamped(c, r, by.cap, 1.0 / by.grid) + MAGIC)
 
 
 @part
 def _add_weighted(
-    columns: Matrix, first: int, last: int, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers
+    columns: Matrix, first: int, last: int, by: Geometry, r: Any, i: int, like: Any, sums: Integers
 ) -> None:
-    """Add rint(t_j r) at i to sums, (s, SUMS), of columns [first, last); r is capped and in steps of the grid."""
+    """Add rint(t_j r) at i to sums, (s, SUMS), for columns [first, last). r : capped residual divided by the grid."""
     for j in range(first, last):
-        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+        c = (by.scale[j] * (cells(columns, j, i, like) - by.centre[j])) * r
         add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
 
 
 @part
-def _add_plain(columns: Matrix, first: int, last: int, centre: Vector, r: Any, i: int, like: Any, sums: Matrix) -> None:
+def _add_plain(columns: Matrix, first: int, last: int, by: Geometry, r: Any, i: int, like: Any, sums: Matrix) -> None:
     """Add r (x − c) at i to sums, (s, SUMS), of columns [first, last)."""
     for j in range(first, last):
-        add_to(sums, j, r * (cells(columns, j, i, like) - centre[j]))
+        add_to(sums, j, r * (cells(columns, j, i, like) - by.centre[j]))
 
 
 @part
-def _add_clipped(
-    columns: Matrix,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    r: Any,
-    i: int,
-    like: Any,
-    products: Vector,
-    sums: Integers,
-) -> None:
+def _add_clipped(columns: Matrix, by: Geometry, r: Any, i: int, like: Any, products: Vector, sums: Integers) -> None:
     """Add rint(clip(t r)/g) at i to sums, (s, SUMS).
 
-    products : (WIDTH·s,) room for t.
+    products : (WIDTH·s,) buffer for t.
     """
     s = columns.shape[0]
     if s == 1:  # needs no norm
-        _add_singles(columns, 0, s, centre, scale, clip, per_grid, r, i, like, sums)
+        _add_singles(columns, 0, s, by, r, i, like, sums)
     else:
         h2 = like
         for j in range(s):
-            t = scale[j] * (cells(columns, j, i, like) - centre[j])
+            t = by.scale[j] * (cells(columns, j, i, like) - by.centre[j])
             put(products, j * WIDTH, t)
             h2 = h2 + t * t
             if s > NEAR:  # a norm needs all columns of a record, so no groups
                 fetch(columns, j, i + AHEAD, like)
-        r = clipped(r, h2, clip, per_grid)
+        r = clipped(r, h2, by.cap, 1.0 / by.grid)
         if all_at_most(h2, HUGE):  # so every t is finite, and |t r| ≤ κ/g
             for j in range(s):
                 add_to(sums, j, entries(products, j * WIDTH, like) * r + MAGIC)
@@ -299,19 +298,8 @@ def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int,
 
 
 @compiled
-def singles(
-    columns: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    start: int,
-    stop: int,
-) -> Integers:
-    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
+def singles(columns: Matrix, v: Vector, y: Vector, loss: int, by: Geometry, start: int, stop: int) -> Integers:
+    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), each column clipped separately."""
     align_stack()
     s = columns.shape[0]
     sums, size = np.zeros((s, SUMS), np.int64), _side_by_side(s)
@@ -322,32 +310,21 @@ def singles(
         if s <= NEAR:
             for i in range(a, whole, WIDTH):
                 at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-                _add_singles(columns, 0, s, centre, scale, clip, per_grid, at, i, lanes(), sums)
+                _add_singles(columns, 0, s, by, at, i, lanes(), sums)
         else:
             for i in range(a, whole, WIDTH):
                 put(r, i - a, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
         for g in range(0, s if s > NEAR else 0, size):
             for i in range(a, whole, WIDTH):
                 at = entries(r, i - a, lanes())
-                _add_singles(columns, g, min(g + size, s), centre, scale, clip, per_grid, at, i, lanes(), sums)
+                _add_singles(columns, g, min(g + size, s), by, at, i, lanes(), sums)
         for i in range(whole, b):
-            _add_singles(columns, 0, s, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+            _add_singles(columns, 0, s, by, weight(v[i], y[i], loss), i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
 @compiled
-def gradient(
-    columns: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    start: int,
-    stop: int,
-) -> Integers:
+def gradient(columns: Matrix, v: Vector, y: Vector, loss: int, by: Geometry, start: int, stop: int) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
     align_stack()
     s = columns.shape[0]
@@ -355,9 +332,9 @@ def gradient(
     whole = stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
         r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), products, sums)
+        _add_clipped(columns, by, r, i, lanes(), products, sums)
     for i in range(whole, stop):
-        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, products, sums)
+        _add_clipped(columns, by, weight(v[i], y[i], loss), i, 0.0, products, sums)
     return exact_sums(sums, stop - start)
 
 
@@ -369,10 +346,8 @@ def capped_step(
     v: Vector,
     loss: int,
     columns: Matrix,
-    centre: Vector,
-    scale: Vector,
+    by: Geometry,
     bounds: Vector,
-    per_grid: float,
     start: int,
     stop: int,
 ) -> Integers:
@@ -380,7 +355,7 @@ def capped_step(
     align_stack()
     s, moving = columns.shape[0], np.flatnonzero(delta)
     sums, room = np.zeros((s, SUMS), np.int64), _room(s, stop - start)
-    together, size = moving.size + s <= NEAR, _side_by_side(s)
+    together, size, per_grid = moving.size + s <= NEAR, _side_by_side(s), 1.0 / by.grid
     for a in range(start, stop, PANEL):
         b = min(a + PANEL, stop)
         whole = b - (b - a) % WIDTH
@@ -390,30 +365,30 @@ def capped_step(
             for i in range(a, whole, WIDTH):
                 _advance(previous, delta, moving, shift, v, i, lanes())
                 r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
-                _add_weighted(columns, 0, s, centre, scale, r, i, lanes(), sums)
+                _add_weighted(columns, 0, s, by, r, i, lanes(), sums)
         elif s <= NEAR:
             for i in range(a, whole, WIDTH):
                 r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
-                _add_weighted(columns, 0, s, centre, scale, r, i, lanes(), sums)
+                _add_weighted(columns, 0, s, by, r, i, lanes(), sums)
         else:
             for i in range(a, whole, WIDTH):
                 r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
                 put(room, i - a, r)
-                _add_weighted(columns, 0, size, centre, scale, r, i, lanes(), sums)
+                _add_weighted(columns, 0, size, by, r, i, lanes(), sums)
             for g in range(size, s, size):
                 for i in range(a, whole, WIDTH):
                     r = entries(room, i - a, lanes())
-                    _add_weighted(columns, g, min(g + size, s), centre, scale, r, i, lanes(), sums)
+                    _add_weighted(columns, g, min(g + size, s), by, r, i, lanes(), sums)
         for i in range(whole, b):
             if together:
                 _advance(previous, delta, moving, shift, v, i, 0.0)
-            _add_weighted(columns, 0, s, centre, scale, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
+            _add_weighted(columns, 0, s, by, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
     return exact_sums(sums, stop - start)
 
 
 @compiled
 def plain_gradient(
-    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
+    columns: Matrix, v: Vector, y: Vector, loss: int, by: Geometry, partial: Vector, start: int, stop: int
 ) -> None:
     """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), one row per panel. A panel begins at start."""
     align_stack()
@@ -425,15 +400,15 @@ def plain_gradient(
         if s <= NEAR:
             for i in range(a, whole, WIDTH):
                 at = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-                _add_plain(columns, 0, s, centre, at, i, lanes(), sums)
+                _add_plain(columns, 0, s, by, at, i, lanes(), sums)
         else:
             for i in range(a, whole, WIDTH):
                 put(room, i - a, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
             for g in range(0, s, size):
                 for i in range(a, whole, WIDTH):
-                    _add_plain(columns, g, min(g + size, s), centre, entries(room, i - a, lanes()), i, lanes(), sums)
+                    _add_plain(columns, g, min(g + size, s), by, entries(room, i - a, lanes()), i, lanes(), sums)
         for i in range(whole, b):
-            _add_plain(columns, 0, s, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+            _add_plain(columns, 0, s, by, weight(v[i], y[i], loss), i, 0.0, sums)
         add_panel(sums, partial[a // PANEL])
 
 
@@ -444,11 +419,7 @@ def second_moments(columns: Matrix, cap: Vector, per_grid: float, start: int, st
     for j in range(columns.shape[0]):
         q, per_cap = 0, 1.0 / cap[j]
         for i in range(start, stop):
-            x = np.float64(load(columns, j, i))
-            c = x * x * per_cap
-            c = 1.0 if c > 1.0 else c
-            c = c if c >= 0.0 else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
+            q = add_bits(q, square_in_steps(load(columns, j, i), per_cap, per_grid))
         out[j] = unbiased(q, stop - start)
     return out
 
@@ -460,10 +431,6 @@ def first_moments(columns: Matrix, reach: Vector, per_grid: float, start: int, s
     for j in range(columns.shape[0]):
         q, half = 0, 0.5 / reach[j]
         for i in range(start, stop):
-            c = np.float64(load(columns, j, i)) * half
-            c = 0.5 if c > 0.5 else c
-            c = -0.5 if c < -0.5 else c
-            c = c if c == c else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
+            q = add_bits(q, half_in_steps(load(columns, j, i), half, per_grid))
         out[j] = unbiased(q, stop - start)
     return out

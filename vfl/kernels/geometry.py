@@ -1,4 +1,4 @@
-"""Geometry of clipped sums: centring, scaling, clipping and rounding of a record's gradient; limits under the record cap."""
+"""Geometry of clipped sums (centring, scaling, clipping and rounding of a record's gradient), and limits under a record cap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TINY, HUGE = 1e-280, 1e280
 PIECE = 1 << 16
-"""Records per step of an elementwise computation, so that its temporary vectors stay small."""
+"""Number of records per step of an elementwise computation, which keeps its temporary vectors small."""
 
 
 class Geometry(NamedTuple):
@@ -42,9 +42,10 @@ def pieces(n_records: int) -> Iterator[slice]:
 def record_limits(norms: Vector, cap: float) -> Vector:
     """Return C/‖z_i‖, (n,), the largest residuals under a record cap; 0 where the norm is NaN or overflows.
 
-    With |r_i| ≤ C/‖z_i‖ the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all coordinates: ‖z_i‖² is a sum of p
-    non-negative terms, each of relative error at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and
-    the two products of a contribution add 4u, together at most 8pu. A floor on the norm covers squares that underflow.
+    With |r_i| ≤ C/‖z_i‖ the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all coordinates. Proof: ‖z_i‖² is a sum of p
+    non-negative terms, each of relative error at most 3u (u = 2⁻⁵³), so the sum has an error of at most (p + 3)u. The root, the
+    division and the two products of a contribution add 4u, so the error is at most 8pu. A floor on the norm covers squares that
+    underflow.
 
     norms : (n,) ‖z_i‖² of `record_norms`, summed over the parties.
     """
@@ -60,9 +61,9 @@ def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
 
     kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): its mean at the true probabilities is 0 for
         every limit, so an unbalanced label does not move the intercept. It is nondecreasing in the margin, so it is the
-        derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖), the same for
-        every label, so its mean at the true probabilities is 0 too. The other losses take min(max(r, −limit), limit), or
-        r·min(1, limit/‖r‖) of K classes.
+        derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖). This f is equal
+        for all labels, so the mean at the true probabilities is 0 too. Other losses take min(max(r, −limit), limit), or
+        r·min(1, limit/‖r‖) with K classes.
     """
     if r.size != limits.size:
         return _capped_norms(r, limits, kernel)

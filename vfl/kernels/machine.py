@@ -1,7 +1,7 @@
-"""Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, prefetches.
+"""Operations that Numba lacks, as LLVM instructions: vectors of records, sums of bits, and prefetches.
 
 Only this module and vfl.kernels.curve hold hand-made LLVM code. With the plain operations of vfl.kernels.plain the loops return
-the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns; residuals on shares 1.6 times). Loops for single
+the same integers and take 5 to 11 times as long (AVX-512, 1 to 8 columns). Loops for single
 columns without vectors of records took 1.6 to 2.2 times as long. `vfl.kernels.records` chooses between the two modules.
 
 A number below is either a float64 for one record, or a `Lanes` for WIDTH consecutive records, which fills one or a few
@@ -18,8 +18,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from vfl.kernels.compile import MAGIC_BITS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,18 +30,14 @@ if TYPE_CHECKING:
 inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
 
 WIDTH = 32
-"""Records per `Lanes`: enough that several registers pass through a long chain of operations at once (a sigmoid and a clip),
-and few enough that a hundred columns stay in the first-level cache."""
+"""Number of records per `Lanes`. It is large enough to keep several registers busy in a long chain of operations (a sigmoid and
+a clip), and small enough that a hundred columns stay in the first-level cache."""
 
 SUMS = 8
 """Number of partial sums per column. Lane k is added to partial sum k modulo SUMS."""
 
-ROWS_AHEAD = 1024
-"""Number of words between the prefetch of shares of residuals and their use."""
-
 _LINE = 64
 _WORD, _DOUBLE, _SINGLE, _INDEX, _BYTE = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32), ir.IntType(8)
-_SHORT = ir.IntType(16)
 _WIDE = ir.VectorType(_DOUBLE, WIDTH)
 
 
@@ -160,8 +154,8 @@ def all_at_most(_context: BaseContext, a: types.Type, _b: types.Type) -> tuple[S
 def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
     """Align the stack of a loop to the width of its vector registers.
 
-    By default the compiler aligns to 16 bytes. In some processes every second spilled register then crosses a cache line, and a
-    sigmoid takes up to twice as long.
+    By default, the compiler aligns the stack to 16 bytes. In some processes, every second register saved there then crosses a
+    cache line, and a sigmoid takes up to twice as long.
     """
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, _args: list[ir.Value]) -> ir.Value:
@@ -175,7 +169,7 @@ def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
 
 
 def _extreme(sign: str) -> Any:
-    """Return the minimum or maximum of two numbers as one instruction, which every machine has (unlike `at_least`)."""
+    """Return the minimum or maximum of two numbers. Unlike `at_least`, this is one instruction on every machine."""
 
     @inline
     def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
@@ -243,9 +237,7 @@ def power_of_two(_context: BaseContext, k: types.Type) -> tuple[Signature, Code]
     """Return 2^k for k given as k + 1023 + MAGIC, −1022 ≤ k ≤ 1024 (the last gives infinity)."""
 
     def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        word = ir.VectorType(_WORD, WIDTH) if isinstance(k, Lanes) else _WORD
-        by = ir.Constant(word, [52] * WIDTH) if isinstance(k, Lanes) else _WORD(52)
-        return builder.bitcast(builder.shl(builder.bitcast(args[0], word), by), args[0].type)
+        return builder.bitcast(builder.shl(builder.bitcast(args[0], _bits(k)), _bits(k, 52)), args[0].type)
 
     return k(k), code
 
@@ -349,47 +341,6 @@ def fetch(
 
 
 @inline
-def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
-    """Return columns[j, i] without checks, since tests of negative indices and slices would cost more than the sums."""
-
-    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.load(_entry(context, builder, signature.args[0], *args))
-
-    return columns.dtype(columns, types.int64, types.int64), code
-
-
-@inline
-def at(_context: BaseContext, vector: types.Array, _i: types.Type) -> tuple[Signature, Code]:
-    """Return vector[i] without checks."""
-
-    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.load(_entry(context, builder, signature.args[0], *args))
-
-    return vector.dtype(vector, types.int64), code
-
-
-@inline
-def add_bits(_context: BaseContext, _total: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Return total + bits(x) modulo 2⁶⁴ (numba's own integer sum promises the compiler that it never wraps)."""
-    word = types.int64 if isinstance(x, types.Integer) else types.float64
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.add(args[0], builder.bitcast(args[1], _WORD))
-
-    return types.int64(types.int64, word), code
-
-
-@inline
-def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> tuple[Signature, Code]:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴: the rest of a sum of bits is the sum of the integers."""
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.sub(args[0], builder.mul(args[1], _WORD(MAGIC_BITS)))
-
-    return types.int64(types.int64, types.int64), code
-
-
-@inline
 def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tuple[Signature, Code]:
     """Prefetch the first and the last entry of a row of a table into the first-level cache."""
 
@@ -401,87 +352,3 @@ def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tu
         return context.get_dummy_value()
 
     return types.void(table, types.int64), code
-
-
-def _vector(element: ir.Type, count: int) -> ir.VectorType:
-    return ir.VectorType(element, count)
-
-
-def _all(element: ir.Type, count: int, value: int) -> ir.Constant:
-    return ir.Constant(_vector(element, count), [value] * count)
-
-
-def _picked(builder: ir.IRBuilder, left: ir.Value, right: ir.Value, lanes: Any) -> ir.Value:
-    lanes = list(lanes)
-    return builder.shuffle_vector(left, right, ir.Constant(_vector(_INDEX, len(lanes)), lanes))
-
-
-def _read(builder: ir.IRBuilder, address: ir.Value, element: ir.IntType, count: int, first: int = 0) -> ir.Value:
-    there = builder.gep(address, [_WORD(first)], inbounds=True)
-    vector = builder.bitcast(there, _vector(element, count).as_pointer())
-    return builder.load(vector, align=element.width // 8)
-
-
-def _write(builder: ir.IRBuilder, address: ir.Value, value: ir.Value, first: int = 0) -> None:
-    there = builder.gep(address, [_WORD(first)], inbounds=True)
-    align = value.type.element.width // 8
-    builder.store(value, builder.bitcast(there, value.type.as_pointer()), align=align)
-
-
-def _sum(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """Return the address of a new variable that holds 0."""
-    variable = cgutils.alloca_once(builder, kind)
-    builder.store(ir.Constant(kind, None), variable)
-    return variable
-
-
-@inline
-def four_rows(
-    _context: BaseContext, table: types.Array, angles: types.Array, words: types.Array, _i: types.Type, out: types.Array
-) -> tuple[Signature, Code]:
-    """Write Σ_f table[angles[r], f]·words[r, f] modulo 2^64 to out[r] for r = i to i + 3; f ends at the last multiple of 4.
-
-    table : int16.
-    """
-
-    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        wide = _vector(_WORD, 4)
-        width = builder.extract_value(context.make_array(words)(context, builder, args[2]).shape, 1)
-        rows, own, sums = [], [], []
-        for record in range(4):
-            at = builder.add(args[3], _WORD(record))
-            row = builder.zext(builder.load(_entry(context, builder, angles, args[1], at)), _WORD)
-            rows.append(_entry(context, builder, table, args[0], row, _WORD(0)))
-            own.append(_entry(context, builder, words, args[2], at, _WORD(0)))
-            sums.append((_sum(builder, wide), _sum(builder, wide)))
-        with cgutils.for_range_slice(builder, _WORD(0), builder.and_(width, _WORD(-4)), _WORD(4)) as (f, _):
-            # The four rows are contiguous; each iteration prefetches a quarter of four later rows.
-            later = builder.add(builder.mul(f, _WORD(4)), _WORD(ROWS_AHEAD))
-            _prefetch(builder, builder.gep(own[0], [later]), 2 * _LINE)
-            for row, there, (low, high) in zip(rows, own, sums, strict=True):
-                entry = builder.sext(_read(builder, builder.gep(row, [f], inbounds=True), _SHORT, 4), wide)
-                lower, upper = _halves(builder, _read(builder, builder.gep(there, [f], inbounds=True), _WORD, 4))
-                builder.store(builder.add(builder.load(low), builder.mul(entry, lower)), low)
-                builder.store(builder.add(builder.load(high), builder.mul(entry, upper)), high)
-        totals = [
-            builder.add(builder.load(low), builder.shl(builder.load(high), _all(_WORD, 4, 32))) for low, high in sums
-        ]
-        pairs = [
-            builder.add(*(_picked(builder, one, other, [at, at + 4, at + 2, at + 6]) for at in (0, 1)))
-            for one, other in (totals[:2], totals[2:])
-        ]
-        one, other = pairs
-        found = builder.add(*(_picked(builder, one, other, [at, at + 1, at + 4, at + 5]) for at in (0, 2)))
-        _write(builder, _entry(context, builder, out, args[4], args[3]), found)
-        return context.get_dummy_value()
-
-    return types.void(table, angles, words, types.int64, out), code
-
-
-def _halves(builder: ir.IRBuilder, words: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return vectors l and h of signed 32-bit integers, as 64 bits, with words = l + 2^32·h modulo 2^64."""
-    count = words.type.count
-    by = _all(_WORD, count, 32)
-    lower = builder.ashr(builder.shl(words, by), by)
-    upper = builder.lshr(builder.add(words, _all(_WORD, count, 1 << 31)), by)
-    return lower, builder.ashr(builder.shl(upper, by), by)

@@ -1,6 +1,7 @@
-"""Operations of vfl.kernels.machine in plain Numba, one record at a time, for machines on which LLVM code does not compile.
+"""Operations in plain Numba: a few that always serve, then one-record forms of those of vfl.kernels.machine.
 
-Integer sums and margins are the same to the bit. Sums of floats, which occur only without privacy, are added in another order.
+The latter serve where hand-made LLVM code does not compile. Integer sums and margins are the same to the bit. Sums of floats,
+which occur only without privacy, are added in another order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,30 @@ from vfl.kernels.compile import MAGIC, MAGIC_BITS, part
 WIDTH, SUMS = 1, 1
 _BIAS = np.uint64(MAGIC_BITS)
 _POWERS = np.array([0.0, *np.ldexp(1.0, np.arange(-1022, 1024)), math.inf])  # 2^(e − 1023) at e
+
+
+@part
+def load(columns: Any, j: int, i: int) -> Any:
+    """Return columns[j, i]. Unsigned indices need no test whether they are negative, which would cost more than a sum."""
+    return columns[np.uint64(j), np.uint64(i)]
+
+
+@part
+def at(vector: Any, i: int) -> Any:
+    """Return vector[i], without a test of the index (`load`)."""
+    return vector[np.uint64(i)]
+
+
+@part
+def add_bits(total: Any, x: Any) -> Any:
+    """Return total + bits(x) modulo 2⁶⁴. Unsigned sums wrap; for signed ones Numba promises the compiler that none does."""
+    return np.int64(np.uint64(total) + np.float64(x).view(np.uint64))
+
+
+@part
+def unbiased(total: Any, count: Any) -> Any:
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴: the rest of a sum of bits is the sum of the integers."""
+    return np.int64(np.uint64(total) - np.uint64(count) * _BIAS)
 
 
 @part
@@ -79,18 +104,6 @@ def power_of_two(k: Any) -> Any:
 
 
 @part
-def load(columns: Any, j: int, i: int) -> Any:
-    """Return columns[j, i]."""
-    return columns[j, i]
-
-
-@part
-def at(vector: Any, i: int) -> Any:
-    """Return vector[i]."""
-    return vector[i]
-
-
-@part
 def cells(columns: Any, j: int, i: int, _like: float) -> float:
     """Return columns[j, i]."""
     return np.float64(columns[j, i])
@@ -106,12 +119,6 @@ def entries(vector: Any, i: int, _like: float) -> float:
 def put(vector: Any, i: int, x: Any) -> None:
     """Write x to vector[i]."""
     vector[i] = x
-
-
-@part
-def add_bits(total: Any, x: Any) -> Any:
-    """Return total + bits(x) modulo 2⁶⁴, for x = c + MAGIC with |c| < 2⁵¹."""
-    return np.int64(np.uint64(total) + np.uint64(np.int64(x - MAGIC)) + _BIAS)
 
 
 def _sum(total: Any, x: Any) -> Any:
@@ -132,12 +139,6 @@ def add_to(sums: Any, j: int, x: float) -> None:
 
 
 @part
-def unbiased(total: Any, count: Any) -> Any:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴."""
-    return np.int64(np.uint64(total) - np.uint64(count) * _BIAS)
-
-
-@part
 def fetch(_columns: Any, _j: int, _i: int, _like: float) -> None:
     """Do nothing."""
 
@@ -145,13 +146,3 @@ def fetch(_columns: Any, _j: int, _i: int, _like: float) -> None:
 @part
 def fetch_row(_table: Any, _row: int) -> None:
     """Do nothing."""
-
-
-@part
-def four_rows(table: Any, angles: Any, words: Any, i: int, out: Any) -> None:
-    """Write Σ_f table[angles[r], f]·words[r, f] modulo 2^64 to out[r] for r = i to i + 3; f ends at the last multiple of 4."""
-    for r in range(i, i + 4):
-        total = np.uint64(0)
-        for f in range(words.shape[1] // 4 * 4):
-            total += np.uint64(np.int64(table[angles[r], f])) * words[r, f]
-        out[r] = total

@@ -7,7 +7,7 @@ the records over threads was slower than one thread per array. The loops are com
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Angles = npt.NDArray[np.uint16]
 
 UNIT = 14
-"""Number of bits of a column in units of its bound, for angles."""
+"""Columns are rounded to 2^−UNIT of their bound before they enter an angle."""
 PERIOD = 48
-"""Number of bits of an angle before it is rounded to 16."""
+"""Angles are summed in 2^−PERIOD of a period, then rounded to 2^−16."""
 TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
@@ -48,14 +48,14 @@ def cross_products(left: Columns | Words, right: Words) -> Words:
 
 
 def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
-    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): a holder's share of the Fourier series at every record.
+    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): the share of the Fourier series at every record.
 
     table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the Fourier terms.
     """
     _fit_table(table, angles, words)
     out = np.empty(len(angles), dtype=np.uint64) if out is None else out
     if out.shape != angles.shape or out.dtype != np.uint64:
-        raise SpecificationError("shares of residuals are one word per angle")
+        raise SpecificationError("out must hold one uint64 word per angle: pass an array of that shape, or none")
     loops.residuals(table, angles, words, out)
     return out
 
@@ -71,14 +71,14 @@ def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
 
 
 def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
-    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place and modulo 2^64, so that sums of changes are exact.
+    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place and modulo 2^64. Sums of changes are therefore exact.
 
     columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
     """
     if columns.dtype != np.int16 or not columns.flags.c_contiguous or parts.dtype != np.int64:
-        raise SpecificationError("angles come from contiguous columns of int16, and are int64")
+        raise SpecificationError("columns must be contiguous int16, and parts int64: see unit_columns")
     if columns.shape != (len(weights), len(parts)):
-        raise SpecificationError("angles come from columns with one weight each, and have one entry per record")
+        raise SpecificationError("columns must have one row per weight and one entry per part")
     loops.add_products(columns, np.ascontiguousarray(weights, dtype=np.int64), parts)
 
 
@@ -108,11 +108,11 @@ def capped_rows(
     limit: int,
     out: Columns,
 ) -> int:
-    """Write Q = rint(t_i·scale ∘ (x_i − centre)) with t_i ≤ 1 and Σ_j Q_ij² ≤ limit in integers; return the number of t_i < 1.
+    """Write Q = rint(t_i·scale ∘ (x_i − centre)) to out, (p, n), with t_i ≤ 1 and Σ_j Q_ij² ≤ limit, exactly in integers.
 
-    A row that is not finite becomes 0 and counts as cut.
+    Return the number of rows with t_i < 1. A row that is not finite becomes 0 and counts among them.
 
-    X : (p, n). scale : (p,), in steps. limit : ≥ 0, such that its root fits in the type of `out`, (p, n).
+    X : (p, n). scale : (p,) in steps of Q. limit : at least 0; its root must fit in the type of out.
     """
     if not 0 <= limit <= 2**42 or math.isqrt(limit) > np.iinfo(out.dtype).max or out.shape != X.shape:
         raise SpecificationError(f"rows of norm² {limit} do not fit in {out.dtype}")
@@ -121,15 +121,18 @@ def capped_rows(
 
 def _fit(columns: npt.NDArray[np.generic], words: Words) -> None:
     if columns.shape[-1] != words.shape[-1] or words.dtype != np.uint64:
-        raise SpecificationError("columns and words on shares have one number of records, and words are uint64")
-    if not columns.flags.c_contiguous or not words.flags.c_contiguous:
-        raise SpecificationError("columns and words on shares are contiguous")
+        raise SpecificationError("words must be uint64, with one entry per record of the columns")
+    _require_contiguous(columns, words)
 
 
 def _fit_table(table: Shorts, angles: Angles, words: Words) -> None:
     if len(angles) != len(words) or table.shape[1] != words.shape[1] or len(table) != 1 << 16:
-        raise SpecificationError("shares of Fourier terms have one row for every angle, as wide as the table")
+        raise SpecificationError("words must have a row per angle, as wide as the table; the table has 2^16 rows")
     if angles.dtype != np.uint16 or words.dtype != np.uint64 or table.dtype != np.int16:
-        raise SpecificationError("angles are uint16, shares uint64, and entries of tables int16")
-    if not angles.flags.c_contiguous or not words.flags.c_contiguous or not table.flags.c_contiguous:
-        raise SpecificationError("angles and shares are contiguous")
+        raise SpecificationError("angles must be uint16, words uint64, and entries of the table int16")
+    _require_contiguous(angles, words, table)
+
+
+def _require_contiguous(*arrays: npt.NDArray[Any]) -> None:
+    if not all(array.flags.c_contiguous for array in arrays):
+        raise SpecificationError("kernels on shares need contiguous arrays: pass numpy.ascontiguousarray(...)")

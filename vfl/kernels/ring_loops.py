@@ -1,4 +1,4 @@
-"""The compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
+"""Compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
 
 Words are uint64, whose sums and products wrap. The loops read all columns of one short panel of records before the next panel:
 processors prefetch about ten columns that advance together, but not the beginnings of long panels.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.kernels.compile import compiled
-from vfl.kernels.records import at, fetch_row, four_rows, load
+from vfl.kernels.records import at, fetch_row, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,7 +29,7 @@ _UNIT = 16384.0
 
 @compiled
 def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16, int32 or words, two of them at a time."""
+    """Add Σ_i columns[j, i]·words[i] to sums[j], two columns at a time. Columns are int16, int32 or words."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
         some = words[start : start + PANEL]
@@ -49,16 +49,10 @@ def dot(columns: Array, words: Array, sums: Array) -> None:
 def residuals(table: Array, angles: Array, words: Array, out: Array) -> None:
     """Write Σ_f table[angles[i], f]·words[i, f] to out[i]."""
     n, width = words.shape
-    whole, first = n - n % 4, width - width % 4
-    for start in range(0, whole, 4):
-        for i in range(start, start + 4):
-            fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
-        four_rows(table, angles, words, start, out)
-    for i in range(whole, n):
-        out[i] = 0
-    for i in range(whole if first == width else 0, n):
-        row, total = np.int64(at(angles, i)), at(out, i)
-        for f in range(first if i < whole else 0, width):
+    for i in range(n):
+        fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
+        row, total = np.int64(at(angles, i)), np.uint64(0)
+        for f in range(width):
             total += np.uint64(np.int64(load(table, row, f))) * load(words, i, f)
         out[i] = total
 
@@ -105,7 +99,10 @@ def rounded(parts: Array, shift: int, limit: int, out: Array) -> None:
 
 @compiled
 def capped(X: Array, centre: Array, scale: Array, limit: int, out: Array) -> int:
-    """Write rint(t_i·scale_j·(X[j, i] − centre[j])), t_i ≤ 1 such that Σ_j out[j, i]² ≤ limit; count the rows with t_i < 1."""
+    """Write rint(t_i·scale_j·(X[j, i] − centre[j])) to out, with t_i ≤ 1 such that Σ_j out[j, i]² ≤ limit.
+
+    Return the number of rows with t_i < 1.
+    """
     p, n = X.shape
     row = np.empty(p)
     cut = 0

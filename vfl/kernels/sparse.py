@@ -1,8 +1,8 @@
 """Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: same functions, same integers.
 
-Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with their zeros
-written out and centre 0. So one record's contribution has the bound stated there. Margins are the same to the bit. Plain sums
-agree to rounding.
+Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with zeros written
+out and centre 0. So a record's contribution has the bound stated there. Margins are the same to the bit. Plain sums agree up to
+rounding.
 
 The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
 splits the records where this saves time, and changes no result. Columns are never centred, because centring would fill in
@@ -24,6 +24,7 @@ from vfl.kernels.dense import (
     check_loss,
     check_vectors,
     check_writable,
+    checked,
     each,
     inverse_grid,
     read_only,
@@ -45,7 +46,7 @@ class SparseBlock:
     rows : (nnz,) int32 or int64, strictly increasing within a column, since a record that is stored twice would be clipped
         twice.
     starts : (s + 1,) int64; column j has the entries starts[j] to starts[j + 1].
-    scratch : (2, n) zeros between calls. The blocks of a party share it, so use one block at a time.
+    scratch : (2, n) buffer of zeros. The blocks of a party share it, so use one block at a time.
     """
 
     data: Matrix
@@ -55,7 +56,7 @@ class SparseBlock:
 
     @classmethod
     def of(cls, data: Matrix, rows: Integers, starts: Integers, n_records: int) -> SparseBlock:
-        """Return the block with read-only arrays; raises SpecificationError unless they are in canonical order."""
+        """Return the block with read-only arrays. Raise SpecificationError unless they are in canonical order."""
         fits = starts[0] == 0 and starts[-1] == len(rows) == len(data) and (np.diff(starts) >= 0).all()
         if fits and len(rows):
             rising = np.ones(len(rows) + 1, dtype=bool)
@@ -84,13 +85,13 @@ class SparseBlock:
         """Return the number of stored entries."""
         return int(self.starts[-1] - self.starts[0])
 
-    def between(self, start: int, stop: int) -> tuple[Matrix, Integers, Integers, Integers]:
-        """Return the arguments of the loops for the records from start to stop."""
+    def between(self, start: int, stop: int) -> loops.Entries:
+        """Return the entries of the records from start to stop."""
         whole = start == 0 and stop == self.n_records
         first, last = (
             (self.starts[:-1], self.starts[1:]) if whole else loops.between(self.rows, self.starts, start, stop)
         )
-        return self.data, self.rows, read_only(first), read_only(last)
+        return loops.Entries(self.data, self.rows, read_only(first), read_only(last))
 
     def columns(self, start: int, stop: int) -> SparseBlock:
         """Return columns start..stop; nothing is copied."""
@@ -99,22 +100,29 @@ class SparseBlock:
 
 def gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(clip_κ(scale ∘ r_i x_i)/g), (s,) int64; see vfl.kernels.dense.gradient."""
-    v, y, scale = _checked(X, v, y, loss, geometry)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
-
-    def rows(start: int, stop: int) -> Integers:
-        return loops.gradient(*X.between(start, stop), v, y, loss, scale, geometry.cap, per_grid, X.scratch)
-
-    return total(each(rows, len(v), X.stored, threads))
+    return _clipped_sum(loops.gradient, X, v, y, loss, geometry, threads, X.scratch)
 
 
 def singles(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-    """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
-    v, y, scale = _checked(X, v, y, loss, geometry)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
+    """Return `gradient` of each column alone, (s,) int64: every product is clamped to ±κ separately."""
+    return _clipped_sum(loops.singles, X, v, y, loss, geometry, threads)
+
+
+def _clipped_sum(
+    loop: Callable[..., Integers],
+    X: SparseBlock,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    geometry: Geometry,
+    threads: int,
+    *scratch: Matrix,
+) -> Integers:
+    """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
+    v, y, by = _checked(X, v, y, loss, geometry, len(v))
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.singles(*X.between(start, stop), v, y, loss, scale, geometry.cap, per_grid)
+        return loop(X.between(start, stop), v, y, loss, by, *scratch)
 
     return total(each(rows, len(v), X.stored, threads))
 
@@ -134,13 +142,7 @@ def capped_step(
     """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i x_i/g); see vfl.kernels.dense.capped_step."""
     forward(X_prev, delta, v, shift, threads=threads)
     check_capped(loss)
-    v, bounds, scale = _checked(X, v, bounds, loss, geometry)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
-
-    def rows(start: int, stop: int) -> Integers:
-        return loops.capped_gradient(*X.between(start, stop), v, loss, scale, bounds, per_grid)
-
-    return total(each(rows, len(v), X.stored, threads))
+    return _clipped_sum(loops.capped_gradient, X, v, bounds, loss, geometry, threads)
 
 
 def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
@@ -150,15 +152,15 @@ def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, thr
     check_writable(v)
     if shift != 0.0:
         v += shift
-    each(lambda start, stop: loops.forward(*X.between(start, stop), delta, v), len(v), X.stored, threads)
+    each(lambda start, stop: loops.forward(X.between(start, stop), delta, v), len(v), X.stored, threads)
     return v
 
 
 def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
     """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip and no grid, so it is not private. It uses one thread."""
     del threads
-    v, y, scale = _checked(X, v, y, loss, geometry)
-    sums: Vector = scale * loops.plain_gradient(*X.between(0, len(v)), v, y, loss)
+    v, y, by = _checked(X, v, y, loss, geometry)
+    sums: Vector = by.scale * loops.plain_gradient(X.between(0, len(v)), v, y, loss)
     return sums
 
 
@@ -187,7 +189,7 @@ def record_norms(X: SparseBlock, centre: Vector, scale: Vector) -> Vector:
     centre, scale = check_vectors(X.size, centre, scale)
     _require_uncentred(centre)
     out = np.zeros(X.n_records)
-    loops.record_norms(*X.between(0, X.n_records), scale, out)
+    loops.record_norms(X.between(0, X.n_records), scale, out)
     return out
 
 
@@ -213,13 +215,14 @@ def warm(X: SparseBlock, *, private: bool) -> None:
         plain_gradient(X, zero, one, WEIGHTS, Geometry(zero, one))
 
 
-def _checked(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry) -> tuple[Vector, Vector, Vector]:
-    """Return v, y and scale as read-only views."""
+def _checked(
+    X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, n: int | None = None
+) -> tuple[Vector, Vector, Geometry]:
+    """Return v, y and the geometry with read-only vectors. n : as in vfl.kernels.dense.checked."""
     v, y = check_vectors(X.n_records, v, y)
-    centre, scale = check_vectors(X.size, geometry.centre, geometry.scale)
-    _require_uncentred(centre)
+    _require_uncentred(geometry.centre)
     check_loss(loss)
-    return v, y, scale
+    return v, y, checked(geometry, X.size, n)
 
 
 def _require_uncentred(centre: Vector) -> None:

@@ -1,26 +1,38 @@
 """Compiled loops of vfl.kernels.sparse. They read stored entries only, one column after another.
 
-They give the same integers as vfl.kernels.dense_loops. There, an entry that is not stored here is 0: it adds 0 to a squared
-norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. All other IEEE operations have the same operands and the same order,
-since margins and squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops.
+They return the same integers as vfl.kernels.dense_loops, where an entry that is not stored here is 0. It adds exactly 0 to a
+squared norm, to a margin and to a sum. All other IEEE operations have the same operands and the same order, since margins and
+squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops, too.
 
-columns : data (nnz,), rows (nnz,), and first, last (s,). Column j has the entries first[j] to last[j] − 1 of data and rows,
-    no row twice.
-scratch : (2, n) zeros; they are zeros again when a loop returns.
+by : geometry of the sums. scratch : (2, n) zeros; they are zeros again when a loop returns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vfl.kernels.compile import MAGIC, compiled
-from vfl.kernels.dense_loops import capped, clamped, clipped, weight
+from vfl.kernels.dense_loops import capped, clamped, clipped, half_in_steps, square_in_steps, weight
 from vfl.kernels.records import add_bits, unbiased
 
 if TYPE_CHECKING:
+    from vfl.kernels.geometry import Geometry
     from vfl.types import Integers, Matrix, Vector
+
+
+class Entries(NamedTuple):
+    """Stored entries of s columns. Column j has the entries first[j] to last[j] − 1 of data and rows, no row twice.
+
+    data, rows : (nnz,). first, last : (s,).
+    """
+
+    data: Matrix
+    rows: Integers
+    first: Integers
+    last: Integers
+
 
 _DONE = -1.0  # replaces the squared norm of a record whose weight is already clipped
 
@@ -38,8 +50,9 @@ def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[In
 
 
 @compiled
-def forward(data: Matrix, rows: Integers, first: Integers, last: Integers, delta: Vector, v: Vector) -> None:
+def forward(columns: Entries, delta: Vector, v: Vector) -> None:
     """Add X_S Δ to v, in place; columns with Δ_j = 0 are not read."""
+    data, rows, first, last = columns
     for j in range(delta.size):
         d = delta[j]
         if d != 0.0:
@@ -48,23 +61,13 @@ def forward(data: Matrix, rows: Integers, first: Integers, last: Integers, delta
 
 
 @compiled
-def singles(
-    data: Matrix,
-    rows: Integers,
-    first: Integers,
-    last: Integers,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-) -> Integers:
-    """Return Σ_i rint(clamp(t_ij r_i, ±κ)/g) for every column j, clipped by itself."""
-    s = first.size
+def singles(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry) -> Integers:
+    """Return Σ_i rint(clamp(t_ij r_i, ±κ)/g) for each column j separately."""
+    data, rows, first, last = columns
+    s, clip, per_grid = first.size, by.cap, 1.0 / by.grid
     out = np.zeros(s, np.int64)
     for j in range(s):
-        a, q = scale[j], 0
+        a, q = by.scale[j], 0
         for k in range(first[j], last[j]):
             i = rows[k]
             r = weight(v[i], y[i], loss)
@@ -74,23 +77,12 @@ def singles(
 
 
 @compiled
-def gradient(
-    data: Matrix,
-    rows: Integers,
-    first: Integers,
-    last: Integers,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    scratch: Matrix,
-) -> Integers:
-    """Return Σ_i rint(clip(scale ∘ r_i x_i)/g), the records clipped by the norm over all s columns."""
-    s = first.size
+def gradient(columns: Entries, v: Vector, y: Vector, loss: int, by: Geometry, scratch: Matrix) -> Integers:
+    """Return Σ_i rint(clip(scale ∘ r_i x_i)/g), where clip bounds the norm over all s columns."""
+    data, rows, first, last = columns
+    s, scale, clip, per_grid = first.size, by.scale, by.cap, 1.0 / by.grid
     if s == 1:
-        return singles(data, rows, first, last, v, y, loss, scale, clip, per_grid)
+        return singles(columns, v, y, loss, by)
     out = np.zeros(s, np.int64)
     h2, r = scratch[0], scratch[1]
     for j in range(s):
@@ -115,22 +107,13 @@ def gradient(
 
 
 @compiled
-def capped_gradient(
-    data: Matrix,
-    rows: Integers,
-    first: Integers,
-    last: Integers,
-    v: Vector,
-    loss: int,
-    scale: Vector,
-    bounds: Vector,
-    per_grid: float,
-) -> Integers:
+def capped_gradient(columns: Entries, v: Vector, bounds: Vector, loss: int, by: Geometry) -> Integers:
     """Return Σ_i rint(scale ∘ ρ_i x_i/g), ρ_i within ±abs(bounds_i)."""
-    s = first.size
+    data, rows, first, last = columns
+    s, per_grid = first.size, 1.0 / by.grid
     out = np.zeros(s, np.int64)
     for j in range(s):
-        a, q = scale[j], 0
+        a, q = by.scale[j], 0
         for k in range(first[j], last[j]):
             i = rows[k]
             c = (a * data[k]) * (capped(v[i], bounds[i], loss) * per_grid)
@@ -140,10 +123,9 @@ def capped_gradient(
 
 
 @compiled
-def plain_gradient(
-    data: Matrix, rows: Integers, first: Integers, last: Integers, v: Vector, y: Vector, loss: int
-) -> Vector:
+def plain_gradient(columns: Entries, v: Vector, y: Vector, loss: int) -> Vector:
     """Return Σ_i r_i x_i."""
+    data, rows, first, last = columns
     s = first.size
     out = np.zeros(s)
     for j in range(s):
@@ -162,11 +144,7 @@ def first_moments(data: Matrix, starts: Integers, reach: Vector, per_grid: float
     for j in range(reach.size):
         q, half = 0, 0.5 / reach[j]
         for k in range(starts[j], starts[j + 1]):
-            c = data[k] * half
-            c = 0.5 if c > 0.5 else c
-            c = -0.5 if c < -0.5 else c
-            c = c if c == c else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
+            q = add_bits(q, half_in_steps(data[k], half, per_grid))
         out[j] = unbiased(q, starts[j + 1] - starts[j])
     return out
 
@@ -178,11 +156,7 @@ def second_moments(data: Matrix, starts: Integers, cap: Vector, per_grid: float)
     for j in range(cap.size):
         q, per_cap = 0, 1.0 / cap[j]
         for k in range(starts[j], starts[j + 1]):
-            x = np.float64(data[k])
-            c = x * x * per_cap
-            c = 1.0 if c > 1.0 else c
-            c = c if c >= 0.0 else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
+            q = add_bits(q, square_in_steps(data[k], per_cap, per_grid))
         out[j] = unbiased(q, starts[j + 1] - starts[j])
     return out
 
@@ -201,8 +175,9 @@ def plain_moments(data: Matrix, starts: Integers) -> Matrix:
 
 
 @compiled
-def record_norms(data: Matrix, rows: Integers, first: Integers, last: Integers, scale: Vector, out: Vector) -> None:
+def record_norms(columns: Entries, scale: Vector, out: Vector) -> None:
     """Add Σ_j (scale_j x_ij)² to out, (n,), in place."""
+    data, rows, first, last = columns
     for j in range(scale.size):
         for k in range(first[j], last[j]):
             t = scale[j] * np.float64(data[k])

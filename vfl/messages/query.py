@@ -61,15 +61,14 @@ class Block:
 
 
 class Weighting(Protocol):
-    """An elementwise function of a record's margin, label and state; its value r_i multiplies the record's row.
+    """An elementwise function of a record's margin, label and state; its value r_i multiplies the record's row."""
 
-    kernel : name of a fused kernel that computes it from margin and label alone, or '' when there is none.
-    """
+    __slots__ = ()
 
     @property
     def kernel(self) -> str:
-        """Name of the fused kernel, or ''."""
-        ...
+        """Name of a fused kernel that computes r from margins and labels alone; '' without one, which is the default."""
+        return ""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

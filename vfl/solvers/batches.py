@@ -16,12 +16,15 @@ does not offer them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from vfl.errors import SpecificationError
 from vfl.messages import Fold, Sample
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+from vfl.solvers.joint import JointSolver, default_passes
+from vfl.solvers.options import require_whole
+from vfl.solvers.releases.start import share_of
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 SAMPLINGS = ("poisson", "disjoint")
-UNVOUCHED = {
+UNSUPPORTED = {
     "shuffled": "batches of a shuffled pass are not Poisson samples, and no accountant supports their amplification",
     "fixed": "batches of a fixed size drawn at random are not Poisson samples: under replace-one their members depend on "
     "each other",
@@ -44,7 +47,7 @@ def require_sampling(solver: str, sampling: str | None) -> None:
     """Raise SpecificationError, with the reason, for a sampling scheme without a valid accounting."""
     if sampling is None or sampling in SAMPLINGS:
         return
-    reason = UNVOUCHED.get(sampling, "it is not known")
+    reason = UNSUPPORTED.get(sampling, "it is not known")
     raise SpecificationError(f"{solver}: sampling={sampling!r} is refused: {reason}; use 'poisson' or 'disjoint'")
 
 
@@ -124,3 +127,37 @@ class Batches:
                 "participants, who see the batches; it covers this one fit and its fixed plan."
             )
         return f"{said}, disjoint and public: a pass costs one release, for everybody."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSolver(JointSolver):
+    """Common part of the solvers that take a step per batch of records."""
+
+    batch_size: int | None = None
+    sampling: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        JointSolver.__post_init__(self)
+        require_whole(self.name, "batch_size", self.batch_size)
+        require_sampling(self.name, self.sampling)
+
+    def _batches(self, problem: Problem) -> Batches:
+        return Batches(
+            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
+        )
+
+    def _with_batches(self, problem: Problem, public_passes: int) -> Self:
+        """Return a copy with the batches, the passes and the share of the label statistics decided.
+
+        public_passes : default number of passes without privacy.
+        """
+        size = self.batch_size or default_batch_size(problem)
+        passes = default_passes(problem, size) if problem.private else public_passes
+        return replace(
+            self,
+            batch_size=size,
+            sampling=self.sampling or default_sampling(problem),
+            passes=self.passes or passes,
+            label_share=share_of(self.name, problem, self.label_share, self.clip),
+        )

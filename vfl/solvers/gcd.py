@@ -38,7 +38,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.iterates.convergence import describe, largest, require_tolerance, tolerance
-from vfl.solvers.options import require_clip, require_whole
+from vfl.solvers.options import require_clip, require_one_of, require_whole
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.rules import defaults
@@ -73,7 +73,18 @@ ROUNDING = 2.0**-48
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MoveScore:
+class _Score:
+    """Fields of both kinds of score. sensitivity : bound for any one score as computed, rounding included."""
+
+    gain: Vector
+    steps: Vector
+    unit: Vector
+    penalty: Penalty
+    sensitivity: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveScore(_Score):
     """√M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c, a step in scaled units. 1-Lipschitz in u_j/n.
 
     The prox is 1/(1 + cm/M_j)-Lipschitz, m the modulus of ψ_j, so two moves differ by at most c|g_j − g'_j|/(M_j + cm).
@@ -81,14 +92,7 @@ class MoveScore:
     where w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
-    sensitivity : bound for any one score as computed, rounding included.
     """
-
-    gain: Vector
-    steps: Vector
-    unit: Vector
-    penalty: Penalty
-    sensitivity: float
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return the scores, (s,)."""
@@ -105,7 +109,7 @@ class MoveScore:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecreaseScore:
+class DecreaseScore(_Score):
     """GS-q: √(2(1 + m/M_j)·decrease_j), for the decrease of the quadratic bound of F along coordinate j. 1-Lipschitz in u_j/n.
 
     D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*. The maximum is of an (M+m)-strongly concave function
@@ -114,14 +118,7 @@ class DecreaseScore:
     ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels where ψ = 0.
 
     gain : (s,) 1/(n√M_j). steps : (s,) 1/M_j, 0 where unpenalised. unit : (s,) √M_j.
-    sensitivity : bound for any one score as computed, rounding included.
     """
-
-    gain: Vector
-    steps: Vector
-    unit: Vector
-    penalty: Penalty
-    sensitivity: float
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return the scores, (s,)."""
@@ -176,8 +173,7 @@ class GCD(Solver):
     name: ClassVar[str] = "GCD"
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise SpecificationError(f"GCD: rule must be one of {', '.join(RULES)}, not {self.rule!r}")
+        require_one_of(self.name, "rule", self.rule, RULES, optional=False)
         require_whole(self.name, "rounds", self.rounds)
         require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
         require_positive(f"{self.name}: step_size", self.step_size, optional=True)
@@ -217,7 +213,7 @@ class GCD(Solver):
                 v = known.uncentred(w, problem.intercept)
                 yield joint.forward(problem, v, "reset")
             try:
-                ((chosen,),) = yield self._selection(problem, known, w, ε)
+                ((chosen,),) = yield self.selection(problem, known, w, ε)
                 step = self._step(problem, known, singles[int(chosen)], z)
                 owner, S = step.block.party, step.block.coordinates
                 # The step uses the residuals of the selection, so the party needs neither margins nor labels.
@@ -297,7 +293,8 @@ class GCD(Solver):
         spent = rounds * rho(BoundedRange(Adjacency.REPLACE_ONE, ε))
         return ε, noise_multiplier(_root_below(2 * (left - spent)), rounds)
 
-    def _selection(self, problem: Problem, known: Curvature, w: Vector, ε: float | None) -> Select:
+    def selection(self, problem: Problem, known: Curvature, w: Vector, ε: float | None) -> Select:
+        """Return the query for the best coordinate at w, (p,). ε : range of the exponential mechanism; None without privacy."""
         whole = problem.layout.whole()
         sensitivity = self._sensitivity(problem, known, w) if ε is not None else math.inf
         rules = {q: self._score(problem, known, block.coordinates, sensitivity) for q, block in whole.items()}

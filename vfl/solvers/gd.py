@@ -10,26 +10,23 @@ import numpy as np
 
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.convergence import Convergence, describe, require_tolerance, tolerance
-from vfl.solvers.options import require_clip, require_one_of, require_whole
-from vfl.solvers.protocol import Solver
-from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
+from vfl.solvers.options import require_clip
 from vfl.solvers.releases.start import explain as explain_start
+from vfl.solvers.releases.start import share_of
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
 
-ITERATES = ("last", "tail")
 PUBLIC_PASSES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GD(Solver):
+class GD(joint.JointSolver):
     """DP-GD. Each of its `passes` releases is μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP, exactly.
 
     One release is Σ_i clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly, with Δ = 2(C(1 + p·2⁻⁵⁰) + g√p/2)
@@ -48,11 +45,7 @@ class GD(Solver):
         or no early stop if `passes` is given. It must be None with privacy: the number of steps must not depend on data.
     """
 
-    passes: int | None = None
-    clip: float | None = None
     step_size: float | None = None
-    iterate: str | None = None
-    label_share: float | None = None
     tol: float | None = None
 
     name: ClassVar[str] = "GD"
@@ -60,13 +53,10 @@ class GD(Solver):
     warm_starts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_whole(self.name, "passes", self.passes)
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        joint.JointSolver.__post_init__(self)
         require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        require_one_of(self.name, "iterate", self.iterate, ITERATES)
-        require_share(self.name, self.label_share)
         require_tolerance(self.name, self.tol)
-        as_floats(self, "clip", "step_size", "label_share", "tol")
+        as_floats(self, "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
@@ -90,12 +80,6 @@ class GD(Solver):
             tol=tolerance(self.name, problem, self.tol, limited=self.passes is not None),
         )
 
-    def _start(self, problem: Problem) -> ReleasedStart:
-        return ReleasedStart(problem, self.label_share or 0.0)
-
-    def _clip(self, problem: Problem) -> Clip:
-        return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
-
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return the event of the released label statistic, if any, and one Gaussian event per pass."""
         if not problem.private:
@@ -106,16 +90,11 @@ class GD(Solver):
     def schedule(self, problem: Problem) -> Schedule:
         """For every pass: release the clipped gradient, step, rebuild Xw."""
         clip, charges = self._clip(problem), self.releases(problem)
-        square = yield from joint.mean_square(self.name, problem)
-        w, loss = yield from self._start(problem).found(charges)
+        w, loss, curvature = yield from self._begun(problem, charges, clip)
         query = joint.backward(
             problem, joint.ClippedDerivative(loss, clip.cap), clip, charges[-1][0] if charges else None
         )
-        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
-        if clip.finite:
-            yield joint.record_norms(problem)
-        if begins(problem, self.label_share or 0.0):
-            yield joint.forward(problem, w, "reset")
+        step = (self.step_size or 1.0) / curvature
         passes = self.passes or 1
         rest = Convergence(self.tol, np.ones_like(w), problem.intercept)
         mean = Average(self.iterate or "last", passes // 2)
@@ -136,7 +115,7 @@ class GD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per pass, plus the messages before the first pass."""
-        return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem, self.label_share)
+        return self._round_trips(problem, self.passes or 1)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""

@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.arguments import as_floats, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import Backward, Forward, Moments, RecordNorms
+from vfl.messages import Backward, Forward, Moments, RecordNorms, Weighting
+from vfl.privacy.geometry import Clip
 from vfl.problem import INTERCEPT
-from vfl.solvers.options import require_groups
+from vfl.solvers.options import require_groups, require_one_of, require_share, require_whole
+from vfl.solvers.protocol import Solver
 from vfl.solvers.releases import counts
 from vfl.solvers.releases.smoothness import OVERFLOW
-from vfl.solvers.releases.start import begins
+from vfl.solvers.releases.start import ReleasedStart, begins
 from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
 from vfl.solvers.rules.record_defaults import STILL, has_constant, still
 
@@ -34,12 +37,58 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from vfl.losses import Loss
-    from vfl.messages import Fold, Query, Weighting
+    from vfl.messages import Fold, Query
+    from vfl.privacy.calibration import Charge
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
-    from vfl.privacy.geometry import Clip
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
+
+ITERATES = ("last", "tail")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointSolver(Solver):
+    """Common part of the solvers whose steps move all coordinates: their options, and the queries before the first step."""
+
+    passes: int | None = None
+    clip: float | None = None
+    iterate: str | None = None
+    label_share: float | None = None
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "passes", self.passes)
+        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        require_one_of(self.name, "iterate", self.iterate, ITERATES)
+        require_share(self.name, "label_share", self.label_share)
+        as_floats(self, "clip", "label_share")
+
+    def _start(self, problem: Problem) -> ReleasedStart:
+        return ReleasedStart(problem, self.label_share or 0.0)
+
+    def _clip(self, problem: Problem) -> Clip:
+        return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
+
+    def _begun(
+        self, problem: Problem, charges: tuple[Charge, ...], *clips: Clip, margins: bool = True
+    ) -> Generator[Query, Released, tuple[Vector, Loss, float]]:
+        """Make the queries before the first step; return the first iterate, (p,), the training loss, and L·mean‖x‖².
+
+        clips : clips of the releases; a finite one needs the norms of the records. margins : True computes Xw.
+        """
+        square = yield from mean_square(self.name, problem)
+        w, loss = yield from self._start(problem).found(charges)
+        if any(clip.finite for clip in clips):
+            yield record_norms(problem)
+        if margins and begins(problem, self.label_share or 0.0):
+            yield forward(problem, w, "reset")
+        return w, loss, curvature_at(problem, loss, w) * square
+
+    def _round_trips(self, problem: Problem, steps: int) -> int:
+        """Return the number of messages: two per step, but one in the last, and those of `_begun`."""
+        share = self.label_share or 0.0
+        begun = asks_mean_square(problem) + bool(share) + self._clip(problem).finite + begins(problem, share)
+        return begun + 2 * steps - 1
 
 
 def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "") -> Vector:
@@ -55,14 +104,11 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "")
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedDerivative:
+class ClippedDerivative(Weighting):
     """Weighting r_i = ℓ'(v_i, y_i) clipped to ±C/‖x_i‖, and 0 outside the batch. Logistic loss is capped without bias."""
 
     loss: Loss
     cap: float
-
-    kernel: ClassVar[str] = ""
-    """No fused kernel, because only the margins hold the norms."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -154,11 +200,6 @@ def asks_mean_square(problem: Problem) -> bool:
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
-def asks_first(problem: Problem, label_share: float | None) -> int:
-    """Return the number of messages before the first step: exact squares, label statistics, margins of a nonzero start."""
-    return asks_mean_square(problem) + bool(label_share) + begins(problem, label_share or 0.0)
-
-
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
     """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink; for counts, the curvature at their mean, at least 1.
 
@@ -235,9 +276,9 @@ def time_limit(problem: Problem, clip: float) -> float:
     return GAIN / 4.0 * squares * (problem.mu * problem.n_records) ** 2 / problem.layout.n_used
 
 
-def default_step_size(problem: Problem, clip: float, steps: int, full: float = 1.0) -> float:
-    """Return γ: `full`, or less if that many steps of size `full` would exceed `time_limit`."""
-    return min(full, time_limit(problem, clip) / steps)
+def default_step_size(problem: Problem, clip: float, steps: int) -> float:
+    """Return γ: 1, or less if so many steps of size 1 would exceed `time_limit`."""
+    return min(1.0, time_limit(problem, clip) / steps)
 
 
 def standing_still(problem: Problem, time: float) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
-from vfl.messages import Backward, Forward, Piece
+from vfl.messages import Backward, Forward, Piece, Weighting
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
@@ -84,7 +84,7 @@ class GramClip(Clip):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Weighting):
     """Weighting r_i = s_i² x_ij for the column j that the coordinator holds, or s_i² t(y_i − c) for the label.
 
     s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label. r_i = 0 for a row that is not finite.
@@ -96,9 +96,6 @@ class Row:
     label_scale: float
     label_centre: float
     of_label: bool
-
-    kernel: ClassVar[str] = ""
-    """No fused kernel, because only the margins hold the norms and the column."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

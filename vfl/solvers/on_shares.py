@@ -41,7 +41,7 @@ NEEDS = {
     "SGD": "secret batches",
     "SVRG": "secret batches",
     "SCD": "a dual state",
-    "OutputPerturbation": "an un-noised end",
+    "OutputPerturbation": "steps without noise",
 }
 """{solver: a feature that it needs and that shares lack}."""
 
@@ -104,7 +104,7 @@ class Rows:
 
 
 def rows_of(solver: Solver, problem: Problem) -> Rows:
-    """Return the facts for a resolved solver. Raises SpecificationError for options that need clipped sums of single blocks."""
+    """Return the facts for a resolved solver. Raise SpecificationError for options that need clipped sums of single blocks."""
     whole = problem.layout.whole()
     if isinstance(solver, SkGD):
         if not solver.by_pass:

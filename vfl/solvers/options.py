@@ -6,6 +6,7 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from vfl.arguments import require_number
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -14,18 +15,29 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
 
 
-def require_whole(solver: str, option: str, value: int | None) -> None:
-    """Raise SpecificationError unless value is None or a whole number of at least 1."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise SpecificationError(f"{solver}: {option} must be a whole number of at least 1, not {value!r}")
+def require_whole(solver: str, option: str, value: int | None, least: int = 1, *, optional: bool = True) -> None:
+    """Raise SpecificationError unless value is a whole number of at least `least`, or None if it is optional."""
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecificationError(f"{solver}: {option} must be a whole number of at least {least}, not {value!r}")
 
 
-def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str]) -> None:
-    """Raise SpecificationError unless value is None or one of `known`."""
-    if value is not None and value not in known:
+def require_one_of(solver: str, option: str, value: str | None, known: Sequence[str], *, optional: bool = True) -> None:
+    """Raise SpecificationError unless value is one of `known`, or None if it is optional."""
+    if value not in known and not (optional and value is None):
         raise SpecificationError(
             f"{solver}: {option} must be one of {', '.join(known)}, not {value!r}{nearest(str(value), known)}"
         )
+
+
+def require_share(solver: str, option: str, share: float | None) -> None:
+    """Raise SpecificationError unless the share is None or a number in [0, 1)."""
+    if share is None:
+        return
+    require_number(f"{solver}: {option}", share)
+    if not 0.0 <= share < 1.0:
+        raise SpecificationError(f"{solver}: {option} must lie between 0 and 1, without 1, not {share!r}")
 
 
 def require_clip(solver: str, problem: Problem, clip: float | str | None) -> None:

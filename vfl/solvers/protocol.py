@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
-from vfl.messages import Query
+from vfl.messages import Query, Weighting
 from vfl.types import Vector
 
 if TYPE_CHECKING:
@@ -92,8 +92,12 @@ class Solver(Protocol):
         return False
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided by public rules. Raise SpecificationError if it cannot run."""
-        ...
+        """Return a copy of the solver with every option decided by public rules. Raise SpecificationError if it cannot run.
+
+        By default, no option is open.
+        """
+        del problem
+        return self
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return the charges of a whole run as (event, count), for a resolved solver."""
@@ -126,7 +130,7 @@ class Solver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Derivative:
+class Derivative(Weighting):
     """Weighting r_i = ℓ'(v_i, y_i)."""
 
     loss: Loss

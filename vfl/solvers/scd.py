@@ -11,16 +11,15 @@ import numpy as np
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels.geometry import record_limits
-from vfl.messages import Local
+from vfl.messages import Local, Weighting
 from vfl.penalties import L2
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
-from vfl.solvers import batches, joint
+from vfl.solvers import joint
+from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of, require_whole
-from vfl.solvers.protocol import Solver
-from vfl.solvers.releases.start import ReleasedStart, require_share, share_of
+from vfl.solvers.options import require_clip, require_one_of
 from vfl.solvers.releases.start import explain as explain_start
 from vfl.solvers.rules.defaults import signal_to_noise
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released, Schedule
     from vfl.types import Vector
 
-ITERATES = ("last", "tail")
 RELEASES = ("v", "both")
 DUALS, PERTURBATION = "duals", "perturbation"
 PUBLIC_PASSES = 200
@@ -44,7 +42,7 @@ PRIVATE_OVERLAP = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class DualStep:
+class DualStep(Weighting):
     """Weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch. The coordinator keeps α + r as 'duals'.
 
     Logistic steps are first shrunk by a factor that leaves the intercept unchanged if one label is rarer than the other.
@@ -57,9 +55,6 @@ class DualStep:
     cap: float
     coupling: float
     grid: float | None = None
-
-    kernel: ClassVar[str] = ""
-    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -107,7 +102,7 @@ class Perturb(Local):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SCD(Solver):
+class SCD(BatchSolver):
     """DP-SCD. Each step releases one Gaussian sum over a batch, of sensitivity Δ = 2C plus rounding under replace-one.
 
     The dual of F has one variable α_i per record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
@@ -160,30 +155,18 @@ class SCD(Solver):
     iterate : 'last', or 'tail', the average of the last half.
     """
 
-    batch_size: int | None = None
-    sampling: str | None = None
-    passes: int | None = None
-    clip: float | None = None
     overlap: float | None = None
     release: str = "v"
-    iterate: str | None = None
-    label_share: float | None = None
-    seed: int = 0
 
     name: ClassVar[str] = "SCD"
     weighs: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_whole(self.name, "batch_size", self.batch_size)
-        require_whole(self.name, "passes", self.passes)
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        BatchSolver.__post_init__(self)
         require_positive(f"{self.name}: overlap", self.overlap, optional=True)
-        require_one_of(self.name, "iterate", self.iterate, ITERATES)
-        batches.require_sampling(self.name, self.sampling)
-        require_one_of(self.name, "release", self.release, RELEASES)
-        require_share(self.name, self.label_share)
-        as_floats(self, "clip", "overlap", "label_share")
+        require_one_of(self.name, "release", self.release, RELEASES, optional=False)
+        as_floats(self, "overlap")
         if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
                 "SCD: release='both' with sampling='poisson' is refused: α on a batch shows which records were drawn, so "
@@ -206,12 +189,10 @@ class SCD(Solver):
             )
         solver = replace(
             self,
-            batch_size=self.batch_size or batches.default_batch_size(problem),
-            sampling=self.sampling or ("disjoint" if self.release == "both" else batches.default_sampling(problem)),
+            sampling=self.sampling or ("disjoint" if self.release == "both" else None),
             passes=self.passes or (_default_passes(problem) if problem.private else PUBLIC_PASSES),
             iterate=self.iterate or ("tail" if problem.private else "last"),
-            label_share=share_of(self.name, problem, self.label_share, self.clip),
-        )
+        )._with_batches(problem, PUBLIC_PASSES)
         overlap = self.overlap or max(
             1.0, (PRIVATE_OVERLAP if problem.private else 1.0) * solver._batches(problem).divisor, solver._slow(problem)
         )
@@ -237,17 +218,6 @@ class SCD(Solver):
 
     def _coupling(self, problem: Problem) -> float:
         return (self.overlap or 1.0) / (problem.penalty.convexity * problem.n_records)
-
-    def _batches(self, problem: Problem) -> batches.Batches:
-        return batches.Batches(
-            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
-        )
-
-    def _start(self, problem: Problem) -> ReleasedStart:
-        return ReleasedStart(problem, self.label_share or 0.0)
-
-    def _clip(self, problem: Problem) -> Clip:
-        return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def _dual_clip(self) -> Clip:
         return Clip(float(self.clip or math.inf), 1)

@@ -10,12 +10,10 @@ import numpy as np
 
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded
-from vfl.privacy.geometry import Clip
-from vfl.solvers import batches, joint
+from vfl.solvers import joint
+from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of, require_whole
-from vfl.solvers.protocol import Solver
-from vfl.solvers.releases.start import ReleasedStart, begins, require_share, share_of
+from vfl.solvers.options import require_clip, require_one_of
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
@@ -23,13 +21,12 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
 
-ITERATES = ("last", "tail")
 DECAYS = {"constant": 0.0, "root": 0.5}
 PUBLIC_PASSES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SGD(Solver):
+class SGD(BatchSolver):
     """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
     With sampling='poisson' a step is the Poisson-subsampled pair of rate q. T is fixed before the first step, and the steps
@@ -53,58 +50,30 @@ class SGD(Solver):
     seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 
-    batch_size: int | None = None
-    sampling: str | None = None
-    passes: int | None = None
-    clip: float | None = None
     step_size: float | None = None
     decay: str | None = None
-    iterate: str | None = None
-    label_share: float | None = None
-    seed: int = 0
 
     name: ClassVar[str] = "SGD"
 
     def __post_init__(self) -> None:
-        require_whole(self.name, "batch_size", self.batch_size)
-        require_whole(self.name, "passes", self.passes)
-        require_positive(f"{self.name}: clip", self.clip, optional=True, infinite=True)
+        BatchSolver.__post_init__(self)
         require_positive(f"{self.name}: step_size", self.step_size, optional=True)
         require_one_of(self.name, "decay", self.decay, tuple(DECAYS))
-        require_one_of(self.name, "iterate", self.iterate, ITERATES)
-        batches.require_sampling(self.name, self.sampling)
-        require_share(self.name, self.label_share)
-        as_floats(self, "clip", "step_size", "label_share")
+        as_floats(self, "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided from public facts."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         smooth = math.isfinite(problem.loss.curvature)
-        batch_size = self.batch_size or batches.default_batch_size(problem)
         solver = replace(
-            self,
-            batch_size=batch_size,
-            sampling=self.sampling or batches.default_sampling(problem),
-            passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
+            self._with_batches(problem, PUBLIC_PASSES),
             clip=self.clip if self.clip is not None else joint.default_clip(problem),
             decay=self.decay or ("constant" if smooth and problem.private else "root"),
-            label_share=share_of(self.name, problem, self.label_share, self.clip),
             iterate=self.iterate or "tail",
         )
         limited = joint.default_step_size(problem, float(solver.clip or math.inf), solver._batches(problem).steps)
         return replace(solver, step_size=self.step_size if self.step_size is not None else limited)
-
-    def _batches(self, problem: Problem) -> batches.Batches:
-        return batches.Batches(
-            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
-        )
-
-    def _start(self, problem: Problem) -> ReleasedStart:
-        return ReleasedStart(problem, self.label_share or 0.0)
-
-    def _clip(self, problem: Problem) -> Clip:
-        return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return the event of the label statistic, if any, and one event per step ('poisson') or per pass ('disjoint')."""
@@ -118,14 +87,8 @@ class SGD(Solver):
         clip, drawn = self._clip(problem), self._batches(problem)
         charges = self.releases(problem)
         event = charges[-1][0] if charges else None
-        square = yield from joint.mean_square(self.name, problem)
-        w, loss = yield from self._start(problem).found(charges)
-        weighting = joint.ClippedDerivative(loss, clip.cap)
-        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
-        if clip.finite:
-            yield joint.record_norms(problem)
-        if begins(problem, self.label_share or 0.0):
-            yield joint.forward(problem, w, "reset")
+        w, loss, curvature = yield from self._begun(problem, charges, clip)
+        weighting, step = joint.ClippedDerivative(loss, clip.cap), (self.step_size or 1.0) / curvature
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):
             if sample is not None:
@@ -143,8 +106,7 @@ class SGD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, plus those before the first. Drawing a sample takes no message."""
-        asked = self._clip(problem).finite + joint.asks_first(problem, self.label_share)
-        return 2 * self._batches(problem).steps - 1 + asked
+        return self._round_trips(problem, self._batches(problem).steps)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""

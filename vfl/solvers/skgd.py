@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
@@ -16,12 +14,9 @@ from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Budget, Shares, table
 from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
 from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
-from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
-from vfl.solvers.iterates.average import Average
-from vfl.solvers.iterates.convergence import Convergence, describe
+from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
+from vfl.solvers.iterates.convergence import describe
 from vfl.solvers.iterates.joint_steps import JointSteps
-from vfl.solvers.iterates.momentum import Momentum
-from vfl.solvers.iterates.shrinkage import Shrinkage
 from vfl.solvers.iterates.trail import Trail
 from vfl.solvers.protocol import Derivative, Solver, Vectors
 from vfl.solvers.releases import products
@@ -136,14 +131,10 @@ class SkGD(Solver):
         yield from budget.made(Phase.START, run)
         known, weighting = run.known, Derivative(run.loss)
         run.walk, run.present = walk, present = budget.walk(known), Presence(problem, known)
-        trail = self._trail(problem, known)
-        heavy = Momentum(0.0 if self.joint else self.momentum or 0.0)
-        faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
-        if problem.start is None:
-            w = θ = problem.intercept * run.start  # the intercept starts at the labels' released or declared centre
-        else:
-            w = θ = known.centred(problem.start, problem.intercept)
-        shrinkage = Shrinkage(problem, w, on=self.by_pass and record_defaults.shrinks(problem))
+        # Without a model to start from, the intercept starts at the labels' released or declared centre.
+        start = problem.start
+        w = θ = problem.intercept * run.start if start is None else known.centred(start, problem.intercept)
+        trail = Trail(self, run, w)
         yield from present.norms(walk.cap(), w)
         run.w = w
         try:
@@ -155,28 +146,20 @@ class SkGD(Solver):
                 θ = w.copy()
                 for number, drawn in draws:
                     yield from budget.between(number, run, θ)
-                    if (yield from faster.before(number, θ)):
-                        trail.restart()
+                    yield from trail.before(number, θ)
                     if not (visit := present.of(walk.visit(number, drawn))):
                         continue
-                    w_own = present.parts(θ, visit)
-                    push = heavy.push(number, θ)
-                    own_push = {} if push is None else present.parts(push, visit)
-                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap(), push=own_push)
+                    w_own, push = present.parts(θ, visit), trail.push(number, θ, visit)
+                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap(), push=push)
                     moving = sum(query.sizes()) // problem.layout.width
                     steps = yield from present.descended(query, θ)
                     moves = None if joint is None else joint.moves(steps, θ, present.mask)
                     for step, u in steps:
-                        S = step.block.coordinates
-                        shrinkage.saw(step, u)
-                        own = own_push.get(step.block.party)
+                        S, own = step.block.coordinates, push.get(step.block.party)
                         Δ = step.moved(θ[step.block.offset :], u, own) if moves is None else moves[S]
                         θ[S] += Δ
-                        trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
-                    if trail.still:
-                        if (yield from faster.continues(θ)):
-                            trail.restart()
-                            continue
+                        trail.moved(θ, Δ, step, u, walk.columns(step.block) if walk.sweeps else moving)
+                    if (yield from trail.ends(θ)):
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its current model
@@ -185,7 +168,7 @@ class SkGD(Solver):
             run.w = trail.final(w)
             with contextlib.suppress(BudgetExceeded):
                 yield from budget.made(Phase.END, run)
-        return known.uncentred(shrinkage.applied(trail.final(w)) * present.mask, problem.intercept)
+        return known.uncentred(trail.final(w, shrunk=True) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return the charges of the one-time releases, and of passes or (if charged separately) of every drawn block."""
@@ -298,8 +281,3 @@ class SkGD(Solver):
         passes = record_defaults.model_passes(run.problem, run.walk.n_passes)
         β = self.momentum or 0.0
         return JointSteps(run.problem, run.known.smoothness, run.joint, passes=passes, momentum=β, seed=self.seed)
-
-    def _trail(self, problem: Problem, known: Curvature) -> Trail:
-        average = Average(self.iterate or "last", self.skipped(problem))
-        convergence = Convergence(self.tol, np.sqrt(known.smoothness), problem.intercept)
-        return Trail(average, convergence, self.step_size or 1.0)

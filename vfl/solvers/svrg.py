@@ -10,12 +10,11 @@ import numpy as np
 
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.privacy.geometry import Clip
-from vfl.solvers import batches, joint
+from vfl.messages import Weighting
+from vfl.solvers import joint
+from vfl.solvers.batches import BatchSolver
 from vfl.solvers.iterates.average import Average
-from vfl.solvers.options import require_clip, require_one_of, require_whole
-from vfl.solvers.protocol import Solver
-from vfl.solvers.releases.start import ReleasedStart, require_share, share_of
+from vfl.solvers.options import require_clip
 from vfl.solvers.releases.start import explain as explain_start
 
 if TYPE_CHECKING:
@@ -23,24 +22,21 @@ if TYPE_CHECKING:
 
     from vfl.losses import Loss
     from vfl.privacy.calibration import Charge
+    from vfl.privacy.geometry import Clip
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
 
-ITERATES = ("last", "tail")
 PUBLIC_PASSES = 100
 SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotDerivative:
+class SnapshotDerivative(Weighting):
     """Weighting r_i = clip_C(ℓ'(v_i)) for all records. The coordinator keeps ℓ'(v_i) as 'snapshot'."""
 
     loss: Loss
     cap: float
-
-    kernel: ClassVar[str] = ""
-    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -52,14 +48,11 @@ class SnapshotDerivative:
 
 
 @dataclass(frozen=True, slots=True)
-class ClippedDifference:
+class ClippedDifference(Weighting):
     """Weighting r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), where ṽ is the margin at the snapshot; 0 outside the batch."""
 
     loss: Loss
     cap: float
-
-    kernel: ClassVar[str] = ""
-    """No fused kernel, because the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -71,7 +64,7 @@ class ClippedDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SVRG(Solver):
+class SVRG(BatchSolver):
     """DP-SVRG. A pass releases one full gradient at a snapshot, then differences from it on batches, each with Gaussian noise.
 
     Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
@@ -86,28 +79,16 @@ class SVRG(Solver):
     clip : C. difference_clip : D; None: with privacy C√(b/n) for batches of size b, which balances the two noises.
     """
 
-    batch_size: int | None = None
-    sampling: str | None = None
-    passes: int | None = None
-    clip: float | None = None
     difference_clip: float | None = None
     step_size: float | None = None
-    iterate: str | None = None
-    label_share: float | None = None
-    seed: int = 0
 
     name: ClassVar[str] = "SVRG"
 
     def __post_init__(self) -> None:
-        for option in ("batch_size", "passes"):
-            require_whole(self.name, option, getattr(self, option))
-        for option in ("clip", "difference_clip"):
-            require_positive(f"{self.name}: {option}", getattr(self, option), optional=True, infinite=True)
+        BatchSolver.__post_init__(self)
+        require_positive(f"{self.name}: difference_clip", self.difference_clip, optional=True, infinite=True)
         require_positive(f"{self.name}: step_size", self.step_size, optional=True)
-        require_one_of(self.name, "iterate", self.iterate, ITERATES)
-        batches.require_sampling(self.name, self.sampling)
-        require_share(self.name, self.label_share)
-        as_floats(self, "clip", "difference_clip", "step_size", "label_share")
+        as_floats(self, "difference_clip", "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return a copy of the solver with every option decided; raise an error for a loss without finite curvature."""
@@ -120,14 +101,9 @@ class SVRG(Solver):
                 f"{problem.loss.name} has none: use SGD or SCD"
             )
         clip = self.clip if self.clip is not None else joint.default_clip(problem)
-        batch_size = self.batch_size or batches.default_batch_size(problem)
         solver = replace(
-            self,
-            batch_size=batch_size,
-            sampling=self.sampling or batches.default_sampling(problem),
-            passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
+            self._with_batches(problem, PUBLIC_PASSES),
             clip=clip,
-            label_share=share_of(self.name, problem, self.label_share, self.clip),
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
         if self.step_size is None:
@@ -138,17 +114,9 @@ class SVRG(Solver):
         difference = clip if not math.isfinite(clip) else clip * math.sqrt(share)
         return replace(solver, difference_clip=self.difference_clip if self.difference_clip is not None else difference)
 
-    def _batches(self, problem: Problem) -> batches.Batches:
-        return batches.Batches(
-            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
-        )
-
-    def _start(self, problem: Problem) -> ReleasedStart:
-        return ReleasedStart(problem, self.label_share or 0.0)
-
     def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
-        p = problem.layout.n_coordinates
-        return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
+        snapshot = self._clip(problem)
+        return snapshot, replace(snapshot, cap=float(self.difference_clip or math.inf))
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return the charges of the start, if it is released, of the snapshots (one per pass), and of the steps.
@@ -172,13 +140,10 @@ class SVRG(Solver):
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, n, charges = self._batches(problem), problem.n_records, self.releases(problem)
         snapshot_event, step_event = (charges[-2][0], charges[-1][0]) if charges else (None, None)
-        square = yield from joint.mean_square(self.name, problem)
-        w, loss = yield from self._start(problem).found(charges)
+        w, loss, curvature = yield from self._begun(problem, charges, snapshot_clip, difference_clip, margins=False)
         snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
         difference = ClippedDifference(loss, difference_clip.cap)
-        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
-        if snapshot_clip.finite or difference_clip.finite:
-            yield joint.record_norms(problem)
+        step = (self.step_size or 1.0) / curvature
         g = np.zeros(0)
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):

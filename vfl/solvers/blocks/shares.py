@@ -12,6 +12,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.options import require_share
 from vfl.solvers.releases import correlations, excess, products, smoothness, start
 from vfl.solvers.releases.once import Phase
 from vfl.solvers.releases.smoothness import Curvature, require_bearable
@@ -51,16 +52,12 @@ class Shares:
     label_share: float | None = None
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is None:
-                continue
-            require_number(f"Shares: {f.name}", value)
-            if f.name == "record_clip":
-                if not 1e-90 <= value <= 1e90:
-                    raise SpecificationError(f"Shares: record_clip must be positive and finite, not {value!r}")
-            elif not 0.0 <= value < 1.0:
-                raise SpecificationError(f"Shares: {f.name} must lie between 0 and 1, without 1, not {value!r}")
+        for option in ("early_share", "excess_share", "label_share"):
+            require_share("Shares", option, getattr(self, option))
+        if self.record_clip is not None:
+            require_number("Shares: record_clip", self.record_clip)
+            if not 1e-90 <= self.record_clip <= 1e90:
+                raise SpecificationError(f"Shares: record_clip must be positive and finite, not {self.record_clip!r}")
         as_floats(self, *(f.name for f in fields(self)))
 
 

@@ -14,7 +14,7 @@ from vfl.samplers import sampler_of
 from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
-from vfl.solvers.options import require_clip, require_groups, require_whole
+from vfl.solvers.options import require_clip, require_groups, require_one_of, require_whole
 from vfl.solvers.releases import correlations, counts
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
@@ -62,9 +62,7 @@ def require_options(solver: SkGD) -> None:
                 "where runs with steps of γ are sure not to diverge: lower it, or step_size"
             )
     for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
-        value = getattr(solver, option)
-        if value not in known and not (option == "iterate" and value is None):
-            raise SpecificationError(f"{solver.name}: {option} must be one of {', '.join(known)}, not {value!r}")
+        require_one_of(solver.name, option, getattr(solver, option), known, optional=option == "iterate")
     if solver.passes is not None and solver.inner_rounds is not None:
         raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds, not both")
     if solver.parallel > 1 and solver.sampling in ("nice", "full"):
@@ -83,14 +81,7 @@ def _require_record_options(solver: SkGD) -> None:
             f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
             f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
         )
-    if (
-        not isinstance(solver.reserve_passes, int)
-        or isinstance(solver.reserve_passes, bool)
-        or solver.reserve_passes < 0
-    ):
-        raise SpecificationError(
-            f"{solver.name}: reserve_passes must be a whole number of at least 0, not {solver.reserve_passes!r}"
-        )
+    require_whole(solver.name, "reserve_passes", solver.reserve_passes, least=0, optional=False)
     asked = [f"shares.{name}" for name in OF_RECORD if getattr(solver.decided, name) is not None]
     if solver.clip not in (None, RECORD) and (asked or solver.reserve_passes):
         option = (asked or ["reserve_passes"])[0]

@@ -54,10 +54,6 @@ class DriftCounts(Solver):
     name: ClassVar[str] = "DriftCounts"
     clip: ClassVar[float] = math.inf
 
-    def resolve(self, problem: Problem) -> DriftCounts:
-        """Return this solver, which has no open options."""
-        return self
-
     def _multiplier(self, problem: Problem) -> float | None:
         parties = sum(bool(own) for own in self.counted.values())
         return None if problem.mu is None else noise_multiplier(problem.mu, parties + 1)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import Backward
+from vfl.messages import Backward, Weighting
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
 from vfl.solvers.releases.once import OneTime, Phase
@@ -50,7 +50,7 @@ DEARER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(Weighting):
     """Weighting r_i = (ρ_i(wide) − ρ_i(narrow))/(wide − narrow), with ρ_i the residual under a record cap.
 
     Guarantee. |r_i|·‖x_i‖ ≤ 1 for all margins, labels and records, with the norms ‖x_i‖² that the coordinator keeps.
@@ -62,8 +62,6 @@ class Excess:
     narrow: float
     wide: float
 
-    kernel: ClassVar[str] = ""
-    """No fused kernel: only the margins hold the norms."""
     cap: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
@@ -150,7 +148,8 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
     ½‖b‖² from bias, where b is the part of the gradient that the cap still cuts. ‖b‖² is estimated from below: noise is
     subtracted from each coordinate, or from the norm.
 
-    sums : (p,) each, with noise of deviation `sigmas`. deviation : noise of the average over the remaining passes, at f = 1.
+    sums : (p,) released sums, with noise of standard deviation `sigmas`.
+    deviation : standard deviation of the noise in the average over the remaining passes, at f = 1.
     """
     steps = np.diff(FACTORS)
     least = [0.0] * len(FACTORS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.losses import loss_of
-from vfl.messages import Backward
+from vfl.messages import Backward, Weighting
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers.protocol import Derivative, Solver
@@ -18,7 +18,7 @@ from vfl.solvers.releases.smoothness import require_bearable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Block, Weighting
+    from vfl.messages import Block
     from vfl.privacy.events import Event, Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ones:
+class Ones(Weighting):
     """Weighting r_i = 1, for plain sums of columns."""
-
-    kernel: ClassVar[str] = ""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -60,10 +58,6 @@ class LabelledCounts(Solver):
 
     name: ClassVar[str] = "LabelledCounts"
     clip: ClassVar[float] = math.inf
-
-    def resolve(self, problem: Problem) -> LabelledCounts:
-        """Return this solver, which has no open options."""
-        return self
 
     def _asked(self, problem: Problem) -> list[tuple[Block, Weighting, Clip, Gaussian | None]]:
         blocks = problem.layout.whole()

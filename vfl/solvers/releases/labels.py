@@ -131,8 +131,10 @@ def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     """Return mean and standard deviation of the labels, from noisy counts.
 
-    Counts are first projected on possible counts, and labels are taken as evenly spread in each bin. The deviation is at least
-    that of one bin. noisy : (BINS,) counts with noise.
+    Noisy counts are first projected onto nonnegative counts that add up to n. Labels are assumed to be spread evenly within
+    their bins, so the deviation is at least that of one bin.
+
+    noisy : (BINS,) counts with noise.
     """
     width = (statistic.high - statistic.low) / BINS
     middle = statistic.low + width * (np.arange(BINS) + 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -44,10 +44,6 @@ class ColumnRanges(Solver):
     of_curves: ClassVar[bool] = False
     name: ClassVar[str] = "ColumnRanges"
     clip: ClassVar[float] = math.inf
-
-    def resolve(self, problem: Problem) -> Self:
-        """Return this solver, which has no open options."""
-        return self
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return the event of the release."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.arguments import require_number
 from vfl.errors import SpecificationError
 from vfl.privacy.calibration import noise_multiplier, scaled_to_budget
 from vfl.privacy.events import Gaussian
@@ -131,15 +130,6 @@ def _said(problem: Problem, share: float, *, spread: bool) -> str:
     elif problem.loss.classification:
         what = "shares of the classes" if problem.layout.classes else "share of positive labels"
     return f"{what} for {share:.2g} of μ²: {there}."
-
-
-def require_share(solver: str, share: float | None) -> None:
-    """Raise SpecificationError unless the share is None or a number in [0, 1)."""
-    if share is None:
-        return
-    require_number(f"{solver}: label_share", share)
-    if not 0.0 <= share < 1.0:
-        raise SpecificationError(f"{solver}: label_share must lie between 0 and 1, without 1, not {share!r}")
 
 
 def share_of(solver: str, problem: Problem, given: float | None, clip: float | None) -> float:

@@ -21,9 +21,9 @@ simulations. The earlier factors covered 74, 79, 27 and 34 %; most runs outside 
 not measured this way.
 
 The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in
-F, u the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15 and of ¼ of the
-labels' variance. The other term, from too few or too short steps and from the bias of the cap, depends on correlations, which
-are not public.
+F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15 and of
+¼ of the labels' variance. The other term comes from too few or too short steps and from the bias of the cap. It depends on
+correlations, which are not public.
 
 The recommendation. Where ρ ≥ 7, no solver beats untuned SkGD in any measured row by more than the runs' deviation, so SkGD is
 recommended. Below, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares a

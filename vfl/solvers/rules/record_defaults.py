@@ -247,7 +247,7 @@ def kind(problem: Problem) -> str:
 
 
 def cap_of(row: str, ρ: float) -> float:
-    """Return c, the record cap by a row of CAPS."""
+    """Return c, the record cap in units of a typical residual, by a row of CAPS."""
     a, b, least, most = CAPS[row]
     return float(min(most, max(least, a * ρ**b)))
 
