@@ -149,17 +149,17 @@ def capped(v: Any, bound: Any, loss: int) -> Any:
 
 
 @part
-def square_in_steps(x: Any, per_cap: float, per_grid: float) -> float:
+def square_in_steps(x: Any, per_cap: float, per_grid: float) -> Any:
     """Return min(x²/cap, 1)/g + MAGIC; NaN counts as 0."""
-    c = np.float64(x) * np.float64(x) * per_cap
+    c: Any = np.float64(x) * np.float64(x) * per_cap
     c = 1.0 if c > 1.0 else c
     return (c if c >= 0.0 else 0.0) * per_grid + MAGIC
 
 
 @part
-def half_in_steps(x: Any, half: float, per_grid: float) -> float:
+def half_in_steps(x: Any, half: float, per_grid: float) -> Any:
     """Return clamp(x·half, ±½)/g + MAGIC; NaN counts as 0."""
-    c = np.float64(x) * half
+    c: Any = np.float64(x) * half
     c = 0.5 if c > 0.5 else c
     c = -0.5 if c < -0.5 else c
     return (c if c == c else 0.0) * per_grid + MAGIC

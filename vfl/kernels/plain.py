@@ -21,7 +21,7 @@ _POWERS = np.array([0.0, *np.ldexp(1.0, np.arange(-1022, 1024)), math.inf])  # 2
 
 
 @part
-def load(columns: Any, j: int, i: int) -> Any:
+def load(columns: Any, j: Any, i: int) -> Any:
     """Return columns[j, i]. Unsigned indices need no test whether they are negative, which would cost more than a sum."""
     return columns[np.uint64(j), np.uint64(i)]
 
