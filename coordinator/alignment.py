@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.transport import expected, given
+from coordinator.transport import expected, given, require_version
 from vfl.alignment import MOST_IDS, Aligned, Aligning, IdsGreeting, Indexed
-from vfl.errors import DataError, FederationError, VersionMismatch
+from vfl.errors import DataError, FederationError
 from vfl.messages.joining import BeginAligning, Conclude, Done, Multiply, ReadIds, SendSet
 from vfl.security.identifiers import IdKind, check_kinds
 from vfl.security.psi import SIZE, bucketed, intersect, is_large, joined, ring
-from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -38,10 +37,7 @@ def align(transport: MessageTransport, *, required: bool = False) -> Generator[A
     """
     greetings = transport.call(dict.fromkeys(transport.parties, ReadIds()), IdsGreeting, READ_SECONDS)
     for party, greeting in greetings.items():
-        if greeting.version != __version__:
-            raise VersionMismatch(
-                f"party {party!r} runs vfl {greeting.version}, the coordinator {__version__}: install one version everywhere"
-            )
+        require_version(party, greeting.version)
         if not 0 < greeting.n_ids <= MOST_IDS:
             raise FederationError(f"party {party!r} reported an impossible number of ids")
     sizes = {party: greeting.n_ids for party, greeting in greetings.items()}

@@ -5,22 +5,21 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
 from coordinator.recovery import Recovery
-from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
+from coordinator.rounds import Log, Lost, Made, Round, rounds
 from coordinator.states.iterate import Iterate
 from coordinator.states.shards import MarginShards, whole
-from coordinator.transport import MessageTransport, Opening
-from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
+from coordinator.transport import MessageTransport, require_version
+from vfl.errors import DataError, PartyLost, SpecificationError, VflError
 from vfl.job.faults import Faults
 from vfl.job.flags import unnoised
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
-from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Vector
+
+    Event: TypeAlias = "Plan | Reserved | Round | Lost | Made | Outcome"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,10 +70,7 @@ SKIP = (
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
     """Return n, if all parties run this version and hold equally many records. Errors name the parties that differ."""
     for party, greeting in greetings.items():
-        if greeting.version != __version__:
-            raise VersionMismatch(
-                f"party {party!r} runs vfl {greeting.version}, the coordinator {__version__}: install one version everywhere"
-            )
+        require_version(party, greeting.version)
     (first, n_records), *others = ((party, greeting.n_records) for party, greeting in greetings.items())
     for other, count in others:
         if count != n_records:
@@ -133,7 +131,7 @@ def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reserv
     return reservation
 
 
-def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str, Head]:
+def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dict[str, Head]:
     """Close the run in every book. Wait once more for a party lost meanwhile, even if its book is closed already."""
     losses = 0
     while True:
@@ -150,7 +148,7 @@ class Coordinator:
 
     expand : True to send the steps of every Descend as single queries.
     faults : policy on lost parties.
-    margins : function from (labels, split, n, margins per record, targets, type of margins in sweeps) to the margins.
+    margins : function from (labels, split, n, targets) to the margins.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class Coordinator:
         *,
         expand: bool = False,
         faults: Faults | None = None,
-        margins: Callable[[Any, Split | Subsample | None, int, int, Targets, str], State] = whole,
+        margins: Callable[[Any, Split | Subsample | None, int, Targets], State] = whole,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -216,27 +214,16 @@ class Coordinator:
             turn=None if subsamples is None else lambda k: self._turned(plan, subsamples[k], shards),
         )
         recovery = Recovery(transport, self._faults, partial(_welcome, greetings, books), keep=label)
-        left = list(log.left.values())
-        going = rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
-        while True:
-            try:
-                event = next(going)
-            except StopIteration as end:
-                trained, lasted = end.value
-                break
-            if isinstance(event, Round) and event.kind == LEFT:
-                left += event.parties
-            if isinstance(event, Round) and isinstance(transport, Opening) and not sealed:
-                event = replace(event, products=transport.newly_opened())
-            yield event
+        trained, lasted = yield from rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
+        left = (*log.left.values(), *recovery.given_up)
         yield Made()
-        outcome = Outcome(plan, trained.w, None, trained.findings, knots=trained.knots, fits=trained.fits)
+        outcome = Outcome(plan, trained.w, None, trained.findings, left=left, knots=trained.knots, fits=trained.fits)
         if reservation is None:
-            return replace(outcome, left=tuple(left))
+            return outcome
         # A privacy filter bounds ε only by the whole reservation. State all of it if released values decided when to stop.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        return replace(outcome, statement=statement, books=_closed(books, recovery, left), left=tuple(left))
+        return replace(outcome, statement=statement, books=_closed(books, recovery, left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the transport of the run, and its state: margins and labels, or under trust='secure' the public model alone.
@@ -259,7 +246,7 @@ class Coordinator:
     def _of_margins(self, plan: Plan, split: Split | Subsample | None) -> State:
         job = plan.job
         labels = self._transport.labels(job.partition.label_party)
-        return self._margins(labels, split, plan.n_records, job.n_margins, job.targets, job.margins)
+        return self._margins(labels, split, plan.n_records, job.targets)
 
     def _turned(self, plan: Plan, subsample: Subsample, shards: MarginShards | None) -> State:
         """Return the margins of a subsample at the start of its training; shards load them in place."""
@@ -269,9 +256,7 @@ class Coordinator:
         shards.turn(labels, subsample)
         return shards
 
-    def stream(
-        self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
+    def stream(self, job: Job, budget: Budget | None = None, log: Log | None = None) -> Iterator[Event]:
         """Yield the events of `run`, then its return value as a last event."""
         outcome = yield from self.run(job, budget, log)
         if outcome is not None:

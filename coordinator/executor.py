@@ -195,6 +195,10 @@ class Executor:
             self._note(again, key)
         return released, charges
 
+    def newly_opened(self) -> Released:
+        """Return the products of columns that the transport has opened since the last call (`Transport.newly_opened`)."""
+        return self._transport.newly_opened()
+
     def _note(self, again: Query, key: ReleaseKey) -> None:
         """Record a query's change of the state, so that the state can be rebuilt. A reset makes earlier changes of Xw obsolete.
 

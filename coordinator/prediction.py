@@ -19,7 +19,7 @@ from vfl.messages.joining import AddUp, Applied, Apply, Done, Measure, SendMargi
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from coordinator.transport import MessageTransport
     from vfl.alignment import Aligned, Aligning
@@ -47,19 +47,22 @@ class Predicted:
     threshold: float
 
 
-def predict(
-    transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float
-) -> Generator[Aligning | Aligned, None, Predicted]:
-    """Have the parties apply their parts of a job's model; yield the alignment, return the added margins.
+def apply(
+    transport: MessageTransport, job: Job, *, aligns: bool, ids: bool, threshold: float, w: Vector | None = None
+) -> Generator[Aligning | Aligned, None, Predicted | Findings]:
+    """Have the parties apply their parts of a job's model; yield the alignment, return the added margins or exact measures.
 
     aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
     threshold : margin above which the model predicts the positive class.
+    w : the whole model, to measure it; None predicts. The label party then returns exact sums without noise; nobody else sees
+        a label or a margin.
     """
     receiver, n = yield from _applied(transport, job, aligns=aligns)
+    if w is not None:
+        return _measured(transport, job, receiver, n, threshold, w)
     size = 8 * n * job.n_margins
     due = {"margins": size} | ({"ids": ID_BYTES * n} if ids else {})
-    ((reply, vectors),) = transport.collect([transport.post(receiver, AddUp(), due=due, seconds=LOAD_SECONDS)])
-    expected(reply, Done, receiver)
+    vectors = _asked(transport, receiver, AddUp(), due)
     margins = transport.whole(given(vectors, "margins", receiver), receiver)
     if margins.nbytes != size:
         raise FederationError(f"party {receiver!r} sent margins of an unexpected size")
@@ -67,32 +70,31 @@ def predict(
     return Predicted(job, _ids_of(vectors["ids"], receiver, n) if "ids" in vectors else None, shaped, threshold)
 
 
-def evaluate(
-    transport: MessageTransport, job: Job, w: Vector, *, aligns: bool, threshold: float
-) -> Generator[Aligning | Aligned, None, Findings]:
-    """Have the parties apply their parts of the model w; yield the alignment, return exact measures.
-
-    The measures have no noise. The label party returns exact sums; nobody else sees a label or a margin.
-    threshold : margin above which the model predicts the positive class.
-    """
-    receiver, n = yield from _applied(transport, job, aligns=aligns)
+def _measured(
+    transport: MessageTransport, job: Job, receiver: str, n_records: int, threshold: float, w: Vector
+) -> Findings:
     spec = replace(job.evaluation or Evaluation(), epsilon=None)
     kind = HeldOutClasses if job.multinomial else HeldOut
-    schedule = kind(problem_of(job.on_all_records(), n), spec, n, None, threshold).schedule(w)
+    schedule = kind(problem_of(job.on_all_records(), n_records), spec, n_records, None, threshold).schedule(w)
     query = next(schedule)
     while True:
         sums: Released = ()
         if isinstance(query, Tally):
             size = 8 * query.statistic.dimension
-            posted = transport.post(receiver, Measure(query.statistic), due={"sum": size}, seconds=LOAD_SECONDS)
-            ((reply, vectors),) = transport.collect([posted])
-            expected(reply, Done, receiver)
+            vectors = _asked(transport, receiver, Measure(query.statistic), {"sum": size})
             sums = (np.asarray(given(vectors, "sum", receiver, size)).view(np.float64),)
         try:
             query = schedule.send(sums)
         except StopIteration as end:
             found: Findings = end.value
             return found
+
+
+def _asked(transport: MessageTransport, to: str, message: object, due: Mapping[str, int]) -> Mapping[str, Any]:
+    """Send one message and return the vectors of its answer."""
+    ((reply, vectors),) = transport.collect([transport.post(to, message, due=due, seconds=LOAD_SECONDS)])
+    expected(reply, Done, to)
+    return vectors
 
 
 def _applied(

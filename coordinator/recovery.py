@@ -23,6 +23,7 @@ class Recovery:
 
     welcome : called with a party that has come back, and its greeting, before any query; raises if the greeting differs.
     keep : label party, which also holds the intercept. No run can continue without it.
+    given_up : the parties without which the run continues, in the order of their loss.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Recovery:
         self._faults = faults
         self._welcome = welcome
         self._keep = keep
-        self._given_up: set[str] = set()
+        self.given_up: list[str] = []
 
     def restored(self, lost: PartyLost, losses: int) -> bool:
         """Return True if the party is back and the query can be repeated, False to continue without the party.
@@ -50,7 +51,7 @@ class Recovery:
         if losses <= LOSSES_A_QUERY:
             try:
                 # Restore all remaining parties of a lost process at once, so that the loss costs one attempt.
-                remaining = [name for name in self._transport.together(party) if name not in self._given_up]
+                remaining = [name for name in self._transport.together(party) if name not in self.given_up]
                 back = {name: self._transport.revive(name, self._faults.wait_seconds) for name in remaining}
             except PartyLost as still:
                 why = f"did not come back within {self._faults.wait_seconds:g} s ({still})"
@@ -59,7 +60,7 @@ class Recovery:
                     self._welcome(name, greeting)
                 return True
         if policy == "skip" and party != self._keep:
-            self._given_up.add(party)
+            self.given_up.append(party)
             return False
         raise PartyLost(
             f"party {party!r} was lost and {why}; once it runs again, continue with: vfl resume", party

@@ -137,7 +137,9 @@ def rounds(
                     yield Round(number, LEFT, (answer.party,), False, (), (), seconds)  # the run continues
                 else:
                     released, charges = answer
-                    yield _record(number, query, () if sealed else released, charges, seconds)
+                    kind, parties, resets = type(query).__name__, tuple(query.shares()), query.target == "reset"
+                    shown, products = ((), ()) if sealed else (released, execute.newly_opened())
+                    yield Round(number, kind, parties, resets, shown, charges, seconds, products=products)
                     query = schedule.send(released)
         except StopIteration as end:
             return end.value, lasted
@@ -172,8 +174,3 @@ def _answered(
             if not recovery.restored(failed.lost, losses):
                 execute.give_up(query, failed.lost.party)
                 return failed.lost
-
-
-def _record(number: int, query: Query, released: Released, charges: Charges, seconds: float) -> Round:
-    kind, resets = type(query).__name__, query.target == "reset"
-    return Round(number, kind, tuple(query.shares()), resets, released, charges, seconds)

@@ -12,12 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from coordinator.traffic import Traffic
-from vfl.errors import FederationError
+from vfl.errors import FederationError, VersionMismatch
 from vfl.messages import BookHeads, Greeting, Reply
 from vfl.messages.joining import Done, Load, SendLabels
+from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -56,25 +57,19 @@ class Transport(Protocol):
         """Send each party its part of a query, all at the same time, and wait for the replies."""
         ...
 
+    @abstractmethod
     def together(self, party: str) -> Collection[str]:
         """Return the parties in this party's process, which are all lost together; this party comes first."""
         ...
 
+    @abstractmethod
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
         ...
 
-
-@runtime_checkable
-class Opening(Transport, Protocol):
-    """Transport that opens sums of shares, and keeps opened products until they are logged."""
-
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from its diagonal on.
-
-        The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
-        """
-        ...
+        """Return the products of columns opened since the last call, for the log of a run on shares; () for other runs."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +105,7 @@ class Call:
     seconds: float | None
 
 
-class MessageTransport(ABC):
+class MessageTransport(Transport, ABC):
     """Transport of messages, with vectors by name. A participant answers messages in the order in which they are sent.
 
     parties : names, in the partition's order. traffic : counts of the run so far; None starts new ones.
@@ -149,18 +144,10 @@ class MessageTransport(ABC):
     def follow(self, posted: Sequence[Posted]) -> Generator[tuple[str, int], None, list[Received]]:
         """Yield the progress of streaming messages as (participant, done); return what `collect` returns."""
 
-    @abstractmethod
-    def together(self, party: str) -> Collection[str]:
-        """Return the parties in this party's process, which are all lost together; this party comes first."""
-
-    @abstractmethod
-    def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until a lost party has loaded its data again; return its greeting. Raises PartyLost at the limit."""
-
-    def exchange_keys(self, *, salted: bool) -> None:  # noqa: B027 - most transports need none
+    def exchange_keys(self, *, salted: bool) -> None:
         """Exchange the parties' sealing keys and, if salted, a secret salt. Needed only if vectors pass the coordinator."""
 
-    def check_sizes(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - as above
+    def check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raise FederationError for sets of ids that this process cannot hold. sizes : {party: number of its ids}."""
 
     def whole(self, vector: Any, party: str) -> Any:
@@ -229,6 +216,14 @@ class MessageTransport(ABC):
             self.traffic.wait(replies)
         else:
             self.traffic.count(records, replies)
+
+
+def require_version(party: str, version: str) -> None:
+    """Raise VersionMismatch unless a party runs the coordinator's version."""
+    if version != __version__:
+        raise VersionMismatch(
+            f"party {party!r} runs vfl {version}, the coordinator {__version__}: install one version everywhere"
+        )
 
 
 def expected(message: object, kind: type[M], party: str) -> M:

@@ -1,8 +1,8 @@
-"""Order of the vectors that the label's owner gives to the margins: labels, offsets, weights."""
+"""Per-record vectors of a job: those that the label's owner gives, in the order labels, offsets, weights, and the margins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,13 +21,17 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The vectors beside the labels that a job has.
+    """Vectors beside the labels that a job has, and the form of its margins.
 
     exposure : True if records have offsets, where margins start. weights : True if records have weights between 0 and 1.
+    n_margins : margins per record, K with multinomial loss. Vectors of margins are then (K·n,), one class after another.
+    kind : type of the margins that a party sees in a sweep. 'float32' rounds them, and parties answer with changes in float32.
     """
 
     exposure: bool = False
     weights: bool = False
+    n_margins: int = 1
+    kind: str = "float64"
 
     @property
     def count(self) -> int:
@@ -37,7 +41,7 @@ class Targets:
     @property
     def measured(self) -> Targets:
         """Return the targets for measures of a released model, without weights: measures count every record once."""
-        return Targets(self.exposure)
+        return replace(self, weights=False)
 
     def parts(self, given: Any) -> Parts:
         """Return the vectors in `given`, (count·n,) or (count, n), which holds one after the other."""

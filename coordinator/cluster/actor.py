@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -14,7 +14,7 @@ from coordinator.alignment import align
 from coordinator.cluster.ray_transport import Constants, RayTransport
 from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
-from coordinator.prediction import evaluate, predict
+from coordinator.prediction import apply
 from coordinator.rounds import Made
 from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.states.state import StateLost
@@ -29,21 +29,18 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from coordinator.charging.budget import Budget, Reserved
-    from coordinator.coordinator import Outcome
+    from coordinator.charging.budget import Budget
+    from coordinator.coordinator import Event
     from coordinator.prediction import Predicted
-    from coordinator.rounds import Log, Lost, Round
+    from coordinator.rounds import Log
     from vfl.alignment import Aligned, Aligning
     from vfl.evaluation import Findings
     from vfl.holdout import Split
     from vfl.job import Job
     from vfl.job.faults import Faults
-    from vfl.planning import Plan
     from vfl.subsamples import Subsample
     from vfl.targets import Targets
     from vfl.types import Vector
-
-    Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
 
 
 class RayMeters:
@@ -165,17 +162,12 @@ class CoordinatorActor:
         """Align the parties' records by their ids; yield progress, then the outcome."""
         yield (yield from align(self._transport, required=required))
 
-    def predict(
-        self, job: Job, *, aligns: bool, ids: bool, threshold: float
-    ) -> Iterator[Aligning | Aligned | Predicted]:
-        """Have the parties apply their parts of a model; yield the alignment, then the predictions."""
-        yield (yield from predict(self._transport, job, aligns=aligns, ids=ids, threshold=threshold))
+    def apply(self, job: Job, **asked: Any) -> Iterator[Aligning | Aligned | Predicted | Findings]:
+        """Have the parties apply their parts of a model; yield the alignment, then its predictions or its measures.
 
-    def evaluate(
-        self, job: Job, w: Vector, *, aligns: bool, threshold: float
-    ) -> Iterator[Aligning | Aligned | Findings]:
-        """Have the parties apply their parts of a model; yield the alignment, then the measures."""
-        yield (yield from evaluate(self._transport, job, w, aligns=aligns, threshold=threshold))
+        asked : keyword arguments of coordinator.prediction.apply.
+        """
+        yield (yield from apply(self._transport, job, **asked))
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
         """Reserve the plan; return the plan and the reservation."""
@@ -194,24 +186,16 @@ class CoordinatorActor:
         return next(self._events)
 
     def _margins(
-        self,
-        labels: Sequence[Any],
-        split: Split | Subsample | None,
-        n_records: int,
-        n_margins: int = 1,
-        targets: Targets | None = None,
-        kind: str = "float64",
+        self, labels: Sequence[Any], split: Split | Subsample | None, n_records: int, targets: Targets
     ) -> MarginShards:
         """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
         group = Served(started, self._of_margins, lost=self._late, seconds=self._answer_seconds)
         assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
-        self._transport.kind = kind
+        self._transport.targets = targets
         self._transport.n_trained = n_records if split is None else split.sizes(n_records)[0]
-        self._transport.n_margins = n_margins
-        self._transport.n_labels = 1 + bool(targets and targets.weights)
         meet = partial(self._transport.introduce, group)
-        return MarginShards(group, labels, split, n_records, n_margins, targets, kind, loaded=meet)
+        return MarginShards(group, labels, split, n_records, targets, loaded=meet)
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:

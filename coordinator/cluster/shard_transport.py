@@ -20,6 +20,7 @@ from vfl.messages import Descend, Forward, Need
 from vfl.shards import Each
 from vfl.shards.ray_transport import answer_of
 from vfl.shards.serving import Caller, written
+from vfl.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -33,19 +34,15 @@ class ShardTransport(RayTransport):
 
     Queries to main actors on this machine use local pipes (vfl.shards.serving).
 
-    kind : type of the margins in sweeps, as for `Margins`.
-    n_trained : number of training records. n_margins : margins per record.
-    n_labels : number of label vectors that parties see in sweeps: 1, or 2 with weights.
+    targets : form of the margins, as for `Margins`. n_trained : number of training records.
     """
 
-    kind: str = "float64"
+    targets = Targets()
     n_trained = 0
-    n_margins = 1
-    n_labels = 1
 
     _margins: Served | None = None
     _callers: Mapping[str, Caller] = MappingProxyType({})
-    _lined = False
+    _piped = False
 
     def introduce(self, margins: Served) -> None:
         """Find out which shards and main actors share a machine, and tell them."""
@@ -66,7 +63,7 @@ class ShardTransport(RayTransport):
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actors, and have them load their data again."""
-        self._end_lines()
+        self._close_pipes()
         greeting = super().revive(party, seconds)
         if self._margins is not None:
             with contextlib.suppress(StateLost):  # the next query raises it again
@@ -75,13 +72,13 @@ class ShardTransport(RayTransport):
 
     def put(self, records: Any, parties: Collection[str]) -> dict[str, Any]:
         """Return the handles of each shard's vectors."""
-        self._lined = self._callers.keys() >= set(parties)
+        self._piped = self._callers.keys() >= set(parties)
         return {"records": list(records)}
 
     def _post(self, call: Call) -> Posted:
         """Call the party's main actor. Queries use pipes if all addressed parties have one; open pipes block Ray calls."""
-        if not (self._lined and "records" in call.vectors):
-            self._end_lines()
+        if not (self._piped and "records" in call.vectors):
+            self._close_pipes()
             return super()._post(call)
         caller, vectors = self._callers[call.to], call.vectors
         caller.say(*written(("call", (to_plain_call(call.message), tuple(vectors), None, *vectors.values()))))
@@ -94,7 +91,7 @@ class ShardTransport(RayTransport):
         try:
             return [received(own.answer.hear()) for own in posted]
         except Exception:
-            self._end_lines()
+            self._close_pipes()
             raise
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
@@ -109,21 +106,21 @@ class ShardTransport(RayTransport):
     def moved(self, party: str, share: Query, *, answered: bool) -> int:
         """Return the bytes per record that shards exchange for a party's part of a query. Labels and limits count once."""
         swept = isinstance(share, Descend) and share.sweep
-        margin = self.n_margins * (np.dtype(self.kind).itemsize if swept else 8)
+        margin = self.targets.n_margins * (np.dtype(self.targets.kind).itemsize if swept else 8)
         count = margin * (share.need is not Need.NOTHING)
         count += answered * (margin if isinstance(share, Descend | Forward) else 8)
         if share.need is Need.MARGINS:
-            count += 8 * self.n_labels * self.traffic.first(party, "labels", 0.0)
+            count += 8 * (1 + self.targets.weights) * self.traffic.first(party, "labels", 0.0)
             cap = share.capped if isinstance(share, Descend) else None
             count += 8 * (cap is not None and self.traffic.first(party, "limits", cap.cap))
         return count
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         """Wait for answers of Ray calls, after closing the pipes, which would block these calls."""
-        self._end_lines()
+        self._close_pipes()
         return super()._gather(refs)
 
-    def _end_lines(self) -> None:
+    def _close_pipes(self) -> None:
         """Close the pipes to all parties. The next call of `introduce` opens new ones."""
         for caller in self._callers.values():
             caller.close()

@@ -89,16 +89,14 @@ class Gathering:
         self, frames: Iterator[bytes], peer: Peer, at_end: Callable[[Callable[[], None]], Any]
     ) -> Iterator[bytes]:
         hello = _first(frames, at_end)
-        refused = self._reason(hello, peer)
-        if hello is None or refused:
-            log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": refused}))
-            yield ToParty(refused=Refused(reason=refused)).SerializeToString()
-            return
-        link = Link(hello.name, hello.process, hello.version, peer.cancel)
-        if not self._admitted(link):
-            why = f"another process of {hello.name!r} is connected: a party joins from one process"
+        why, busy, link = self._reason(hello, peer), False, None
+        if hello is not None and not why:
+            link = Link(hello.name, hello.process, hello.version, peer.cancel)
+            if busy := not self._admitted(link):
+                why = f"another process of {hello.name!r} is connected: a party joins from one process"
+        if link is None or busy:
             log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": why}))
-            yield ToParty(refused=Refused(reason=why, busy=True)).SerializeToString()
+            yield ToParty(refused=Refused(reason=why, busy=busy)).SerializeToString()
             return
         log.info(json.dumps({"event": "connected", "party": link.party}))
         at_end(lambda: self._gone(link, "the connection broke"))

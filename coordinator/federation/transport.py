@@ -53,8 +53,7 @@ class FederationTransport(MessageTransport):
 
     parts : function from the number of records to the numbers of training and of held-out records.
     offer : function that offers this run to a party that has connected again.
-    n_margins : margins per record, K with multinomial loss. kind : type of the margins in a sweep, as for `Margins`.
-    targets : vectors that the label party sends with the labels.
+    targets : vectors that the label party sends with the labels, and form of the margins.
     dealer : dealer for training on shares: an object in this process, or the name of an organisation with a stream here.
     timeout : seconds to wait for one answer. load_seconds : seconds for a party to read its data.
     """
@@ -68,14 +67,12 @@ class FederationTransport(MessageTransport):
         load_seconds: float | None = None,
         offer: Callable[[Link], None] = lambda _: None,
         parts: Callable[[int], tuple[int, int]] = lambda n: (n, 0),
-        n_margins: int = 1,
-        kind: str = "float64",
         dealer: Any = None,
         targets: Targets | None = None,
     ) -> None:
         super().__init__(parties)
         self._gathering, self._offer, self._parts = gathering, offer, parts
-        self._timeout, self.load_seconds, self._n_margins, self._kind = timeout, load_seconds, n_margins, kind
+        self._timeout, self.load_seconds = timeout, load_seconds
         self._dealer = dealer
         self._targets = targets or Targets()
         self._offered_to = {member: link.process for member, link in gathering.connected().items()}
@@ -88,16 +85,12 @@ class FederationTransport(MessageTransport):
 
         Vectors for other participants pass through this process, sealed for their receiver.
         """
-        to, due, passed = call.to, call.due, call.passed
+        to, done = call.to, list[int]()
         if to not in self._queues:
             self._queues[to] = ThreadPoolExecutor(1, f"messages to {to}")
-        done: list[int] = []
-        sizes = {name: sealed_size(size) for name, size in due.items()} if passed else due
-        progress, seconds = done.append if call.steps else None, call.seconds or self._timeout
-        answer = self._queues[to].submit(
-            self._sent, to, call.message, call.vectors, sizes, seconds, progress, call.steps
-        )
-        return Posted(to, (answer, done), {name: _Awaited(answer, name) for name in due} if passed else NOTHING)
+        answer = self._queues[to].submit(self._sent, call, done.append)
+        passed = {name: _Awaited(answer, name) for name in call.due} if call.passed else NOTHING
+        return Posted(to, (answer, done), passed)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
         """Wait for all replies, since a participant answers one call at a time; raise the first error in their order.
@@ -185,18 +178,11 @@ class FederationTransport(MessageTransport):
                 if time.monotonic() >= until:
                     raise
 
-    def _sent(
-        self,
-        to: str,
-        message: Any,
-        vectors: Mapping[str, Any],
-        due: Mapping[str, int],
-        seconds: float,
-        progress: Callable[[int], None] | None,
-        steps: int,
-    ) -> tuple[object, Mapping[str, Any]]:
+    def _sent(self, call: Call, progress: Callable[[int], None]) -> tuple[object, Mapping[str, Any]]:
         """Wait for the call's vectors, then call the participant; return its reply and its vectors."""
-        given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in vectors.items()}
+        to, message = call.to, call.message
+        given = {name: own.get() if isinstance(own, _Awaited) else own for name, own in call.vectors.items()}
+        due = {name: sealed_size(size) if call.passed else size for name, size in call.due.items()}
         request = isinstance(message, Request)
         if to == DEALER and self._dealer is None:
             raise FederationError("a run on shares has no dealer here")
@@ -206,8 +192,9 @@ class FederationTransport(MessageTransport):
             member, limits = self._member(to), Limits(_body_of(message), due)
             messages = message if isinstance(message, tuple) else (message,)
             with _lost_as(to):
-                call = self._link(member).call(*messages, vectors=given, limits=limits, progress=progress, steps=steps)
-                reply, found = call.wait(seconds)
+                link, reports = self._link(member), progress if call.steps else None
+                answer = link.call(*messages, vectors=given, limits=limits, progress=reports, steps=call.steps)
+                reply, found = answer.wait(call.seconds or self._timeout)
             if request and set(found) != set(due):
                 raise FederationError(f"{member!r} sent other parcels than its request asks for")
         if request:
@@ -257,12 +244,12 @@ class FederationTransport(MessageTransport):
         if not isinstance(share, WITH_VECTOR):
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])
-        per_record = self._n_margins if isinstance(share, OF_MARGINS) else 1
+        per_record = self._targets.n_margins if isinstance(share, OF_MARGINS) else 1
         entry = np.dtype(self._kind_of(share)).itemsize
         return {"vector": entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)}
 
     def _kind_of(self, share: Query) -> str:
-        return self._kind if isinstance(share, Descend) and share.sweep else "float64"
+        return self._targets.kind if isinstance(share, Descend) and share.sweep else "float64"
 
     def _constant(self, name: str, vector: Vector) -> Constant:
         known = self._constants.get(name)

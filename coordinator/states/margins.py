@@ -50,12 +50,11 @@ class Margins:
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
     place : position of these records if they are one shard; None if they are all records.
-    n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
+    targets : form of the margins and of `labels`. The margins themselves are float64 for every kind of margins in a sweep. A
+        record cap holds for any margins, so rounding costs no privacy.
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
         memory that other processes read.
     room : returns memory, (size,), for the next Xw + o; None lets numpy allocate it.
-    kind : type of the margins that a party sees in a sweep. 'float32' rounds them, and parties answer with changes in float32.
-        The margins themselves stay float64. A record cap holds for any margins, so rounding costs no privacy.
     """
 
     def __init__(
@@ -63,15 +62,14 @@ class Margins:
         labels: Vector,
         held_out: np.ndarray | None = None,
         place: Place | None = None,
-        n_margins: int = 1,
-        share: Callable[[str, Vector], Vector] = _own,
         targets: Targets | None = None,
+        share: Callable[[str, Vector], Vector] = _own,
         room: Room = no_room,
-        kind: str = "float64",
     ) -> None:
-        self._kind = np.dtype(kind)
+        targets = targets or Targets()
+        self._kind = np.dtype(targets.kind)
         self._share, self._room = share, room if self._kind == np.float64 else no_room
-        given = (targets or Targets()).parts(labels)
+        given = targets.parts(labels)
         kept = slice(None) if held_out is None else ~held_out
         apart = slice(0) if held_out is None else held_out
         self._held_labels, own = given.labels[apart], given.labels[kept]
@@ -80,17 +78,12 @@ class Margins:
         self._labels = self._shown[: len(own)]
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
-        self._n_margins = n_margins
-        self._margins = np.zeros(n_margins * len(self._labels)) if self._offsets is None else self._offsets
+        self._n_margins = targets.n_margins
+        self._margins = np.zeros(self._n_margins * len(self._labels)) if self._offsets is None else self._offsets
         self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
         self._capped: tuple[Vector, float, Vector] | None = None
-
-    @property
-    def n_records(self) -> int:
-        """Return n, the number of training records."""
-        return len(self._labels)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -137,7 +130,7 @@ class Margins:
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
                 members = query.batch.members(self._place.n_trained)
-                self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
+                self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
             if cap is not None:  # the charge of a pass relies on the cap, so the weighting does not apply it

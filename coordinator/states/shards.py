@@ -56,14 +56,12 @@ class ShardMargins:
         split: Split | Subsample | None,
         shard: Shard,
         place: Place,
-        n_margins: int = 1,
         targets: Targets | None = None,
-        kind: str = "float64",
     ) -> None:
         """Load the labels of the shard's records, (n,), held-out records included. Other arguments as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._before = None
-        self._loaded = Margins(self._read(labels), held_out, place, n_margins, self._share, targets, self._room, kind)
+        self._loaded = Margins(self._read(labels), held_out, place, targets, self._share, self._room)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         """Return the copy of a vector that is kept; see `Margins`."""
@@ -141,13 +139,11 @@ class MarginShards:
         labels: Sequence[Any],
         split: Split | Subsample | None,
         n_records: int,
-        n_margins: int = 1,
         targets: Targets | None = None,
-        kind: str = "float64",
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._shards, self._loaded = shards, loaded
-        self._ranges, self._of_job = cut(n_records, shards.size), (n_margins, targets, kind)
+        self._ranges, self._targets = cut(n_records, shards.size), targets
         self.turn(labels, split)
 
     def turn(self, labels: Sequence[Any], split: Split | Subsample | None) -> None:
@@ -157,7 +153,7 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(self._shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(self._shards.size))
-        self._given = split, Each(self._ranges), Each(places), *self._of_job
+        self._given = split, Each(self._ranges), Each(places), self._targets
         self._marked = True
         self._visit: float | Literal[False] | None = False
         self._ahead: Each | None = None
@@ -184,11 +180,6 @@ class MarginShards:
         self._taking = self._ahead = None
         self._shards.ask("load", Each(labels), *self._given)
         self._loaded()
-
-    @property
-    def n_records(self) -> int:
-        """Return n, the number of training records."""
-        return sum(self.counts)
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
@@ -275,14 +266,7 @@ def _visit_of(query: Query) -> float | Literal[False] | None:
     return None if query.capped is None else query.capped.cap
 
 
-def whole(
-    labels: Any,
-    split: Split | Subsample | None,
-    n_records: int,
-    n_margins: int = 1,
-    targets: Targets | None = None,
-    kind: str = "float64",
-) -> Margins:
+def whole(labels: Any, split: Split | Subsample | None, n_records: int, targets: Targets | None = None) -> Margins:
     """Return the margins of all records, in this process."""
     held_out = None if split is None else split.held_out(n_records)
-    return Margins(labels, held_out, n_margins=n_margins, targets=targets, kind=kind)
+    return Margins(labels, held_out, targets=targets)

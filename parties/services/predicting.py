@@ -144,7 +144,7 @@ class PredictionService(Service):
         if index is None:
             self._permission.count(sum(counts))
         if self._joined is not None:
-            self._rows = Here([NewRows.chosen(self._rows.members, self._joined)])  # type: ignore[attr-defined]
+            self._rows = Here([NewRows.chosen(self._rows.members, self._joined)])
             counts = [len(self._joined)]
         self._counts = counts
         return sum(counts)

@@ -204,16 +204,16 @@ def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
     """Run the job in a federation on loopback; return its rounds and the figures of one meter."""
     meter, sent, rounds = Meter(lambda: 0.0), FederationTransport._sent, []
 
-    def measuring(self: Any, to: str, request: Any, *rest: Any) -> Any:
-        if not isinstance(request, Request):
-            return sent(self, to, request, *rest)
+    def measuring(self: Any, call: Any, *rest: Any) -> Any:
+        if not isinstance(call.message, Request):
+            return sent(self, call, *rest)
         found: list[Any] = []
 
         def answered() -> tuple[Any, list[Any]]:
-            found.append(sent(self, to, request, *rest))
+            found.append(sent(self, call, *rest))
             return found[0][0], list(found[0][1].values())
 
-        meter.call(request, answered)
+        meter.call(call.message, answered)
         return found[0]
 
     def watch(event: object) -> None:

@@ -24,7 +24,7 @@ import vfl
 from coordinator.federation import gathering as gatherings
 from coordinator.federation.gathering import Gathering
 from coordinator.federation.transport import FederationTransport
-from coordinator.prediction import ID_BYTES, predict
+from coordinator.prediction import ID_BYTES, apply
 from parties.joined import NotAccepted, serve
 from tests.coordinator.organisations import Joined, federation
 from tests.faults.proxy import Proxy
@@ -489,5 +489,5 @@ def test_ids_of_predictions_that_do_not_fit(joined, ids: bytes, said: str) -> No
         answering = threading.Thread(target=work)
         answering.start()
         with pytest.raises(FederationError, match=said):
-            list(predict(transport, spec, aligns=False, ids=True, threshold=0.0))
+            list(apply(transport, spec, aligns=False, ids=True, threshold=0.0))
         answering.join()

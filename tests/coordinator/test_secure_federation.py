@@ -10,7 +10,7 @@ import pytest
 
 import vfl
 from coordinator.federation.gathering import Gathering
-from coordinator.federation.transport import FederationTransport
+from coordinator.federation.link import Link
 from coordinator.rounds import Lost
 from parties.dealing import Dealing
 from parties.session import Credentials
@@ -56,19 +56,25 @@ def test_organisations_send_at_most_twice_what_the_plan_states(
     joined: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dealer is a third organisation: every parcel travels to the coordinator and on to its receiver."""
-    moved, sent = [0], FederationTransport._sent
+    moved, call = [0], Link.call
 
-    def counting(self: Any, to: str, request: Any, parcels: Any, *rest: Any) -> Any:
-        reply, found = sent(self, to, request, parcels, *rest)
-        if isinstance(request, Request):
-            given = [parcel.get() for parcel in parcels.values()]
+    def counting(self: Link, *messages: Any, vectors: Any = None, **rest: Any) -> Any:
+        answer = call(self, *messages, vectors=vectors, **rest)
+        wait = answer.wait
+
+        def counted(seconds: float) -> Any:
+            reply, found = wait(seconds)
             words = [getattr(reply, name, b"") for name in ("words", "nonce", "digest")]
             with lock:
-                moved[0] += sum(map(len, (*given, *found.values(), *words)))
-        return reply, found
+                moved[0] += sum(map(len, (*vectors.values(), *found.values(), *words)))
+            return reply, found
+
+        if isinstance(messages[0], Request):
+            answer.wait = counted
+        return answer
 
     lock = threading.Lock()
-    monkeypatch.setattr(FederationTransport, "_sent", counting)
+    monkeypatch.setattr(Link, "call", counting)
     spec = job(secure=vfl.Secure(margin=None if options else 8.0), **options)
     vfl.train(spec, at=joined.place)
     stated = vfl.plan(spec, N).n_bytes

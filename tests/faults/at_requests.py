@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from coordinator.transport import Call
+
 BEFORE, AFTER = "before", "after"
 
 
@@ -27,12 +29,12 @@ def at_requests(
     """
     sent = FederationTransport._sent
 
-    def acting(self: Any, to: str, request: Any, *rest: Any) -> Any:
-        if not isinstance(request, Request):
-            return sent(self, to, request, *rest)
-        name = type(request).__name__
+    def acting(self: Any, call: Call, *rest: Any) -> Any:
+        if not isinstance(call.message, Request):
+            return sent(self, call, *rest)
+        to, name = call.to, type(call.message).__name__
         act(name, to, BEFORE)
-        answer = sent(self, to, request, *rest)
+        answer = sent(self, call, *rest)
         if keys is not None and isinstance(answer[0], SealingKey):
             keys.append((to, answer[0].key))
         act(name, to, AFTER)

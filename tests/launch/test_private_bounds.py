@@ -112,8 +112,8 @@ def test_noise_for_fewer_columns_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 WRONG = {
-    "no feature": ({"columns": ["incme"]}, "'incme' is not a feature of any party"),
-    "declared": ({"columns": ["age"]}, "'age' has a declared range already"),
+    "no feature": ({"columns": ["incme"]}, "'incme' is no numeric feature without a declared range"),
+    "declared": ({"columns": ["age"]}, "'age' is no numeric feature without a declared range"),
     "twice": ({"columns": ["calls", "calls"]}, "each once"),
     "nothing": ({"columns": []}, "name columns without bounds"),
     "site": ({"at": "rey"}, "unknown site at='rey'"),

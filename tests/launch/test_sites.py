@@ -90,10 +90,10 @@ def test_tables_in_memory_stay_in_the_process(data: Any, kind: type) -> None:
 
 def test_rules_of_owners_are_taken_from_around_the_data_and_from_each_source(tmp_path: Path) -> None:
     sources = {"bank": vfl.Source("b.csv", tmp_path / "bank.toml", tmp_path / "index"), "telco": "t.csv"}
-    _, data, policies, indexes = located(PARTIES, vfl.Source(sources, {"telco": tmp_path / "telco.toml"}), None)
+    _, data, arrangement = located(PARTIES, vfl.Source(sources, {"telco": tmp_path / "telco.toml"}), None)
     assert data == {"bank": "b.csv", "telco": "t.csv"}
-    assert policies == {"telco": str(tmp_path / "telco.toml"), "bank": str(tmp_path / "bank.toml")}
-    assert indexes == {"bank": str(tmp_path / "index")}
+    assert arrangement.policies == {"telco": str(tmp_path / "telco.toml"), "bank": str(tmp_path / "bank.toml")}
+    assert arrangement.folders == {"bank": str(tmp_path / "index")}
     with pytest.raises(SpecificationError, match="which is not a party"):
         located(PARTIES, vfl.Source(TABLE, {"bnak": "x.toml"}), None)
     with pytest.raises(SpecificationError, match=r"policy must be \{party: path\}"):

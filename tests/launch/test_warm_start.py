@@ -17,7 +17,7 @@ from vfl.errors import OutputError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.start import Start
 from vfl.launch.run.result import Result
-from vfl.launch.warm_start import starting_from
+from vfl.launch.train import starting_from
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Calls over lines: the same answers as Ray calls; errors, losses and new references end a line and are not lost with it."""
+"""Calls over pipes: the same answers as Ray calls; errors, losses and new references close the pipes and are not lost."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_many_calls_take_one_ray_call_and_their_answers_are_the_same(group: Any)
     assert calls(group) == [3, 3, 3]
 
 
-def test_a_ray_call_in_between_is_answered_and_the_next_call_opens_a_new_line(group: Any) -> None:
+def test_a_ray_call_in_between_is_answered_and_the_next_call_opens_new_pipes(group: Any) -> None:
     group.near = True
     group.ask("add", 1, 1)
     assert group.fetch(group.start("add", 1, 1)) == group.ask("add", 1, 1) == [2, 3, 4]

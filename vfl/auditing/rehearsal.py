@@ -87,13 +87,11 @@ class World:
     parties: Mapping[str, Party]
     labels: Vector
     held_out: np.ndarray | None
-    n_margins: int = 1
     targets: Targets = Targets()  # noqa: RUF009 - frozen
-    kind: str = "float64"
 
     def margins(self) -> Margins:
         """Return margins at w = 0."""
-        return Margins(self.labels, self.held_out, n_margins=self.n_margins, targets=self.targets, kind=self.kind)
+        return Margins(self.labels, self.held_out, targets=self.targets)
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
@@ -102,7 +100,7 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
     parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
     labels = parties[job.partition.label_party].labels()
     held_out = None if job.split is None else job.split.held_out(len(labels) // job.targets.count)
-    return World(parties, labels, held_out, job.n_margins, job.targets, job.margins)
+    return World(parties, labels, held_out, job.targets)
 
 
 class ShadowParty(Party):

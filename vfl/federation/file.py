@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.documents import read_bytes
 from vfl.errors import OutputError, SpecificationError, nearest
-from vfl.federation.certificate import Read, check_name, read_certificate
+from vfl.federation.certificate import check_name, read_certificate
 from vfl.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, Identity, load_identity
 from vfl.tables import built, read_toml
 
@@ -86,14 +86,18 @@ class Federation:
         member = {"separate": self.dealer, "coordinator": self.coordinator}.get(dealer)
         return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
 
+    def member(self, name: str) -> Member:
+        """Return the member of this name. Raises SpecificationError if there is none."""
+        if name not in self.members:
+            raise SpecificationError(
+                f"{name!r} is not a member of the federation {self.name!r}{nearest(name, self.members)}; members: "
+                f"{', '.join(self.members)}"
+            )
+        return self.members[name]
+
     def check_identity(self, identity: Identity) -> Member:
         """Return the member that has this identity. Raises SpecificationError if the file pins no such member or key."""
-        member = self.members.get(identity.name)
-        if member is None:
-            raise SpecificationError(
-                f"{identity.name!r} is not a member of the federation {self.name!r}{nearest(identity.name, self.members)}; "
-                f"members: {', '.join(self.members)}"
-            )
+        member = self.member(identity.name)
         if member.fingerprint != identity.fingerprint:
             raise SpecificationError(
                 f"the federation {self.name!r} expects a different certificate for {identity.name!r}: {member.fingerprint}, "
@@ -208,11 +212,7 @@ def identity_for(
 
     Raises SpecificationError if the federation has no such member, or pins another certificate for it.
     """
-    if name not in federation.members:
-        raise SpecificationError(
-            f"{name!r} is not a member of the federation {federation.name!r}{nearest(name, federation.members)}; members: "
-            f"{', '.join(federation.members)}"
-        )
+    federation.member(name)  # before a file is read
     beside = Path(file).expanduser().parent / f"{name}{KEY_SUFFIX}"
     loaded = load_identity(identity if identity is not None else beside)
     if loaded.name != name:
@@ -246,7 +246,8 @@ def _built(
                 f"{where} names two members {member!r}: coordinator, parties and dealer need different names"
             )
         read = read_certificate(pem, f"{where}: the certificate of {member!r}")
-        _named(read, member, where)
+        if read.name != member:
+            raise SpecificationError(f"{where}: the certificate given for {member!r} is that of {read.name!r}")
         if read.public_key in keys:
             raise SpecificationError(
                 f"{where}: {keys[read.public_key]!r} and {member!r} have the same key: each needs an identity of its own"
@@ -266,11 +267,6 @@ def _built(
         canonical["dealer"] = [dealing.name, dealing.fingerprint]
     digest = hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return Federation(name, head, address, MappingProxyType(members), digest, dealing)
-
-
-def _named(read: Read, member: str, where: str) -> None:
-    if read.name != member:
-        raise SpecificationError(f"{where}: the certificate given for {member!r} is that of {read.name!r}")
 
 
 def check_address(address: str, where: str) -> None:

@@ -1,8 +1,7 @@
 """A participant's identity: its private key and certificate, which TLS connections between organisations use.
 
 The key is written with mode 0600, never printed, and refused if others may read it: anyone who holds it can act as the
-participant. The
-certificate is public. Both are PEM files side by side, NAME.key and NAME.pem.
+participant. The certificate is public. Both are PEM files side by side, NAME.key and NAME.pem.
 """
 
 from __future__ import annotations
@@ -97,30 +96,26 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
 def read_public(path: str | os.PathLike[str]) -> Read:
     """Return a participant's certificate. Raises SpecificationError if it is missing, malformed or expired."""
     path = Path(path).expanduser()
+    content, _ = _read(path, "certificate", "")
+    return read_certificate(content, f"the certificate {str(path)!r}")
+
+
+def _read(path: Path, what: str, remedy: str) -> tuple[bytes, os.stat_result]:
+    """Return the content of an identity's file and its status. remedy : first words of the remedy for a missing file."""
     try:
         with opened(path) as file:
-            content = file.read(LARGEST + 1)
+            return file.read(LARGEST + 1), os.fstat(file.fileno())
     except FileNotFoundError:
         raise SpecificationError(
-            f"there is no certificate {str(path)!r}: make one with: vfl identity new NAME"
+            f"there is no {what} {str(path)!r}: {remedy}make one with: vfl identity new NAME"
         ) from None
     except OSError as error:
-        raise SpecificationError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
-    return read_certificate(content, f"the certificate {str(path)!r}")
+        raise SpecificationError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
 
 
 def _secret(path: Path) -> bytes:
     """Return the content of a key file that belongs to this user alone."""
-    try:
-        with opened(path) as file:
-            status = os.fstat(file.fileno())
-            content = file.read(LARGEST + 1)
-    except FileNotFoundError:
-        raise SpecificationError(
-            f"there is no key {str(path)!r}: name the identity of this participant, or make one with: vfl identity new NAME"
-        ) from None
-    except OSError as error:
-        raise SpecificationError(f"cannot read the key {str(path)!r}: {error.strerror}") from error
+    content, status = _read(path, "key", "name the identity of this participant, or ")
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecificationError(
             f"the key {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could pose as this "

@@ -578,8 +578,9 @@ class Job:
 
     @property
     def targets(self) -> Targets:
-        """Per-record vectors besides the labels: offsets and weights."""
-        return Targets(self.partition.exposure is not None, self.partition.weight is not None)
+        """Per-record vectors besides the labels: offsets, weights and margins."""
+        own = self.partition
+        return Targets(own.exposure is not None, own.weight is not None, self.n_margins, self.margins)
 
     @property
     def n_margins(self) -> int:

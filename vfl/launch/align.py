@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of, label
@@ -11,7 +12,6 @@ from vfl.alignment import Aligned, Aligning
 from vfl.documents import read_json
 from vfl.errors import OutputError, SpecificationError
 from vfl.job.job import require_job
-from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.dispatch import align_only
 from vfl.launch.engines.place import Organisations, located, require_fit
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
@@ -52,17 +52,15 @@ def align(
         raise SpecificationError(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
         )
-    place, data, policies, indexes = located(job.partition.parties, data, at)
+    place, data, arrangement = located(job.partition.parties, data, at)
     require_fit(place, job)
     sources: Mapping[str, Any]
     if isinstance(place, Organisations):
         sources = named_by_owners(job.partition, data)
     else:
-        ask_owners(job, data, policies)
+        ask_owners(job, data, arrangement.policies)
         sources = sources_of(job, data, ids=True)
-    arrangement = Arrangement(policies=policies, folders=indexes, later=True, again=again)
-    events = align_only(job, sources, arrangement, place=place)
-    for event in events:
+    for event in align_only(job, sources, replace(arrangement, later=True, again=again), place=place):
         if isinstance(event, Aligned):
             aligned = event
         elif watch is not None:

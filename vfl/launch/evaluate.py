@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import Aligned
 from vfl.evaluation import Findings
-from vfl.job.site import InProcess, Ray
+from vfl.job.site import InProcess
+from vfl.launch.engines.dispatch import apply
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import require_result
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import named_by_owners, named_for, sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from vfl.alignment import Aligning
     from vfl.launch.engines.place import At
     from vfl.launch.run.result import Result
 
@@ -46,32 +44,20 @@ def evaluate(
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
     job, cut = result.job, result.margin_at(threshold)
-    place, data, policies, _ = located(job.partition.parties, data, at, InProcess())
     partition = job.partition
+    place, data, arrangement = located(partition.parties, data, at, InProcess())
     parts = {party: result.part(party) for party in partition.parties if partition.wanted(party, groups=False)}
-    if isinstance(place, Organisations):
-        from vfl.launch.engines import federation
-
-        return _found(federation.evaluate(parts, named_by_owners(partition, data), result.w, cut, place=place))
+    across = isinstance(place, Organisations)
+    named = named_by_owners(partition, data) if across else named_for(partition, data)
+    if not across:
+        named = {party: source for party, source in named.items() if party in parts}
+        parts = {party: parts[party] for party in named}
 
     def sources() -> dict[str, Any]:
         return {party: source for party, source in sources_of(job, data, groups=False).items() if party in parts}
 
-    if isinstance(place, Ray):
-        from vfl.launch.engines import ray
-
-        return _found(ray.evaluate(parts, sources(), result.w, cut, place=place, policies=policies))
-    from vfl.launch.engines import inprocess
-
-    named = {party: source for party, source in named_for(partition, data).items() if party in parts}
-    own = {party: parts[party] for party in named}
-    return _found(inprocess.evaluate(own, named, sources, result.w, cut, policies=policies, shards=place.shards))
-
-
-def _found(events: Iterable[Aligning | Aligned | Findings]) -> Findings:
-    """Return the measures that end an evaluation, with a note on what protects the records."""
-    joined = False
-    for event in events:
+    policies, joined = arrangement.policies, False
+    for event in apply(parts, named, policies, place=place, sources=sources, w=result.w, threshold=cut):
         if isinstance(event, Findings):
             found = event
         joined = joined or isinstance(event, Aligned)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parties.consent import Policy
-from vfl.arguments import require
+from vfl.arguments import require_count
 from vfl.csv import Csv
 from vfl.errors import SpecificationError
 from vfl.federation.file import identity_for, read_federation
@@ -54,7 +54,9 @@ def prepare(
     shards: int = 1,
 ) -> Joining:
     """Check the arguments of `join` and return them; open no data and no connection. Raises SpecificationError."""
-    require("shards", shards, "a whole number of at least 1", fits=type(shards) is int and shards >= 1)
+    require_count("shards", shards)
+    if cores is not None:
+        require_count("cores", cores)
     read = read_federation(federation)
     if name == read.coordinator.name:
         raise SpecificationError(
@@ -62,8 +64,6 @@ def prepare(
             f"{federation}; parties join: {', '.join(read.parties)}"
         )
     found = identity_for(read, federation, name, identity)
-    fits = cores is None or (type(cores) is int and cores >= 1)
-    require("cores", cores, "a whole number of at least 1", fits=fits)
     if read.dealer is not None and name == read.dealer.name:
         for option, given in (("data", data), ("a policy", policy), ("an index", index), ("shards", shards > 1)):
             if given:

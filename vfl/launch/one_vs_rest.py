@@ -111,7 +111,7 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     share = mu_of(privacy.epsilon, delta) / math.sqrt(len(listed))
     for less in SMALLER:
         part = replace(privacy, epsilon=epsilon_of(share * (1.0 - less), delta), delta=delta)
-        jobs = tuple(replace(each, privacy=_noised(part, k)) for k, each in enumerate(single))
+        jobs = tuple(replace(each, privacy=part.numbered(k)) for k, each in enumerate(single))
         epsilon = _composed([make_plan(each, n_records) for each in jobs], delta)
         if epsilon <= privacy.epsilon:
             return jobs, epsilon
@@ -141,8 +141,8 @@ def train_one_vs_rest(
     this call alone. Raises the errors of `train` and of `jobs_of`.
     """
     jobs, epsilon = jobs_of(job, classes, n_records)
-    _require_room(jobs, n_records, ledger)
     plans = [make_plan(each, n_records) for each in jobs]
+    _require_room(plans, ledger)
 
     def both(event: Any) -> None:
         if isinstance(event, Plan) and event.n_records != n_records:
@@ -175,13 +175,6 @@ def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrang
     return tuple(replace(arrangement, run=run, resumed=k > 0, required=k > 0, last=k == last) for k in range(len(jobs)))
 
 
-def _noised(privacy: Any, number: int) -> Any:
-    """Return the budget with another seed per class, if noise is seeded: equal noise would cancel between classes."""
-    if privacy.noise is None:
-        return privacy
-    return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
-
-
 def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
     """Return the releases of all plans. Splits of different runs count separately: a new alignment may change them."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
@@ -195,16 +188,14 @@ def _composed(plans: Sequence[Plan], delta: float) -> float:
     return accountant.epsilon(delta)
 
 
-def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | Ledger | None) -> None:
+def _require_room(plans: Sequence[Plan], ledger: str | Path | Ledger | None) -> None:
     """Raise BudgetExceeded, before the first class is trained, if the data set's budget does not cover all classes."""
-    dataset, path = jobs[0].dataset, Ledger.of(ledger).path
-    if path is None or dataset is None or jobs[0].privacy is None:
+    job, path = plans[0].job, Ledger.of(ledger).path
+    if path is None or job.dataset is None or job.privacy is None:
         return
-    asked = DatasetBook(SqliteLedger(str(path), readonly=True), dataset).preview(
-        united([make_plan(job, n_records) for job in jobs])
-    )
+    asked = DatasetBook(SqliteLedger(str(path), readonly=True), job.dataset).preview(united(plans))
     if not asked.fits:
         raise BudgetExceeded(
-            f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "
-            f"{dataset!r}, ε = {asked.left:.4g} is left of ε = {asked.cap:.4g}: ask for less, or merge classes"
+            f"{len(plans)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "
+            f"{job.dataset!r}, ε = {asked.left:.4g} is left of ε = {asked.cap:.4g}: ask for less, or merge classes"
         )

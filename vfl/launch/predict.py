@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.prediction import Predicted
 from parties.alignment.reading import holds_ids, raw_ids
 from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError
 from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
+from vfl.launch.engines.dispatch import apply
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of
 from vfl.launch.run.warnings import warn
@@ -23,9 +25,9 @@ from vfl.problem import coordinates_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from coordinator.prediction import Predicted
     from parties.prediction import ModelPart
     from vfl.job import Job
+    from vfl.launch.engines.arrangement import ApplyEvent
     from vfl.launch.engines.place import At
     from vfl.types import Vector
 
@@ -120,47 +122,30 @@ def predict(
     require("model", model, wanted, fits=isinstance(model, Result | Mapping))
     if isinstance(model, Result) and (why := model.altered()):
         warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
-    parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
     if isinstance(model, Result):
         model.margin_at(threshold)  # refused before any data are read
-    place, data, policies, _ = located(parties, data, at, InProcess())
-    if isinstance(place, Organisations):
-        return _across(model, data, place, threshold, watch)
-    if isinstance(model, Result) and not is_by_party(model.job.partition, data):
-        return _of_table(model, data, policies, place.shards, threshold)
-    parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
-    if isinstance(place, InProcess):
-        from vfl.launch.engines import inprocess
-
-        found = inprocess.predict(parts, sources, policies=policies, shards=place.shards)
-        return _followed(found, tuple(sources), threshold, watch)
-    from vfl.launch.engines import ray as ray_engine
-
-    found = ray_engine.predict(parts, sources, place=place, policies=policies)
-    return _followed(found, tuple(sources), threshold, watch)
-
-
-def _across(
-    model: Result | Mapping[str, str | Path],
-    data: Any,
-    place: Organisations,
-    threshold: float | None,
-    watch: Callable[[Aligning], None] | None,
-) -> Predictions:
-    from vfl.launch.engines import federation as engine
-
+    parties = model.job.partition.parties if isinstance(model, Result) else tuple(model)
+    place, data, arrangement = located(parties, data, at, InProcess())
+    across = isinstance(place, Organisations)
+    parts: dict[str, ModelPart | str]
     if not isinstance(model, Result):
-        raise SpecificationError(
-            "across organisations a prediction needs the result, whose parts are sent to the parties"
-        )
-    job = model.job
-    parts = {party: model.part(party) for party in job.partition.parties if job.partition.columns(party)}
-    found = engine.predict(parts, named_by_owners(job.partition, data), place=place)
-    return _followed(found, tuple(parts), threshold, watch)
+        if across:
+            raise SpecificationError(
+                "across organisations a prediction needs the result, whose parts are sent to the parties"
+            )
+        parts, given = _of_parts(model, data)
+    elif isinstance(place, Organisations) or is_by_party(model.job.partition, data):
+        partition = model.job.partition
+        given = named_by_owners(partition, data) if across else sources_of(model.job, data, label=False)
+        parts = {party: model.part(party) for party in parties if partition.columns(party)}
+        given = {party: source for party, source in given.items() if party in parts}
+    else:
+        return _of_table(model, data, arrangement.policies, place.shards, threshold)
+    return _followed(apply(parts, given, arrangement.policies, place=place), tuple(parts), threshold, watch)
 
 
 def _followed(
-    events: Iterable[Aligning | Aligned | Predicted],
+    events: Iterable[ApplyEvent],
     parties: tuple[str, ...],
     threshold: float | None,
     watch: Callable[[Aligning], None] | None,
@@ -170,9 +155,9 @@ def _followed(
     for event in events:
         if isinstance(event, Aligned):
             rows = event.sizes
-        elif not isinstance(event, Aligning):
+        elif isinstance(event, Predicted):
             found = event
-        elif watch is not None:
+        elif isinstance(event, Aligning) and watch is not None:
             watch(event)
     cut = found.threshold if threshold is None else margin_of(threshold, loss_of(found.job.loss))
     return _labelled(found.job, parties, found.margins, found.ids, cut, rows)
@@ -186,13 +171,6 @@ def _of_table(
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids, result.margin_at(threshold))
-
-
-def _of_result(result: Result, data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
-    """Return the parts of the model and the sources, for the parties that have columns."""
-    given = sources_of(result.job, data, label=False)
-    sources = {party: source for party, source in given.items() if result.job.partition.columns(party)}
-    return {party: result.part(party) for party in sources}, sources
 
 
 def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:

@@ -14,7 +14,7 @@ from vfl.job.environment import Source
 from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from parties.permission import Permission
     from parties.prediction import ModelPart
@@ -107,21 +107,19 @@ def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None)
         raise SpecificationError(
             "a federation's parties hold the data: give {party: name of its source}, or nothing where each has one"
         )
-    for party in given:
-        if party not in partition.parties:
-            raise SpecificationError(
-                f"data are named for {party!r}, which is not a party{nearest(party, partition.parties)}"
-            )
+    _require_parties(given, partition.parties, "data are named")
     return dict(given)
 
 
-def _paths(parties: Collection[str], paths: Mapping[str, str | Path], what: str) -> dict[str, str]:
-    for name, path in paths.items():
+def _require_parties(given: Iterable[str], parties: Collection[str], what: str) -> None:
+    for name in given:
         if name not in parties:
-            article = "an" if what[0] in "aeiou" else "a"
-            raise SpecificationError(
-                f"{article} {what} is given for {name!r}, which is not a party{nearest(name, parties)}"
-            )
+            raise SpecificationError(f"{what} for {name!r}, which is not a party{nearest(str(name), parties)}")
+
+
+def _paths(parties: Collection[str], paths: Mapping[str, str | Path], what: str) -> dict[str, str]:
+    _require_parties(paths, parties, f"{'an' if what == 'index' else 'a'} {what} is given")
+    for name, path in paths.items():
         require(f"the {what} of {name!r}", path, "a path", fits=isinstance(path, str | Path))
     return {name: str(Path(path).expanduser().absolute()) for name, path in paths.items()}
 
@@ -139,11 +137,7 @@ def sources_of(
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties
     if is_by_party(partition, data):
-        for name in data:
-            if name not in parties:
-                raise SpecificationError(
-                    f"data are given for {name!r}, which is not a party{nearest(str(name), parties)}"
-                )
+        _require_parties(data, parties, "data are given")
         for name in parties:
             if name not in data and partition.wanted(name, label=label, groups=groups):
                 raise SpecificationError(f"no data are given for party {name!r}")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.arguments import require
-from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, VflError
+from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, SpecificationError, VflError
 from vfl.job import file as jobfile
+from vfl.job.job import require_job
 from vfl.job.site import Federated, plain_site, site_of_log
-from vfl.launch.engines.arrangement import Arrangement
+from vfl.job.start import Start
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, events_of, finish, settings_of
@@ -19,7 +20,7 @@ from vfl.launch.run.folder import MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result
 from vfl.launch.run.timing import Stopwatch
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
-from vfl.launch.warm_start import starting_from
+from vfl.losses import loss_of
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.job.environment import Ledger
+    from vfl.launch.engines.arrangement import Arrangement
     from vfl.launch.engines.place import At, Place
     from vfl.launch.run.execution import Event, Watch
     from vfl.security.signatures import SigningKey
@@ -77,7 +79,7 @@ def train(
         (vfl.security.signatures), if there is an `output`; otherwise the certificate is unsigned.
     watch : callback for events: the progress and outcome of an alignment, the plan, the reservation, and every round. None
         issues the plan's warnings as vfl.PrivacyWarning.
-    warm_start : a result, or the folder of a run, to start from instead of the constant model (vfl.launch.warm_start). A
+    warm_start : a result, or the folder of a run, to start from instead of the constant model (`starting_from`). A
         released model costs no budget, and the charges of this job do not change.
     environment : plain values to keep in the log for `vfl resume`.
 
@@ -95,6 +97,33 @@ def train(
     return _begin(job, settings, fresh_folder(output), kept=kept, watch=watch, signer=signer)
 
 
+def starting_from(job: Job, model: Result | str | Path | None) -> Job:
+    """Return the job with a start from a result, or from the run in a folder; for None return the job itself.
+
+    A released model is public, so it costs no budget. Its coefficients are taken in original units, so bounds may differ.
+
+    Raises SpecificationError if the model has different columns or another loss, OutputError if its certificate does not
+    match it.
+    """
+    if model is None:
+        return job
+    require_job(job)
+    fits = isinstance(model, Result | str | Path)
+    require("warm_start", model, "a vfl.Result, or the folder of a run", fits=fits)
+    result = model if isinstance(model, Result) else Result.load(model)
+    if why := result.altered():
+        raise OutputError(f"training cannot start from this model, since its certificate does not hold: {why}")
+    own, other = loss_of(job.loss).name, loss_of(result.job.loss).name
+    if own != other:
+        raise SpecificationError(
+            f"the model to start from was trained with {other} loss, and the job has {own} loss: "
+            "start from a model of the job's loss"
+        )
+    certificate = result.certificate
+    start = Start(model=certificate.model_digest, coefficients=result.original, private=certificate.private)
+    return replace(job, start=start)
+
+
 def kept_of(settings: Settings, at: At) -> dict[str, Any]:
     """Return the settings of a run that its log keeps besides the budget.
 
@@ -108,9 +137,9 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
     """Return place, data and arrangement of a resumed run, from its log unless the arguments replace them."""
-    place, data, policies, indexes = located(parties, data, site_of_log(kept) if at is None else at)
-    policies, indexes = {**(kept.get("policies") or {}), **policies}, {**(kept.get("indexes") or {}), **indexes}
-    return place, data, Arrangement(policies=policies, folders=indexes)
+    place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
+    policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
+    return place, data, replace(own, policies=policies, folders=folders)
 
 
 def _begin(

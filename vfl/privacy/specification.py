@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vfl.arguments import require, require_fraction, require_number, require_positive
@@ -80,6 +80,12 @@ class Privacy:
                 if not (math.isfinite(value) and value > 0):
                     raise SpecificationError(f"smoothness of column {column!r} must be positive and finite")
             object.__setattr__(self, "smoothness", dict(self.smoothness))
+
+    def numbered(self, number: int) -> Privacy:
+        """Return the budget for run `number` of several on the same records. Equal seeded noise would cancel between them."""
+        if self.noise is None:
+            return self
+        return replace(self, noise=replace(self.noise, seed=self.noise.seed * 1_000_003 + number))
 
     @property
     def inference_share(self) -> float | None:

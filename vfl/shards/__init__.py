@@ -6,8 +6,9 @@ computed row by row, so they too are the same to the bit for every S.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vfl.errors import SpecificationError
 
@@ -52,21 +53,20 @@ class Each(tuple[Any, ...]):
     __slots__ = ()
 
 
-class Group(Protocol):
-    """Objects of one class, one per shard, called at the same time."""
+class Group(ABC):
+    """Objects of one class, one per shard, called at the same time. size : S, the number of its members."""
 
-    @property
-    def size(self) -> int:
-        """Return S."""
-        ...
+    def __init__(self, members: Sequence[Any]) -> None:
+        self.members = tuple(members)
+        self.size = len(self.members)
 
+    @abstractmethod
     def start(self, method: str, *arguments: Any) -> Each:
         """Call a method of all members; return the answers, or references that `fetch` reads and later calls accept."""
-        ...
 
+    @abstractmethod
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
         """Return the answers, or raise an exception that a member raised."""
-        ...
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all members; return the answers, or raise an exception that a member raised."""
@@ -77,24 +77,16 @@ class Group(Protocol):
         answers = self.start(method, *arguments)
         return lambda: self.fetch(answers)
 
+    @abstractmethod
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Call a method of all members that returns a per-record vector, and wait for it.
 
         Return the vectors or references to them, or raise an exception that a member raised.
         """
-        ...
 
 
 class Here(Group):
     """Group of objects in this process, called one after another."""
-
-    def __init__(self, members: Sequence[Any]) -> None:
-        self.members = tuple(members)
-
-    @property
-    def size(self) -> int:
-        """Return S."""
-        return len(self.members)
 
     def start(self, method: str, *arguments: Any) -> Each:
         """Return the answers."""
@@ -124,15 +116,8 @@ class Remote(Group):
         *,
         handles: bool = False,
     ) -> None:
-        self.members = tuple(members)
-        self._wait = wait
-        self._encode = encode
-        self._handles = handles
-
-    @property
-    def size(self) -> int:
-        """Return S."""
-        return len(self.members)
+        super().__init__(members)
+        self._wait, self._encode, self._handles = wait, encode, handles
 
     def start(self, method: str, *arguments: Any) -> Each:
         """Return references to the answers."""

@@ -1,12 +1,12 @@
-"""Calls of Ray actors over local pipes (vfl.shards.line), for processes of one machine.
+"""Calls of Ray actors over local pipes (vfl.shards.pipes), for processes of one machine.
 
 Only processes of one user can open the pipes, and each of them could call the other by Ray, too. A Ray call costs some
 milliseconds of processor time on both sides. With pipes, one Ray call (`serve`) stays open and all others use the pipes.
 Errors, losses and new references to the object store still travel by Ray, so callers handle them as for any Ray call:
 
-    serve(line):                                    # a Ray call of the member
-        repeat: method, arguments = line.read(); line.write(method(*arguments))
-        on an error, or an answer with a new reference: end the line, and raise or return it as the answer of the Ray call
+    serve(pipes):                                   # a Ray call of the member
+        repeat: method, arguments = pipes.read(); pipes.write(method(*arguments))
+        on an error, or an answer with a new reference: close the pipes, and raise or return it as the answer of the Ray call
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.shards import Remote, given
-from vfl.shards.line import Ended, Line, answering
+from vfl.shards.pipes import Ended, Pipes, answering
 from vfl.shards.ray_transport import answered, name_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from vfl.errors import PartyLost
     from vfl.shards import Each
-    from vfl.shards.line import Address
+    from vfl.shards.pipes import Address
 
     References = dict[bytes, Any]
     """{name: reference to an object in the object store}, which messages carry as names."""
@@ -89,10 +89,10 @@ class Serving:
         references : known references. The first answer with an unknown reference closes the pipes and is returned.
         """
         known = {name: reference for reference in references if (name := name_of(reference)) is not None}
-        with contextlib.suppress(Ended), answering(address) as line:
-            line.send(None)
+        with contextlib.suppress(Ended), answering(address) as pipes:
+            pipes.send(None)
             while True:
-                method, arguments = _Incoming(line.read(), known).load()
+                method, arguments = _Incoming(pipes.read(), known).load()
                 answer = getattr(self, method)(*arguments)
                 try:
                     body, used = written(answer)
@@ -100,7 +100,7 @@ class Serving:
                     return Carried(answer)
                 if not known.keys() >= used.keys():
                     return Carried(answer)
-                line.write(body)
+                pipes.write(body)
                 del arguments, answer, body  # they may be large, and the next call may come much later
         return None
 
@@ -121,23 +121,23 @@ class Caller:
         ended: Callable[[Any], bool] = answered,
     ) -> None:
         self._member, self._wait, self._lost, self._seconds, self._ended = member, wait, lost, seconds, ended
-        self._line: Line | None = None
+        self._pipes: Pipes | None = None
         self._serving: Any = None
         self._known: References = {}
 
     def say(self, body: bytes, references: Mapping[bytes, Any]) -> None:
         """Send a call, (method, arguments) converted by `written`. `hear` raises the error if sending failed."""
-        if self._line is None or not self._known.keys() >= references.keys():
+        if self._pipes is None or not self._known.keys() >= references.keys():
             self._open(references)
-        if self._line is not None:
+        if self._pipes is not None:
             with contextlib.suppress(Ended):
-                self._line.write(body)
+                self._pipes.write(body)
 
     def hear(self) -> Any:
         """Return the answer of the last call, or raise its error."""
-        if self._line is not None:
+        if self._pipes is not None:
             with contextlib.suppress(Ended):
-                return _Incoming(self._line.read(), self._known).load()
+                return _Incoming(self._pipes.read(), self._known).load()
         self.close()
         carried = self._wait(self._serving)
         if carried is None:
@@ -147,21 +147,21 @@ class Caller:
 
     def close(self) -> None:
         """Close the pipes. Ray calls of the member then wait only for the current call."""
-        if self._line is not None:
-            self._line.close()
-        self._line = None
+        if self._pipes is not None:
+            self._pipes.close()
+        self._pipes = None
 
     def _open(self, references: Mapping[bytes, Any]) -> None:
         self.close()
         self._learn(references)
-        line = Line(self._seconds)
-        self._serving = self._member.serve.remote(line.address, list(self._known.values()))
+        pipes = Pipes(self._seconds)
+        self._serving = self._member.serve.remote(pipes.address, list(self._known.values()))
         try:
-            line.first(lambda: self._ended(self._serving))
+            pipes.first(lambda: self._ended(self._serving))
         except Ended:
-            line.close()
+            pipes.close()
         else:
-            self._line = line
+            self._pipes = pipes
 
     def _learn(self, references: Mapping[bytes, Any]) -> None:
         others = {name: reference for name, reference in self._known.items() if name not in references}

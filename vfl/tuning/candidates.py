@@ -147,7 +147,7 @@ class Tuning:
             measured = min(self.trial_epsilon, _epsilon_below(self.budgets[1], self._stated))
         evaluation = replace(asked, score=self.score, epsilon=measured)
         return tuple(
-            replace(job, privacy=_seeded(replace(_of(job), epsilon=self.trial_epsilon), number), evaluation=evaluation)
+            replace(job, privacy=replace(_of(job), epsilon=self.trial_epsilon).numbered(number), evaluation=evaluation)
             for number, job in enumerate(self.jobs)
         )
 
@@ -345,13 +345,6 @@ def _of(job: Job) -> Privacy:
     if job.privacy is None:
         raise SpecificationError("a tune is for private jobs")
     return job.privacy
-
-
-def _seeded(privacy: Privacy, number: int) -> Privacy:
-    """Return the budget with another seed per trial, if noise is seeded: equal noise would cancel between trials."""
-    if privacy.noise is None:
-        return privacy
-    return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
 
 
 def _epsilon_below(mu: float, delta: float) -> float:

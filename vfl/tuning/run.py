@@ -37,7 +37,6 @@ from vfl.evaluation.score import lower_is_better, worst
 from vfl.job import file as jobfile
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines import dispatch
-from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import located, require_fit
 from vfl.launch.run import checkpoint
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from vfl.certificate import Certificate
     from vfl.job import Job
     from vfl.job.environment import Ledger
+    from vfl.launch.engines.arrangement import Arrangement
     from vfl.launch.engines.place import At, Place
     from vfl.privacy.ledger import Reservation, Statement
     from vfl.security.signatures import SigningKey
@@ -158,13 +158,13 @@ def tune(
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if they can.
     """
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
-    place, data, policies, indexes = located(tuning.jobs[0].partition.parties, data, at)
     first = tuning.jobs[0]
+    place, data, arrangement = located(first.partition.parties, data, at)
     budget = new_budget(first, ledger)
     for each in tuning.jobs:
         budget.check(each)
     budget.find()
-    settings = _settings_of(replace(first, dataset=None), place, data, policies, indexes)
+    settings = _settings_of(first, place, data, arrangement)
     for each in tuning.jobs:
         check_job(each)
     if tuning.delta is None:
@@ -211,9 +211,7 @@ def resume(
     signer = signing_key(key)
     budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
     place, data, arrangement = of_log(kept, tuning.jobs[0].partition.parties, data, at)
-    settings = _settings_of(
-        replace(tuning.trials[0], dataset=None), place, data, arrangement.policies, arrangement.folders
-    )
+    settings = _settings_of(tuning.trials[0], place, data, arrangement)
     book = Book(tuning, budget)
     try:
         book.resume()
@@ -307,8 +305,7 @@ class Book:
 
     def settle(self) -> Statement:
         """Close the reservation. A repeated call returns the same statement."""
-        statement = self._held.settle()
-        return statement if self._tuning.jobs[0].dataset is not None else replace(statement, scope=FitBook.scope)
+        return self.budget.settle(self._tuning.jobs[0], self._held, stopped_early=False)
 
 
 class _Tune:
@@ -490,9 +487,7 @@ def _found(job: Job, settings: Settings) -> int:
         return next(event.n_records for event in watched if isinstance(event, Plan))
 
 
-def _settings_of(
-    job: Job, place: Place, data: Any, policies: Mapping[str, str], indexes: Mapping[str, str]
-) -> Settings:
+def _settings_of(job: Job, place: Place, data: Any, arrangement: Arrangement) -> Settings:
     """Return the settings of the trials, which charge no ledger themselves. Raises for a site that cannot run them."""
     require_fit(place, job)
     if not isinstance(place, InProcess) and place.faults.on_party_lost == MOST_LOSSES:
@@ -500,8 +495,8 @@ def _settings_of(
             "a tune cannot continue without a party, since its candidates would be trained on different columns: set [faults] "
             "on_party_lost to 'wait' or 'abort'"
         )
-    arrangement = Arrangement(policies=policies, folders=indexes)
-    return Settings(budget=new_budget(job, None), place=place, data=data, arrangement=arrangement)
+    budget = new_budget(replace(job, dataset=None), None)
+    return Settings(budget=budget, place=place, data=data, arrangement=arrangement)
 
 
 def _warn(event: object) -> None:

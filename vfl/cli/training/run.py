@@ -72,7 +72,7 @@ def command(
     from vfl.launch import train
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.run.tracking import check_tracker
-    from vfl.launch.warm_start import starting_from
+    from vfl.launch.train import starting_from
 
     if track is not None:
         check_tracker(track)  # before a folder is made

@@ -10,11 +10,22 @@ from vfl.alignment import Keeping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeAlias
+
+    from coordinator.coordinator import Event
+    from coordinator.prediction import Predicted
+    from vfl.alignment import Aligned, Aligning
+    from vfl.evaluation import Findings
+
+    RunEvent: TypeAlias = Aligning | Aligned | Event
+    """Event of a run; the last is its Outcome."""
+    ApplyEvent: TypeAlias = Aligning | Aligned | Predicted | Findings
+    """Event of a prediction or an evaluation; the last is Predicted or Findings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
-    """Arrangement of one run; vfl.alignment.Keeping describes the other fields.
+class Arrangement(Keeping):
+    """Arrangement of one run. The other fields are the rules for the indexes of all parties (vfl.alignment.Keeping).
 
     policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
     required : an earlier process of the run has trained on the rows of an index, so only that index may be used.
@@ -22,11 +33,6 @@ class Arrangement:
 
     policies: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
-    run: str | None = None
-    resumed: bool = False
-    later: bool = False
-    last: bool = False
-    again: bool = False
     required: bool = False
 
     def keeping(self, party: str) -> Keeping:

@@ -1,4 +1,4 @@
-"""Choice of the engine for a site: run or align a job on it."""
+"""Choice of the engine for a site: run a job, align its records, or apply a model on it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from vfl.job.site import InProcess
 from vfl.launch.engines.place import Organisations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.charging.budget import Budget, Reserved
-    from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Lost, Made, Round
+    from coordinator.charging.budget import Budget
+    from coordinator.rounds import Log
+    from parties.prediction import ModelPart
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import Arrangement
+    from vfl.launch.engines.arrangement import ApplyEvent, Arrangement, RunEvent
     from vfl.launch.engines.place import Place
-    from vfl.planning import Plan
+    from vfl.types import Vector
 
 
 def _engine(place: Place) -> Any:
@@ -36,9 +36,9 @@ def _engine(place: Place) -> Any:
 
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Place, arrangement: Arrangement
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+) -> Iterator[RunEvent]:
     """Align if the job asks for it, load every party, train, and yield the events; the outcome comes last."""
-    found: Iterator[Any] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
+    found: Iterator[RunEvent] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
     return found
 
 
@@ -47,4 +47,29 @@ def align_only(
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome."""
     found: Iterator[Any] = _engine(place).align_only(job, sources, arrangement, place=place)
+    return found
+
+
+def apply(
+    parts: Mapping[str, ModelPart | str],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str],
+    *,
+    place: Place,
+    sources: Callable[[], Mapping[str, Any]] | None = None,
+    w: Vector | None = None,
+    threshold: float | None = None,
+) -> Iterator[ApplyEvent]:
+    """Have every party apply its part of a model to new records; yield the alignment, then the predictions or the measures.
+
+    parts : {party: its part, or the path of its part}. policies : {party: path of its owner's policy}.
+    given : {party: its source as given}, or the owner's name of the source across organisations.
+    sources : returns the sources that the parties read; None if they are those given. In this process it is called once all
+        owners' policies are checked.
+    w : the whole model, to measure it by its labels; None predicts.
+    threshold : margin above which the model predicts the positive class; None takes the parts'.
+    """
+    found: Iterator[ApplyEvent] = _engine(place).apply(
+        parts, given, policies, place=place, sources=sources, w=w, threshold=threshold
+    )
     return found

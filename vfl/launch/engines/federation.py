@@ -9,7 +9,7 @@ import contextlib
 import json
 import uuid
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parties.dealing import Dealing
 from parties.session import Credentials
@@ -24,19 +24,16 @@ from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, F
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.charging.budget import Budget, Reserved
-    from coordinator.coordinator import Outcome
+    from coordinator.charging.budget import Budget
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Link
     from coordinator.federation.transport import FederationTransport
-    from coordinator.prediction import Predicted
-    from coordinator.rounds import Log, Lost, Made, Round
+    from coordinator.rounds import Log
     from parties.prediction import ModelPart
     from vfl.alignment import Aligning
-    from vfl.evaluation import Findings
     from vfl.job import Job
+    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
     from vfl.launch.engines.place import Organisations
-    from vfl.planning import Plan
     from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
@@ -51,7 +48,7 @@ def run(
     *,
     place: Organisations,
     arrangement: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+) -> Iterator[RunEvent]:
     """Wait for the parties, offer them the job, have each load its source; yield the plan, the rounds and the outcome.
 
     sources : {party: name that its owner gave the source}; '' is the party's default.
@@ -74,8 +71,6 @@ def run(
             parts=lru_cache(lambda n: _parts(job, n)),
             timeout=place.faults.answer_seconds,
             load_seconds=LOAD_SECONDS,
-            n_margins=job.n_margins,
-            kind=job.margins,
             dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
             targets=job.targets,
         )
@@ -110,46 +105,33 @@ def align_only(
             yield event
 
 
-def predict(
-    parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
-) -> Iterator[Aligning | Aligned | Predicted]:
-    """Have every party apply its part of a model; yield the alignment, then the predictions."""
-    from coordinator.prediction import predict
-
-    with _working(place, tuple(parts)) as (transport, complete):
-        job, ids = _agreed(transport, parts, PREDICT, sources)
-        threshold = next(iter(parts.values())).threshold
-        found = yield from predict(transport, job, aligns=ids, ids=ids, threshold=threshold)
-        complete()
-        yield found
-
-
-def evaluate(
-    parts: Mapping[str, ModelPart], sources: Mapping[str, str], w: Vector, threshold: float, *, place: Organisations
-) -> Iterator[Aligning | Aligned | Findings]:
-    """Have every party apply its part of a model; yield the alignment, then the measures."""
-    from coordinator.prediction import evaluate
-
-    with _working(place, tuple(parts)) as (transport, complete):
-        job, ids = _agreed(transport, parts, EVALUATE, sources)
-        found = yield from evaluate(transport, job, w, aligns=ids, threshold=threshold)
-        complete()
-        yield found
-
-
-def _agreed(
-    transport: FederationTransport, parts: Mapping[str, ModelPart], purpose: str, sources: Mapping[str, str]
-) -> tuple[Job, bool]:
-    """Offer each party its part of a model, subject to its policy; return the job, and True if records have ids."""
+def apply(
+    parts: Mapping[str, ModelPart],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str],
+    *,
+    place: Organisations,
+    sources: Callable[[], Mapping[str, Any]] | None = None,
+    w: Vector | None = None,
+    threshold: float | None = None,
+) -> Iterator[ApplyEvent]:
+    """Have every party apply its part of a model to its own source, as vfl.launch.engines.dispatch.apply."""
+    del policies, sources  # each organisation has its own
+    from coordinator.prediction import apply as applied
     from parties.alignment.reading import all_hold_ids
 
-    job, run = next(iter(parts.values())).job, uuid.uuid4().hex
-    offers = {
-        party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), sources.get(party, ""))
-        for party, part in parts.items()
-    }
-    about = transport.call(offers, About)
-    return job, bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in about.items()})
+    first, run, purpose = next(iter(parts.values())), uuid.uuid4().hex, PREDICT if w is None else EVALUATE
+    job, cut = first.job, first.threshold if threshold is None else threshold
+    with _working(place, tuple(parts)) as (transport, complete):
+        offers = {
+            party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), given.get(party, ""))
+            for party, part in parts.items()
+        }
+        about = transport.call(offers, About)
+        ids = bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in about.items()})
+        found = yield from applied(transport, job, aligns=ids, ids=ids, threshold=cut, w=w)
+        complete()
+        yield found
 
 
 def _parts(job: Job, n_records: int) -> tuple[int, int]:

@@ -34,18 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget
-    from coordinator.coordinator import Outcome
-    from coordinator.prediction import Predicted
-    from coordinator.rounds import Log, Lost, Made, Round
+    from coordinator.rounds import Log
     from parties.alignment.index import Index
     from parties.party import Party
     from parties.prediction import ModelPart
     from vfl.alignment import Aligning
-    from vfl.evaluation import Findings
     from vfl.job import Job
     from vfl.job.task import PartyTask
+    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
     from vfl.messages import Greeting
-    from vfl.planning import Plan
     from vfl.types import Vector
 
 
@@ -114,7 +111,7 @@ def run(
     *,
     place: InProcess | None = None,
     arrangement: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+) -> Iterator[RunEvent]:
     """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
     arrangement : policies, and options of the alignment, which comes first if the job asks for one.
@@ -170,60 +167,22 @@ def _aligned(
             alignment.close()
 
 
-def predict(
+def apply(
     parts: Mapping[str, ModelPart | str],
-    sources: Mapping[str, Any],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str],
     *,
-    policies: Mapping[str, str] | None = None,
-    shards: int = 1,
-) -> Iterator[Aligned | Aligning | Predicted]:
-    """Apply every party's part of a model in this process; yield the sizes of joined sources, then the predictions."""
-    from coordinator.prediction import predict
+    place: InProcess,
+    sources: Callable[[], Mapping[str, Any]] | None = None,
+    w: Vector | None = None,
+    threshold: float | None = None,
+) -> Iterator[ApplyEvent]:
+    """Apply a model in this process, as vfl.launch.engines.dispatch.apply.
 
-    transport, agreement, joined = _applying(parts, sources, lambda: sources, policies, shards, measured=False)
-    if joined is not None:
-        yield joined
-    found = yield from predict(
-        transport, agreement.job, aligns=False, ids=joined is not None, threshold=agreement.threshold
-    )
-    yield found
-
-
-def evaluate(
-    parts: Mapping[str, ModelPart],
-    named: Mapping[str, Any],
-    sources: Callable[[], Mapping[str, Any]],
-    w: Vector,
-    threshold: float,
-    *,
-    policies: Mapping[str, str] | None = None,
-    shards: int = 1,
-) -> Iterator[Aligned | Aligning | Findings]:
-    """Measure a model in this process; yield the sizes of joined sources, then the findings.
-
-    named : {party: its source as given}, for the check of its owner's policy. sources : returns the sources after that check.
+    This process joins the sources by their ids, if any, which it compares in the clear; the sizes of joined sources come first.
     """
-    from coordinator.prediction import evaluate
+    from coordinator.prediction import apply as applied
 
-    transport, agreement, joined = _applying(parts, named, sources, policies, shards, measured=True)
-    if joined is not None:
-        yield joined
-    yield (yield from evaluate(transport, agreement.job, w, aligns=False, threshold=threshold))
-
-
-def _applying(
-    parts: Mapping[str, ModelPart | str],
-    named: Mapping[str, Any],
-    sources_of: Callable[[], Mapping[str, Any]],
-    policies: Mapping[str, str] | None,
-    shards: int,
-    *,
-    measured: bool,
-) -> tuple[InProcessTransport, PartGreeting, Aligned | None]:
-    """Check all owners' policies, then join the sources by their ids, if any, which this process compares in the clear.
-
-    Returns a transport to the parties, the facts on which their parts agree, and the sizes of joined sources.
-    """
     read = {party: part_of(part, party) for party, part in parts.items()}
     greetings = {
         p: PartGreeting(__version__, part.model, part.job, ids=False, threshold=part.threshold)
@@ -233,21 +192,24 @@ def _applying(
     job = agreement.job
     parties = tuple(party for party in job.partition.parties if party in parts)
     first = job.partition.receiver(parties)
-    permissions = all_permitted(read, named, policies, receiver=first, measured=measured)
-    sources = {party: source for party, source in sources_of().items() if party in parts}
-    rows, counts = joined_rows(job, sources, first=first, common=True)
+    measured = w is not None
+    permissions = all_permitted(read, given, policies, receiver=first, measured=measured)
+    opened = {party: source for party, source in (given if sources is None else sources()).items() if party in parts}
+    rows, counts = joined_rows(job, opened, first=first, common=True)
     services = {
         party: PredictionService(
             read[party],
-            sources[party],
+            opened[party],
             parties=parties,
             permission=permissions[party],
             measured=measured,
-            aligning=AlignmentService(job.for_party(party).features, sources[party], Keeping(), parties=parties),
-            rows=Here([NewRows(read[party], labelled=measured and party == first) for _ in range(shards)]),
+            aligning=AlignmentService(job.for_party(party).features, opened[party], Keeping(), parties=parties),
+            rows=Here([NewRows(read[party], labelled=measured and party == first) for _ in range(place.shards)]),
             joined=rows.get(party),
         )
         for party in parties
     }
-    joined = Aligned("", len(rows[first]), counts) if rows else None
-    return InProcessTransport(services), agreement, joined
+    if rows:
+        yield Aligned("", len(rows[first]), counts)
+    cut = agreement.threshold if threshold is None else threshold
+    yield (yield from applied(InProcessTransport(services), job, aligns=False, ids=bool(rows), threshold=cut, w=w))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.errors import PlacementError, SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.job.site import Federated, InProcess, Ray, Site, resolve
+from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import check_address
 from vfl.launch.sources import in_memory, owned
 from vfl.secure.specification import SEPARATE
@@ -63,21 +64,21 @@ def place_of(at: At, otherwise: Site) -> Place:
 
 def located(
     parties: Collection[str], data: Any, at: At, otherwise: Site | None = None
-) -> tuple[Place, Any, dict[str, str], dict[str, str]]:
-    """Return the place of a command, its data, {party: policy} and {party: folder for its index}.
+) -> tuple[Place, Any, Arrangement]:
+    """Return the place of a command, its data, and the arrangement with the policies and index folders of the owners.
 
     otherwise : site for at=None. If it is None too, tables in memory stay in this process, and actors on Ray open sources.
 
     Raises SpecificationError for policies or index folders with a federation, whose parties set their own.
     """
-    data, policies, indexes = owned(parties, data)
+    data, policies, folders = owned(parties, data)
     place = place_of(at, otherwise or (InProcess() if in_memory(data) else Ray()))
-    if isinstance(place, Organisations) and (policies or indexes):
+    if isinstance(place, Organisations) and (policies or folders):
         raise SpecificationError(
             "vfl.Source with a policy or an index cannot be combined with a federation: each party names its own in its "
             "vfl join command"
         )
-    return place, data, policies, indexes
+    return place, data, Arrangement(policies=policies, folders=folders)
 
 
 def require_fit(place: Place, job: Job) -> None:

@@ -27,18 +27,15 @@ from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.charging.budget import Budget
-    from coordinator.coordinator import Outcome
-    from coordinator.prediction import Predicted
-    from coordinator.rounds import Log, Lost, Made, Round
-    from parties.prediction import ModelPart, PartGreeting
+    from coordinator.rounds import Log
+    from parties.prediction import ModelPart
     from parties.sources.blocks import Blocks
     from vfl.alignment import Aligned, Aligning
-    from vfl.evaluation import Findings
     from vfl.job import Job
-    from vfl.planning import Plan
+    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
     from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
@@ -204,7 +201,7 @@ def run(
     *,
     place: Ray | None = None,
     arrangement: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+) -> Iterator[RunEvent]:
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
     A party that an earlier process of the run has left out is not started.
@@ -255,70 +252,41 @@ def align_only(
         yield from _aligned(arrangement, actors, handed, coordinator, place)
 
 
-def predict(
+def apply(
     parts: Mapping[str, ModelPart | str],
-    sources: Mapping[str, Any],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str],
     *,
     place: Ray,
-    policies: Mapping[str, str] | None = None,
-) -> Iterator[Aligning | Aligned | Predicted]:
-    """Let every party apply its part of a model on its node; yield the alignment, then the predictions.
+    sources: Callable[[], Mapping[str, Any]] | None = None,
+    w: Vector | None = None,
+    threshold: float | None = None,
+) -> Iterator[ApplyEvent]:
+    """Have every party apply its part on its node, as vfl.launch.engines.dispatch.apply.
 
     The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
-    it theirs through the object store.
+    it theirs through the object store. Margins and labels stay in its shards when a model is measured.
     """
-    with _applying(parts, sources, place, policies) as (coordinator, agreement, ids):
-        aligns, threshold = ids and len(sources) > 1, agreement.threshold
-        yield from _events(coordinator.predict, place, agreement.job, aligns=aligns, ids=ids, threshold=threshold)
-
-
-def evaluate(
-    parts: Mapping[str, ModelPart],
-    sources: Mapping[str, Any],
-    w: Vector,
-    threshold: float,
-    *,
-    place: Ray,
-    policies: Mapping[str, str] | None = None,
-) -> Iterator[Aligning | Aligned | Findings]:
-    """Let every party apply its part of a model on its node; yield the alignment, then the measures.
-
-    The label party adds the parts of the margins and reads its labels. Both stay in its shards; the coordinator receives only
-    exact sums.
-    """
-    with _applying(parts, sources, place, policies, measured=True) as (coordinator, agreement, ids):
-        aligns = ids and len(sources) > 1
-        yield from _events(coordinator.evaluate, place, agreement.job, w, aligns=aligns, threshold=threshold)
-
-
-@contextlib.contextmanager
-def _applying(
-    parts: Mapping[str, ModelPart | str],
-    sources: Mapping[str, Any],
-    place: Ray,
-    policies: Mapping[str, str] | None,
-    *,
-    measured: bool = False,
-) -> Iterator[tuple[Any, PartGreeting, bool]]:
-    """Have each party read its part and consent; yield the coordinator's actor, their agreement, and True if there are ids."""
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
 
     place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
-    with _federation(None, sources, place, Arrangement(policies=policies or {})) as (actors, handed, coordinator):
+    opened = given if sources is None else sources()
+    with _federation(None, opened, place, Arrangement(policies=policies)) as (actors, handed, coordinator):
         from vfl.shards.ray_transport import answer_of
 
         # Send the salt to the parties and never to the coordinator.
-        salt, each = new_salt(), cores_of(place, len(actors))
+        names, salt, each = list(opened), new_salt(), cores_of(place, len(actors))
         asked = {
-            name: actor.prepare_prediction.remote(parts[name], name, handed[name], list(sources), measured, salt, each)
+            name: actor.prepare_prediction.remote(parts[name], name, handed[name], names, w is not None, salt, each)
             for name, actor in actors.items()
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
         agreement = agreed(greetings)
-        names = agreement.job.ids
-        holding = {name: said.ids for name, said in greetings.items()}
-        yield coordinator, agreement, bool(names) and all_hold_ids(names, holding)
+        job, cut = agreement.job, agreement.threshold if threshold is None else threshold
+        ids = bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()})
+        aligns = ids and len(names) > 1
+        yield from _events(coordinator.apply, place, job, aligns=aligns, ids=ids, threshold=cut, w=w)
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:

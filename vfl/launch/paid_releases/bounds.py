@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from vfl.columns import Numeric
-from vfl.errors import SpecificationError, nearest
 from vfl.job.job import require_job
-from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
+from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
 from vfl.solvers.releases.ranges import ColumnRanges
 
 if TYPE_CHECKING:
@@ -53,16 +52,11 @@ def private_bounds(
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """
     require_job(job)
-    asked = tuple(job.schema.unbounded(job.partition.features) if columns is None else columns)
-    for column in asked:
-        if column not in job.partition.features:
-            raise SpecificationError(
-                f"private_bounds: {column!r} is not a feature of any party{nearest(column, job.partition.features)}"
-            )
-        if not isinstance(job.schema[column], Numeric) or job.schema[column].limits != (-math.inf, math.inf):
-            raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
-    if not asked or len(set(asked)) != len(asked):
-        raise SpecificationError("private_bounds: name columns without bounds, each once")
+    unbounded = job.schema.unbounded(job.partition.features)
+    fitting = [c for c in unbounded if isinstance(job.schema[c], Numeric)]
+    what = "numeric feature without a declared range"
+    named = unbounded if columns is None else columns
+    asked = asked_columns(job, named, fitting, release="private_bounds", what=what)
     draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
     return _released(paid_release(draft, data, ColumnRanges(asked), terms), asked)
 

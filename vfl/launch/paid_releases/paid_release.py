@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
+from vfl.errors import SpecificationError, nearest
 from vfl.launch.engines import dispatch
 from vfl.launch.run.execution import asked_sources, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
@@ -19,6 +20,7 @@ from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from vfl.job import Job
@@ -86,6 +88,22 @@ def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome
             if isinstance(event, Outcome):
                 return event
     raise AssertionError("a run ended without its outcome")
+
+
+def asked_columns(
+    job: Job, columns: Sequence[str] | None, fitting: Sequence[str], *, release: str, what: str, remedy: str = ""
+) -> tuple[str, ...]:
+    """Return the columns that a release is asked for, by default all that fit.
+
+    Raises SpecificationError for a column that does not fit, for a repeated column, and for none.
+    """
+    asked = tuple(fitting if columns is None else map(job.partition.named, columns))
+    for column in asked:
+        if column not in fitting:
+            raise SpecificationError(f"{release}: {column!r} is no {what}{nearest(column, fitting)}{remedy}")
+    if not asked or len(set(asked)) != len(asked):
+        raise SpecificationError(f"{release}: name columns of this kind, each once: {what}")
+    return asked
 
 
 def cost_of(outcome: Outcome) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from vfl.columns import Numeric
-from vfl.errors import SpecificationError, nearest
+from vfl.errors import SpecificationError
 from vfl.features import Curve
 from vfl.features.grid import edges_of
 from vfl.job.job import require_job
-from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
+from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
 from vfl.solvers.releases.knots import CELLS, quantiles_of, shortened
 from vfl.solvers.releases.ranges import ColumnCounts
 
@@ -69,14 +69,8 @@ def private_quantiles(
         raise SpecificationError(f"quantiles are ascending shares between 0 and 1, not {quantiles!r}")
     features = job.partition.features
     numeric = [c for c in features if isinstance(job.schema[c], Numeric) and math.isfinite(job.schema[c].limits[0])]
-    asked = tuple(numeric if columns is None else map(job.partition.named, columns))
-    for column in asked:
-        if column not in numeric:
-            raise SpecificationError(
-                f"private_quantiles: {column!r} is no number with declared bounds{nearest(column, numeric)}"
-            )
-    if not asked or len(set(asked)) != len(asked):
-        raise SpecificationError("private_quantiles: name columns of numbers with bounds, each once")
+    what = "number with declared bounds"
+    asked = asked_columns(job, columns, numeric, release="private_quantiles", what=what)
     grids = {column: _grid(job, column) for column in asked}
     lines = {c: replace(d, knots=()) for c, d in job.columns.items() if isinstance(d, Curve) and d.knots is None}
     draft = replace(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from vfl.columns import Categorical, Dropped, indicators
-from vfl.errors import SpecificationError, nearest
+from vfl.errors import SpecificationError
 from vfl.features import Binned
 from vfl.job.job import require_job
-from vfl.launch.paid_releases.paid_release import Terms, cost_of, paid_release
+from vfl.launch.paid_releases.paid_release import Terms, asked_columns, cost_of, paid_release
 from vfl.solvers.releases.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.types import Vector
 
+DECLARE = ": declare vfl.Binned(edges) for it, with edges that are known or released by vfl.private_quantiles"
 RARE = math.log(1000.0)
 SEEN = 2.0
 """A count is visible from this many standard deviations of its noise. A bin has a weight if one of its two counts is
@@ -112,15 +113,8 @@ def woe(job: Job, data: Any, *, columns: Sequence[str] | None = None, **terms: U
     if job.trust != "trusted":
         raise SpecificationError("woe: owners of columns receive labels, which trust='trusted' alone allows")
     binned = [c for c in job.partition.features if isinstance(job.schema[c], Binned | Categorical)]
-    asked = tuple(binned if columns is None else map(job.partition.named, columns))
-    for column in asked:
-        if column not in binned:
-            raise SpecificationError(
-                f"woe: {column!r} is no Binned or Categorical column{nearest(column, binned)}: declare vfl.Binned(edges) "
-                "for it, with edges that are known or released by vfl.private_quantiles"
-            )
-    if not asked or len(set(asked)) != len(asked):
-        raise SpecificationError("woe: name Binned or Categorical columns, each once")
+    what = "Binned or Categorical column"
+    asked = asked_columns(job, columns, binned, release="woe", what=what, remedy=DECLARE)
     whole = job.on_all_records()
     others = {column: Dropped() for column in whole.partition.features if column not in asked}
     weight = whole.partition.weight  # it scales no count: every record counts once

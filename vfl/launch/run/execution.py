@@ -15,7 +15,6 @@ from vfl.job.environment import Ledger
 from vfl.job.job import require_job
 from vfl.job.site import InProcess, Ray
 from vfl.launch.engines import dispatch
-from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import Organisations, located, require_fit
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
+    from vfl.launch.engines.arrangement import Arrangement
     from vfl.launch.engines.place import At, Place
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
@@ -60,14 +60,14 @@ class Settings:
 def settings_of(job: Job, data: Any, *, at: At, ledger: str | Path | Ledger | None) -> Settings:
     """Return the settings of a new run from the arguments of `vfl.launch.train.train`; refuse arguments that do not fit."""
     require_job(job)
-    place, data, policies, indexes = located(job.partition.parties, data, at)
+    place, data, arrangement = located(job.partition.parties, data, at)
     require_fit(place, job)  # before any data are read
     budget = new_budget(job, ledger)
     if not (isinstance(place, Ray) and place.address) and job.privacy is not None:
         budget.find()  # before processes start and records are aligned
         if job.dataset is not None and (least := cheapest(job)) is not None:
             budget.require_room(job, least)
-    return Settings(budget=budget, place=place, data=data, arrangement=Arrangement(policies=policies, folders=indexes))
+    return Settings(budget=budget, place=place, data=data, arrangement=arrangement)
 
 
 def new_budget(job: Job, ledger: str | Path | Ledger | None) -> Budget:

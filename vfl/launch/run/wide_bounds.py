@@ -44,18 +44,13 @@ def wide_bounds(result: Result) -> tuple[str, ...]:
     return (*_of_columns(result, plan), *_of_label(result, plan))
 
 
-def _trusted(result: Result, plan: Plan) -> bool:
-    """Return True if the certificate names the moments of the result."""
-    return bool(result.moments) and (moments_digest(plan, result.moments) == result.certificate.moments_digest)
-
-
 def _deviations(result: Result, plan: Plan) -> Vector | None:
     """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
 
     They are computed from the moments that training released. None without moments, or with moments that the certificate does
     not name.
     """
-    if not _trusted(result, plan):
+    if not result.moments or moments_digest(plan, result.moments) != result.certificate.moments_digest:
         return None
     variance, error = spreads(plan.problem, result.moments)
     return np.where(plan.problem.intercept > 0.0, 0.0, np.sqrt(np.maximum(variance + LEVEL * error, 0.0)))

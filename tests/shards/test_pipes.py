@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vfl.shards.line import Address, Ended, Line, answering
+from vfl.shards.pipes import Address, Ended, Pipes, answering
 
 OTHER = """
 import sys
-from vfl.shards.line import Address, answering
-with answering(Address(*map(int, sys.argv[1:]))) as line:
-    line.send("ready")
-    while (asked := line.receive()) is not None:
-        line.send(asked * 2)
+from vfl.shards.pipes import Address, answering
+with answering(Address(*map(int, sys.argv[1:]))) as pipes:
+    pipes.send("ready")
+    while (asked := pipes.receive()) is not None:
+        pipes.send(asked * 2)
 """
 
 
@@ -39,27 +39,27 @@ def opened() -> set[Path]:
 
 def test_messages_travel_both_ways_and_a_loss_is_noticed() -> None:
     """Messages larger than a pipe holds arrive, too."""
-    line = Line(120.0)
-    process = other(line.address)
-    assert line.first(lambda: process.poll() is not None) == "ready"
+    pipes = Pipes(120.0)
+    process = other(pipes.address)
+    assert pipes.first(lambda: process.poll() is not None) == "ready"
     for message in (1, np.ones(100_000)):
-        line.send(message)
-        np.testing.assert_array_equal(line.receive(), message * 2)
+        pipes.send(message)
+        np.testing.assert_array_equal(pipes.receive(), message * 2)
     process.kill()
     process.wait()
     with pytest.raises(Ended):
-        line.receive()
+        pipes.receive()
     with pytest.raises(Ended):
-        line.send(1)
-    line.close()
+        pipes.send(1)
+    pipes.close()
 
 
 def test_a_process_that_never_opens_its_end() -> None:
-    line = Line(120.0)
+    pipes = Pipes(120.0)
     with pytest.raises(Ended):
-        line.first(lambda: True)
-    line.close()
-    hasty = Line(0.0)
+        pipes.first(lambda: True)
+    pipes.close()
+    hasty = Pipes(0.0)
     with pytest.raises(Ended):
         hasty.first(lambda: False)
     with pytest.raises(Ended):
@@ -67,13 +67,13 @@ def test_a_process_that_never_opens_its_end() -> None:
     hasty.close()
 
 
-def test_the_other_end_notices_that_the_line_is_closed_and_nothing_stays_open() -> None:
-    line = Line(120.0)
-    pipes = {Path(f"/proc/self/fd/{end}").readlink() for end in (line.address.reads, line.address.writes)}
-    assert pipes <= opened()
+def test_the_other_end_notices_that_the_pipes_are_closed_and_nothing_stays_open() -> None:
+    pipes = Pipes(120.0)
+    targets = {Path(f"/proc/self/fd/{end}").readlink() for end in (pipes.address.reads, pipes.address.writes)}
+    assert targets <= opened()
 
     def wait() -> str:
-        with answering(line.address) as end:
+        with answering(pipes.address) as end:
             end.send("ready")
             try:
                 return str(end.receive())
@@ -82,9 +82,9 @@ def test_the_other_end_notices_that_the_line_is_closed_and_nothing_stays_open() 
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(wait)
-        assert line.first(answer.done) == "ready"
-        line.close()
+        assert pipes.first(answer.done) == "ready"
+        pipes.close()
         assert answer.result(120.0) == "ended"
-    assert pipes.isdisjoint(opened())
-    with pytest.raises(OSError, match="No such file"), answering(line.address):
+    assert targets.isdisjoint(opened())
+    with pytest.raises(OSError, match="No such file"), answering(pipes.address):
         pass

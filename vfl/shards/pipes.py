@@ -3,10 +3,10 @@
 A message costs some microseconds of processor time, a Ray call some milliseconds. The pipes have no name: only processes of
 the same user, in the same space of process ids, can open them. Each end notices when the other is gone.
 
-    line = Line()
-    answer = actor.method.remote(line.address)      # there: with answering(address) as line: ...
-    line.send(message)
-    line.receive()
+    pipes = Pipes()
+    answer = actor.method.remote(pipes.address)      # there: with answering(address) as pipes: ...
+    pipes.send(message)
+    pipes.receive()
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class End:
         self._reads = self._writes = -1
 
 
-class Line(End):
+class Pipes(End):
     """First end of new pipes; another process opens the other end by its address.
 
     seconds : limit for one message to arrive; Ended is raised after it.
