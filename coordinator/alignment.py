@@ -28,7 +28,9 @@ READ_SECONDS = 3600.0
 
 
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
-    """Align the records of all parties by their ids; yield progress, return the outcome. An index all parties hold is reused.
+    """Align the records of all parties by their ids; yield progress, return the outcome.
+
+    If all parties hold the index of one earlier alignment, it is reused.
 
     required : True if a run has already begun with the present index. A new index would reorder the records, so it raises
         DataError or FederationError.

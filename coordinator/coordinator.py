@@ -68,7 +68,7 @@ SKIP = (
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
-    """Return n, if all parties run this version and hold equally many records. Errors name the parties that differ."""
+    """Return n if all parties run this version and hold the same records. Errors name the parties that differ."""
     for party, greeting in greetings.items():
         require_version(party, greeting.version)
     (first, n_records), *others = ((party, greeting.n_records) for party, greeting in greetings.items())
@@ -144,9 +144,9 @@ def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dic
 
 
 class Coordinator:
-    """Coordinator of one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
+    """Coordinator of one job. It holds the margins and the reservation, but no column: it cannot import the parties' code.
 
-    expand : True to send the steps of every Descend as single queries.
+    expand : True to send every step of a Descend query as its own query.
     faults : policy on lost parties.
     margins : function from (labels, split, n, targets) to the margins.
     """
@@ -226,10 +226,7 @@ class Coordinator:
         return replace(outcome, statement=statement, books=_closed(books, recovery, left))
 
     def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
-        """Return the transport of the run, and its state: margins and labels, or under trust='secure' the public model alone.
-
-        Under trust='secure' nobody is asked for labels.
-        """
+        """Return the run's transport and state: margins and labels, or under trust='secure' the public model alone."""
         label = plan.job.partition.label_party
         if plan.sharing is None:
             return self._transport, self._of_margins(plan, plan.division)

@@ -55,15 +55,15 @@ class Executor:
     noise : noise source for queries that the coordinator answers itself; None for the operating system's.
     unnoised : kinds of query that the job declares to be released without noise; any other release without noise raises
         PrivacyError.
-    expand : send the steps of a Descend as single queries, for a trust setting without Descend.
-    together : with `expand`, send the steps at equal margins as one query; its blocks have parts of their own.
-    split : name of the public split into parts that queries work on; None if every query works on all records.
+    expand : True to send every step of a Descend query as its own query, for trust settings that do not allow Descend.
+    together : with `expand`, True to send steps at equal margins as one query; its blocks have parts of their own.
+    split : name of the public split of the records; None if every query works on all records.
     attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
     earlier : function from a round to the number of charges that earlier processes made.
     reload : function that resets `margins` to the start of the run after a part was lost; None if nothing can be lost.
-    held : True if the transport already holds all releases of the pass that an earlier process charged.
-    turn : function that returns the state to begin a subsample with, by its number; None for a run without subsamples.
-        `margins` is the state of the first one.
+    held : True if an earlier process charged a pass whose releases the transport holds already.
+    turn : function from the number of a subsample to the state at the start of its training; None for a run without
+        subsamples. `margins` is the state of the first one.
     """
 
     def __init__(
@@ -105,16 +105,16 @@ class Executor:
         self._stale = False
 
     def _begin(self) -> None:
-        """Begin with nothing paid for, at the start of a run and of each subsample: a charge pays for one subsample only."""
+        """Forget all charges, at the start of a run and of each subsample: a charge pays for releases on one subsample only."""
         self._folds = Folds(self._noise.private and not self._held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
         self._effects: list[tuple[Query, ReleaseKey]] = []
 
     def _turn_to(self, query: Query) -> None:
-        """Replace the state if the query begins a subsample. Raises PrivacyError for a query on records that no plan names."""
+        """Replace the state if the query begins a new subsample. Raises PrivacyError if run and query disagree on it."""
         if (self._turn is None) != (query.subsample is None):
-            raise PrivacyError("a run on subsamples asks every query on one of them, and no other run does")
+            raise PrivacyError("a query names a subsample if the run trains on subsamples, and only then")
         if self._turn is not None and query.subsample is not None and query.subsample != self._subsample:
             self._margins = self._turn(query.subsample)
             self._subsample, self._stale = query.subsample, False
@@ -123,7 +123,7 @@ class Executor:
     def replay(
         self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
     ) -> None:
-        """Repeat the changes of the margins that a query of an earlier process made. Nothing is released or charged.
+        """Repeat the changes that a query of an earlier process made to the margins. Nothing is released or charged.
 
         gone : parties that were given up later. They are not asked, and a later query undoes their changes.
         margins : False if a later reset undid the change of Xw. Changes of vectors kept under a name are always repeated.
@@ -202,8 +202,8 @@ class Executor:
     def _note(self, again: Query, key: ReleaseKey) -> None:
         """Record a query's change of the state, so that the state can be rebuilt. A reset makes earlier changes of Xw obsolete.
 
-        A rebuild repeats weightings from before the reset on different margins. This is harmless: solvers that reset Xw replace
-        their state afterwards (SVRG), and solvers that continue with earlier state never reset Xw (SCD).
+        A rebuild repeats weightings from before a reset on the margins after it. This is harmless: SVRG replaces its kept
+        vectors after each reset of Xw, and SCD, which relies on vectors kept earlier, never resets Xw.
         """
         if self._reload is None:
             return
@@ -277,7 +277,7 @@ class Executor:
             events, query = self._passes.charged(*by_pass, key)
         elif isinstance(query, Backward) and query.capped is not None and query.event is not None:
             raise PrivacyError(
-                "a sum with noise under a record cap is a step of a visit, whose pass is charged: ask a Descend"
+                "a noised sum under a record cap is charged as a part of its pass: ask for it in a Descend query"
             )
         elif isinstance(query, Descend) and query.capped is not None:
             events = query.events()

@@ -37,7 +37,7 @@ ID_BYTES = 1 << 10
 class Predicted:
     """Outcome of a prediction, in the order of the adding party's rows.
 
-    ids : ids of the records; None if they have none. margins : (n,) float64, or (n, K).
+    ids : ids of the records; None if the data hold none. margins : (n,) float64, or (n, K) with multinomial loss.
     threshold : margin above which the model predicts the positive class.
     """
 

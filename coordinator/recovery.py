@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from vfl.messages import Greeting
 
 LOSSES_A_QUERY = 3
-"""Largest number of losses after which a query is repeated, since each attempt is charged."""
+"""Largest number of losses during one query after which it is repeated; each attempt is charged."""
 
 
 class Recovery:
-    """Policy of the run on lost parties.
+    """Applier of the policy for lost parties.
 
     welcome : called with a party that has come back, and its greeting, before any query; raises if the greeting differs.
     keep : label party, which also holds the intercept. No run can continue without it.

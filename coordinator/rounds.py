@@ -28,7 +28,7 @@ class Round:
     number : running number of the query, from 0.
     kind : name of the query; LEFT if a party was given up during it, and nothing was released.
     parties : the parties that answered.
-    resets : True if the query rebuilt Xw, so that the margins depend on no earlier query.
+    resets : True if the query computed Xw anew, so that the margins depend on no earlier query.
     released : the parties' released values.
     charges : ((key, event), ...), the charges with their keys.
     seconds : time from the charge to the last reply, for operators. It is the only field that may depend on unreleased data.
@@ -79,9 +79,9 @@ class Log:
     """Log of an earlier process of a run: the releases of its queries, with None for a query that the budget did not cover.
 
     charged : keys of the charges of each query.
-    rebuilt : number of the last query that rebuilt Xw.
+    rebuilt : number of the last query that computed Xw anew.
     n_records : n of that process; None if it ended before n was known.
-    left : {number of the query: the party that was given up during it}.
+    left : {number of a query: the party that was given up during it}.
     flags : flags of that process, for the certificate.
     resumed : True if there was an earlier process.
     products : the products in the `Round` of the query that released them.

@@ -78,7 +78,7 @@ MOST_TERMS = 16
 class Centred(NamedTuple):
     """Public model on centred columns, with bounds of its margins.
 
-    w : {party: (p,)}. needed : magnitude of margins that the sigmoid has to cover. reach : {party: bound of |X_q w_q|}.
+    w : {party: (p,)}. needed : largest |margin| that the sigmoid's series must cover. reach : {party: bound of |X_q w_q|}.
     """
 
     w: Mapping[str, Vector]

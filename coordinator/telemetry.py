@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
 
 EVERY_SECONDS = 1.0
-"""Seconds between two reports of rounds, and the longest delay of such a report. Rare events are reported at once."""
+"""Seconds between two reports of rounds, and the longest delay of a report. Rare events are reported at once."""
 
 COUNTERS = {
     "vfl_rounds": "queries answered",

@@ -33,7 +33,7 @@ class Traffic:
             moved = (records.weights, records.margins, reply.vector)
             self.n_bytes += sum(vector.nbytes for vector in moved if vector is not None)
             for name, constant in (("labels", records.labels), ("limits", records.limits)):
-                if constant is not None and self._travels(party, name, constant):
+                if constant is not None and (self.first(party, name, constant) or constant.nbytes <= self._inline):
                     self.n_bytes += constant.nbytes
         self.wait(replies)
 
@@ -45,9 +45,6 @@ class Traffic:
         """Forget the vectors that a restarted party held, so that its labels and limits count again."""
         for own in [own for own in self._kept if own[0] == party]:
             del self._kept[own]
-
-    def _travels(self, party: str, name: str, constant: Vector) -> bool:
-        return self.first(party, name, constant) or constant.nbytes <= self._inline
 
     def first(self, party: str, name: str, constant: Vector | float) -> bool:
         """Return True unless the party already keeps this value. A float stands for the vector computed from it."""

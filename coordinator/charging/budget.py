@@ -24,7 +24,7 @@ class Reserved:
     """Event: the ledger has reserved the whole plan.
 
     n_records : number of records that the plan assumes.
-    head : head of the ledger's chain after reserving; None for a budget in memory.
+    head : head of the ledger's hash chain after reserving; None for a budget in memory.
     flags : flags that the run's storage adds to the certificate.
     """
 
@@ -40,7 +40,7 @@ class Budget:
     run : id of the run.
     ledger : path of the ledger; None keeps the budget of this fit in memory.
     resumed : True if an earlier process of this run may have reserved and charged.
-    head : chain head that this run noted after reserving; a ledger without it raises LedgerError.
+    head : head of the ledger's hash chain when this run reserved; a ledger that lacks it raises LedgerError.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
         book in memory, capped at the trial's budget, and no round's record holds a released value.
@@ -70,7 +70,7 @@ class Budget:
     def require_room(self, job: Job, plan: Plan) -> None:
         """Raise BudgetExceeded if the data set's budget cannot hold the cheapest plan of a job, for any number of records.
 
-        Call this before records are aligned, where `find` may be called. The run reserves its own plan once n is known.
+        Call this before records are aligned, in a process that may call `find`. The run reserves its own plan once n is known.
         """
         ledger = self.open()
         if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():
@@ -102,9 +102,9 @@ class Budget:
             return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
-                f"{plan.solver.name} with sampling='poisson': a ledger adds up releases one by one and cannot vouch for "
-                "secret sampling, whose guarantee holds for one whole plan, fixed beforehand, and covers this fit alone; "
-                "leave out the ledger, the data set and the output folder, or use sampling='disjoint'"
+                f"{plan.solver.name} with sampling='poisson' cannot be charged to a ledger, which adds up single releases: the "
+                "guarantee of secret sampling holds for one whole plan only. Leave out the ledger, the data set and the output "
+                "folder, or use sampling='disjoint'"
             )
         book = DatasetBook(ledger, self.account(job))
         if self.resumed and (self.head is not None or self._status(ledger)):
@@ -145,8 +145,8 @@ class Budget:
         """Return a function from a round to the first attempt number of this process.
 
         A release that an earlier process charged may have been seen. Repeating it is a new release, with new noise and a new
-        charge. The charge of a pass names only the pass's first release, so any round may have been answered under any
-        charged attempt: this process begins above all of them. Seeded noise is identical in each attempt, so the number is 0.
+        charge. One charge pays for a whole pass and names only its first release. So any round may have been answered under
+        any charged attempt, and this process begins above all of them. Seeded noise repeats in each attempt: the number is 0.
         """
         first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
         return lambda _: first

@@ -46,7 +46,7 @@ class Folds:
         events, batch = query.events(), query.batch
         self._before = self._last
         if query.sizes() and not events:
-            raise PrivacyError(f"{type(query).__name__} would release what nothing is charged for")
+            raise PrivacyError(f"{type(query).__name__} would release values without a charge")
         if batch is None or None in events:
             return events
         before, self._last = self._last, query

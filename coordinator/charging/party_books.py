@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Notices about the run to the parties that keep a book; without such parties it does nothing.
+    """Sender of notices about the run to the parties that keep a book; without such parties it does nothing.
 
     It detects a book or a ledger whose chain lacks the head that the other side noted last. It cannot detect that entries after
     this head are missing.
@@ -48,7 +48,7 @@ class PartyBooks:
                 continue
             if ledger is None:
                 raise LedgerError(
-                    f"the ledger of {self._account!r} is gone, and the book of party {party!r} has noted its head: restore "
+                    f"the ledger of {self._account!r} is missing, and the book of party {party!r} has a record of it: restore "
                     "the newest copy"
                 )
             try:

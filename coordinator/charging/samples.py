@@ -1,4 +1,4 @@
-"""Secret Poisson samples: each release that is charged as sampled has its own sample."""
+"""Secret Poisson samples: each release that is charged at the lower cost of a sampled release has its own sample."""
 
 from __future__ import annotations
 

@@ -128,8 +128,8 @@ class MarginsActor(Serving, ShardMargins):
 class CoordinatorActor:
     """Actor that runs a job over the parties' actors.
 
-    It waits for the driver before the first release and before it settles the budget. So the driver can refuse the plan before
-    any release, and its log is complete before the books are closed.
+    It waits for the driver before the first release, so that the driver can refuse the plan, and before it settles the budget,
+    so that the driver's log is complete first.
 
     faults : policy on lost parties. job, run : tags of metrics and log lines. dealer : dealer's actor in training on shares.
     shards : Ray's options for each shard of the margins; () keeps the margins in this actor.

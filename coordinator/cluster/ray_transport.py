@@ -184,13 +184,13 @@ class RayTransport(MessageTransport):
         return self._near.issuperset(parties)
 
     def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
-        """Return a handle of shared memory, a reference, or the vector itself if it is small or memory is short."""
+        """Return a handle of the vector in shared memory or in the object store, or the vector itself if neither helps."""
         if near:
             return self._lenders[name].lend(vector) or vector
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector: a view if the margins add it up at once, a copy if they keep it."""
+        """Return the reply with its vector: a view of shared memory if it is added at once, a copy if it is kept."""
         lent = vectors.get("vector")
         if not isinstance(lent, Lent):
             return super()._replied(party, share, reply, vectors)

@@ -45,7 +45,7 @@ class ShardTransport(RayTransport):
     _piped = False
 
     def introduce(self, margins: Served) -> None:
-        """Find out which shards and main actors share a machine, and tell them."""
+        """Find out which shards and main actors share a machine, and tell each of them."""
         self._margins = margins
         probes = margins.ask("probe")
         margins.near = all(probe is not None and self._borrower.borrow(probe) is not None for probe in probes)

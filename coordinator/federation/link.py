@@ -67,7 +67,7 @@ class Answer:
             self._progress(done)
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call a function once `wait` returns at once: in the thread that receives, or now. It must not block."""
+        """Call a function when the answer is there, in the receiving thread, or now if it is. The function must not block."""
         self._then = call
         if self._there.is_set():
             call()

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 PER_VALUE = 64
 """Overhead in bytes per vector or number in an answer, beyond the vectors' entries."""
 MOST_WORDS = 1 << 26
-"""Largest size of the words of an opening (vfl.secure), in bytes."""
+"""Largest size in bytes of the words that open one sum of shares (vfl.secure)."""
 CONSTANTS = ("labels", "limits")
 COPIES = 2
 """Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else (n,)."""
+"""Queries answered with a vector: (K·n,) for those of OF_MARGINS, with K margins per record, and (n,) for the others."""
 
 
 class FederationTransport(MessageTransport):
     """Transport that asks all parties at the same time. Every wait has a limit.
 
-    If a party's stream breaks during a query, party and query are lost. `revive` waits until the party connects again.
+    If a party's stream breaks during a query, both party and query are lost. `revive` waits until the party connects again.
 
     parts : function from the number of records to the numbers of training and of held-out records.
     offer : function that offers this run to a party that has connected again.
@@ -93,10 +93,10 @@ class FederationTransport(MessageTransport):
         return Posted(to, (answer, done), passed)
 
     def collect(self, posted: Sequence[Posted]) -> list[Any]:
-        """Wait for all replies, since a participant answers one call at a time; raise the first error in their order.
+        """Wait for all replies; return them, or raise the first error in the order of the messages.
 
-        If the messages have different receivers, other errors go before PartyLost: after a loss the caller may repeat the
-        messages, after another error it may not.
+        If the messages have different receivers, another error is raised before any PartyLost: the caller may repeat the
+        messages after a loss, but not after another error.
         """
         wait([own.answer[0] for own in posted])
         failed = [error for own in posted if (error := own.answer[0].exception()) is not None]

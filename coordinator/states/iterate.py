@@ -60,7 +60,7 @@ class Iterate:
         self.model = state
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return each party's part of a query; gradient queries go to all parties unchanged. Error if it needs margins."""
+        """Return each party's part of a query; gradient queries go to all parties. PrivacyError if the query needs margins."""
         match query:
             case Moments() | Ranges():
                 return query.shares()

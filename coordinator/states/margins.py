@@ -30,7 +30,7 @@ HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
 
 class Place(NamedTuple):
-    """Position of a shard's first training record among all n, and of its first held-out record among all held-out records."""
+    """Positions of a shard's first records: `first` among all training records, `first_held_out` among all held-out ones."""
 
     first: int
     n_trained: int
@@ -49,7 +49,7 @@ class Margins:
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
-    place : position of these records if they are one shard; None if they are all records.
+    place : positions of these records if they are one shard; None if they are all records.
     targets : form of the margins and of `labels`. The margins themselves are float64 for every kind of margins in a sweep. A
         record cap holds for any margins, so rounding costs no privacy.
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
@@ -123,7 +123,7 @@ class Margins:
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query; store the state that its weighting replaces."""
+        """Return the per-record vectors that the parties see for this query; store the vectors that its weighting replaces."""
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
@@ -177,7 +177,7 @@ class Margins:
         total: Vector | None = None
         for vector in vectors:
             if vector.dtype == np.float32 and (target != "add" or self._kind != np.float32):
-                raise PrivacyError("margins were sent a vector of float32, where float64 is due")
+                raise PrivacyError("a float32 vector arrived for margins that are kept in float64")
             total = vector if total is None else total + vector
         if total is None:
             return

@@ -36,7 +36,7 @@ PAUSE_SECONDS = 0.2
 
 
 class ShardMargins:
-    """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it.
+    """Margins of one shard. The shard itself keeps the state from before a query, so the coordinator never holds it.
 
     Methods that change the state take `mark`: if True, they first save the present state for `undo`.
     """
@@ -107,8 +107,8 @@ class ShardMargins:
     ) -> Records | None:
         """Take in the parties' vectors, in order; see `Margins.absorb`.
 
-        visit : record cap in a sweep, None without a cap; the records for the next visit are then returned. False for other
-            queries, which return None.
+        visit : for a query of a sweep its record cap, or None without a cap; the records for the next visit are then returned.
+            False for any other query, which returns None.
         """
         if mark:
             self._mark()

@@ -338,7 +338,7 @@ class TestRefused:
 
     def test_a_missing_ledger(self, cut: Site) -> None:
         _delete(cut.ledger)
-        self.refused(cut, LedgerError, "is gone, and the book of party 'bank' has noted its head")
+        self.refused(cut, LedgerError, "is missing, and the book of party 'bank' has a record of it")
 
     @pytest.mark.parametrize("books", [True, False], ids=["with books", "without"])
     @pytest.mark.parametrize("taken", ["before the run", "in the middle", "before the last charges"])

@@ -115,7 +115,7 @@ WRONG = {
     "no feature": ({"columns": ["incme"]}, "'incme' is no numeric feature without a declared range"),
     "declared": ({"columns": ["age"]}, "'age' is no numeric feature without a declared range"),
     "twice": ({"columns": ["calls", "calls"]}, "each once"),
-    "nothing": ({"columns": []}, "name columns without bounds"),
+    "nothing": ({"columns": []}, "each once"),
     "site": ({"at": "rey"}, "unknown site at='rey'"),
 }
 

@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"columns": ["tariff"]}, "'tariff' is no number with declared bounds"),
     "no feature": ({"columns": ["incme"]}, "'incme' is no number with declared bounds (did you mean 'income'?)"),
     "twice": ({"columns": ["income", "income"]}, "each once"),
-    "nothing": ({"columns": []}, "name columns of numbers with bounds"),
+    "nothing": ({"columns": []}, "each once"),
     "a share of 1": ({"quantiles": [0.5, 1.0]}, "quantiles are ascending shares between 0 and 1"),
     "no share": ({"quantiles": []}, "quantiles are ascending shares between 0 and 1"),
 }

@@ -247,7 +247,7 @@ def test_a_ledger_refuses_secret_samples(solver: Any, tmp_path: Any) -> None:
         spec = setting.job(solver(sampling=sampling, passes=1, batch_size=100), epsilon=2.0)
         output = tmp_path / f"{solver.__name__}-{sampling}"
         if sampling == "poisson":
-            with pytest.raises(PrivacyError, match=r"cannot vouch for secret sampling.*sampling='disjoint'"):
+            with pytest.raises(PrivacyError, match=r"guarantee of secret sampling.*sampling='disjoint'"):
                 vfl.train(spec, setting.table("logistic"), at="inprocess", output=output)
         else:
             assert vfl.train(spec, setting.table("logistic"), at="inprocess", output=output).certificate.epsilon <= 2.0

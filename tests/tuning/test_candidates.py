@@ -168,7 +168,7 @@ def test_regression_is_scored_by_its_clamped_squared_error():
 def test_deviances_compare_models_of_one_loss_only():
     counts = job(loss="poisson", bounds={"*": (-1.0, 1.0), "y": (0.0, 9.0)})
     assert tuning_of(counts, CANDIDATES, score="deviance").trials[1].evaluation.score == "deviance"
-    with pytest.raises(SpecificationError, match="candidate 2 has another loss"):
+    with pytest.raises(SpecificationError, match="candidate 2 has a different loss"):
         tuning_of(counts, [{}, {"loss": "gamma"}], score="deviance")
     with pytest.raises(SpecificationError, match="logistic loss: give 'loss' or 'accuracy'"):
         tuning_of(job(), CANDIDATES, score="deviance")

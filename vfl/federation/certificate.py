@@ -31,8 +31,9 @@ LONGEST_DAYS = 3653
 class Read:
     """One participant's certificate, checked.
 
-    name : of the participant. pem : the certificate alone, as UTF-8 PEM. fingerprint : SHA-256 of its DER form, 64 lower-case
-    hexadecimal digits, as printed by `openssl x509 -fingerprint -sha256` without colons. public_key : DER.
+    name : name of the participant. pem : the certificate alone, as UTF-8 PEM. public_key : DER.
+    fingerprint : SHA-256 of its DER form, 64 lower-case hexadecimal digits, as printed by
+    `openssl x509 -fingerprint -sha256` without colons.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Read:
 
 
 def check_name(name: str, what: str = "a participant") -> None:
-    """Raise SpecificationError for a name that cannot stand in a certificate."""
+    """Raise SpecificationError for a name that a certificate cannot hold."""
     if not NAME.fullmatch(name):
         raise SpecificationError(
             f"{name!r} cannot name {what}: use at most 63 letters, digits, '-' and '_' of ASCII, with a letter or digit at "
@@ -99,7 +100,7 @@ def _usage() -> x509.KeyUsage:
 
 
 def read_certificate(pem: bytes | str, where: str) -> Read:
-    """Return a participant's certificate, checked: its name, key, dates, and that it certifies nobody else.
+    """Read a participant's certificate; check its name, key and dates, and that it cannot certify anybody else.
 
     where : name of the certificate in errors, for instance "the certificate 'bank.pem'".
     Raises SpecificationError.

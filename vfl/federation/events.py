@@ -62,7 +62,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """The owner's policy agrees; `policy` is False if the party was started without one."""
+    """The owner's policy allows the request. policy : False if the party was started without a policy."""
 
     run: str
     policy: bool = True
@@ -80,7 +80,7 @@ class Refused:
 class Released:
     """Cost of a run so far; at most one per second.
 
-    releases : sums to which this party added noise; a pass over disjoint blocks is several sums and one charge.
+    releases : number of sums to which this party added noise; a pass over disjoint blocks has several sums and one charge.
     epsilon : ε of the releases at the job's δ; None without privacy. reserved : ε that the owner's book reserved for the run;
     None without a book.
     """

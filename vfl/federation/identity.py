@@ -47,8 +47,8 @@ def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int =
     name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the
     certificate expires.
 
-    Never replaces a file. Raises SpecificationError for a name that cannot stand in a certificate; OutputError if a file
-    exists or cannot be written.
+    Never replaces a file. Raises SpecificationError for a name that a certificate cannot hold; OutputError if a file exists
+    or cannot be written.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat

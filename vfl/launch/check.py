@@ -1,4 +1,4 @@
-"""Checks of a federation's links: presence, version, clock, round trip and throughput of each member. They touch no data."""
+"""Checks of a federation's connections: each member's version, clock, round trip and throughput. They touch no data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkReport:
-    """One party's link, as the coordinator sees it.
+    """Report on one party's connection, measured by the coordinator.
 
     why : reason why the party is not connected, '' if it is. skew : the party's clock minus the coordinator's in seconds, ±
         half a round trip.
@@ -66,7 +66,7 @@ def check_coordinator(
     identity: str | os.PathLike[str] | None = None,
     seconds: float = 30.0,
 ) -> float:
-    """Return the seconds that party `name` took to reach the coordinator, until both accepted each other's key.
+    """Return the seconds until party `name` and the coordinator accepted each other's key.
 
     Raises FederationError if the coordinator does not answer in time, or shows a key different from the pinned one.
     """

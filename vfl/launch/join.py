@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNNAMED = ""
 """Name of the default source."""
 STOPPING_SECONDS = 3.0
-"""Seconds that the party has to end after a request to stop. No charge is lost: each is on disk before its noise is drawn."""
+"""Limit for the party to end after a request to stop. No charge is lost: each is on disk before its noise is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ def join(
     cores : number of cores for alignment and training; None takes all. index : folder for the index of aligned records; None
         takes this user's folder (parties.alignment.index).
     shards : number of row ranges that a prediction or an evaluation reads one after another. The process holds the columns of
-        one range at a time. It changes no bit of the margins. Databases and installed sources cannot have shards.
+        one range at a time. The margins are the same to the bit. Databases and installed sources cannot have shards.
     watch : callback for every event (vfl.federation.events), called from another thread.
 
-    Returns once stopped. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
+    Returns after a stop. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
     """
     joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index, shards=shards)
     run(joining, watch, stop or threading.Event())

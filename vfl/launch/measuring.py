@@ -62,7 +62,7 @@ class Echo:
 
 
 def resident() -> float:
-    """Return this process's memory in bytes, with its part of shared pages; the preset if the system reports none."""
+    """Return this process's memory in bytes, with its share of shared pages; the preset if the system reports none."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -73,7 +73,7 @@ def resident() -> float:
 def measure(*, ray: bool = True) -> Machine:
     """Return this machine's constants.
 
-    Constants between nodes keep their presets, since one machine cannot measure them; so do those of organisations and shards.
+    Constants of networks, organisations and shards keep their presets, since one machine cannot measure them.
 
     ray : True starts a local Ray too, which takes seconds; False keeps the presets of Ray's constants.
     """

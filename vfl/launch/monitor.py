@@ -196,10 +196,11 @@ def compare(result: Result, before: Counted, now: Counted) -> Monitored:
 
 
 def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float], *, ordered: bool) -> Drift:
-    """Return the drift of one column from noisy counts (2, b), those of today first.
+    """Return the drift of one column from noisy counts (2, b), today's counts first.
 
-    Neighbouring bins of an ordered column are merged by the baseline, which is public. vfl.launch.paid_releases.woe.evidence
-    has the formulas of index, floor and limit: bins that noise may explain in both data sets are left out.
+    Neighbouring bins of an ordered column are merged until the baseline, which is public, has enough records in each. The
+    formulas of index, floor and limit stand in vfl.launch.paid_releases.woe.evidence. Bins whose counts noise may explain in
+    both data sets are left out.
 
     The number of records in no bin is the public total minus b noisy counts (`_with_rest`), with variance bσ². The covariance
     of all b + 1 is at most the diagonal 2(σ², ..., σ², bσ²), since ‖u − v1‖² ≤ 2‖u‖² + 2bv²; the noise is taken to be that
@@ -228,7 +229,7 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
 
 
 def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:
-    """Return {bin: count}. Records that may be in no bin are counted too, as the rest of the public total."""
+    """Return {bin: count}, with the rest of the public total as a bin if a record may be in no other bin."""
     short = {_bin(name): count for name, count in bins.items()}
     covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
     return short if covered else short | {OTHER: n_records - sum(bins.values())}
@@ -257,7 +258,9 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
     require_result(result)
     job = result.applied
     if job.multinomial:
-        raise SpecificationError("monitor watches one score per record, and multinomial loss has K")
+        raise SpecificationError(
+            "monitor watches one score per record, and multinomial loss has K: monitor one class against the rest"
+        )
     if job.trust != "trusted":
         raise SpecificationError("monitor needs trust='trusted': the coordinator sees the margins of the records")
     whole, added = job.on_all_records(), {}

@@ -176,7 +176,7 @@ def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrang
 
 
 def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
-    """Return the releases of all plans. Splits of different runs count separately: a new alignment may change them."""
+    """Return the releases of all plans. Splits of different runs count separately, since each alignment splits anew."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
 
 

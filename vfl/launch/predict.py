@@ -56,7 +56,7 @@ class Predictions:
 
     @property
     def unmatched(self) -> dict[str, int]:
-        """Number of rows of each party without a counterpart at some other party; {} if rows were not joined."""
+        """{party: number of its rows that some other party lacks}; {} if rows were not joined."""
         return {party: n - len(self) for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ def _followed(
     threshold: float | None,
     watch: Callable[[Aligning], None] | None,
 ) -> Predictions:
-    """Return the predictions, which are the last event. Pass the progress of an alignment to `watch`."""
+    """Return the predictions from the last event. Pass the progress of an alignment to `watch`."""
     rows: Mapping[str, int] | None = None
     for event in events:
         if isinstance(event, Aligned):

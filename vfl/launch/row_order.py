@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
-    """Return the warning if a file has a column that has the name of an id and that the job does not use.
+    """Return a warning if a file has a column that is named like an id and not used by the job.
 
     files : {party: path, or a text file with its format}; paths that are not files on this machine are ignored.
     """

@@ -131,8 +131,8 @@ def sources_of(
 
     data : {party: source}, left for their owners to open, or one table of all columns, which is split.
     label : give the label party its label. ids : give each party its id column.
-    groups : give each party its group columns, and the label party the weights, which measures of a released model do not
-        read; None takes the value of `label`.
+    groups : give each party its group columns, and the label party the weights; None takes the value of `label`. Measures of a
+        released model read neither.
     """
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties
@@ -162,7 +162,7 @@ def on_joined_rows(
     Guarantee. Every owner's policy is checked before any source is opened.
 
     part_of : function of a party that returns its part of the model.
-    compute : function of a party's model part, source and permission, with one row per record of the source.
+    compute : function from a party's model part, source and permission to values with one row per record of the source.
     labels : True if the caller reads the label party's labels too.
     """
     from parties.alignment.reading import joined_rows

@@ -136,7 +136,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run, from its log unless the arguments replace them."""
+    """Return place, data and arrangement of a resumed run: those of its log, unless the arguments replace them."""
     place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
     policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
     return place, data, replace(own, policies=policies, folders=folders)

@@ -1,7 +1,7 @@
 """Vectors in memory shared by processes of one machine, so that visits on Ray bypass the object store.
 
 Guarantee. The memory has no name in any folder and ends with the processes that map it, so a killed run leaves nothing on
-disk or in /dev/shm. Only processes of the same user, in the same space of process ids, can open it. Borrowers map it
+disk or in /dev/shm. Only processes of the same user, in the same namespace of processes, can open it. Borrowers map it
 read-only.
 
     lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
@@ -43,7 +43,7 @@ HEAD = 64
 class Lent:
     """Location and length of a vector in another process.
 
-    machine : name of the lender's machine and of its space of process ids. token : token of this piece of memory.
+    machine : id of the lender's machine (`this_machine`). token : token of this piece of memory.
     kind : 'float64' or 'float32'.
     """
 
@@ -67,7 +67,7 @@ def no_room(size: int) -> Vector | None:
 
 
 def this_machine() -> str:
-    """Return a name of this machine's current boot and of this space of process ids; '' if the system has none."""
+    """Return an id of this machine since its last boot and of this namespace of processes; '' if the system has none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a name, not a path

@@ -1,7 +1,7 @@
 """Pair of pipes between two processes of one machine, for many small messages within one call between Ray actors.
 
 A message costs some microseconds of processor time, a Ray call some milliseconds. The pipes have no name: only processes of
-the same user, in the same space of process ids, can open them. Each end notices when the other is gone.
+the same user, in the same namespace of processes, can open them. Each end notices when the other is gone.
 
     pipes = Pipes()
     answer = actor.method.remote(pipes.address)      # there: with answering(address) as pipes: ...
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SIZE = struct.Struct("<Q")
 WAIT_SECONDS = 0.1
-"""Seconds between two checks of `first` that the other process still runs, until that process opens its end."""
+"""Pause of `first` between two checks that the other process still runs, until that process opens its end."""
 
 
 class Ended(Exception):

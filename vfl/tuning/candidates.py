@@ -51,7 +51,7 @@ class Tuning:
     score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
         considered with probability a/(a + 1).
 
-    Raises SpecificationError for candidates between which a private choice makes no sense.
+    Raises SpecificationError for candidates that cannot be compared under one budget.
     """
 
     jobs: tuple[Job, ...]
@@ -108,7 +108,7 @@ class Tuning:
 
     @cached_property
     def budgets(self) -> tuple[float, float]:
-        """μ of a trial for a training record, and for a held-out record. Needs δ."""
+        """Budgets of a trial, as μ: for training records, and for held-out records. Needs δ."""
         asked = self.jobs[0].evaluation or Evaluation()
         return self._mu(self._privacy.epsilon), self._mu(asked.epsilon or self._privacy.epsilon)
 
@@ -271,7 +271,7 @@ def _check_job(job: Job) -> None:
     """Refuse a job that needs no private choice, or for which no guarantee is proved."""
     if job.privacy is None:
         raise SpecificationError(
-            "the job has no privacy, so a private choice costs noise for nothing: compare runs with an ordinary grid search"
+            "the job has no privacy, so a private choice would only add noise: compare runs with an ordinary grid search"
         )
     if job.trust == "secure":
         raise SpecificationError(
@@ -302,7 +302,9 @@ def _check_job(job: Job) -> None:
 def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
     """Refuse a candidate that differs from the first in an option that all candidates must share."""
     if job.privacy is None:
-        raise SpecificationError(f"candidate {number} has no privacy, and all candidates have that of the first")
+        raise SpecificationError(
+            f"candidate {number} has no privacy: give it the privacy of the first, since one budget covers all candidates"
+        )
     for field in dataclasses.fields(Job):
         if not field.init or field.name in (*CHANGES, "privacy", "name"):
             continue
@@ -320,18 +322,18 @@ def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
             )
     if job.classification != first.classification or (score == "loss" and loss_of(job.loss) != loss_of(first.loss)):
         raise SpecificationError(
-            f"candidate {number} has another loss than the first, and the score compares losses: choose by 'accuracy', "
+            f"candidate {number} has a different loss from the first, and the score compares losses: choose by 'accuracy', "
             "or leave the loss as it is"
         )
     if score == "deviance" and loss_of(job.loss).power != loss_of(first.loss).power:
         raise SpecificationError(
-            f"candidate {number} has another loss than the first, and deviances of different losses do not compare: choose "
+            f"candidate {number} has a different loss from the first, and their deviances cannot be compared: choose "
             "by 'mae' or 'mse', or leave the loss as it is"
         )
 
 
 def _plain(job: Job, option: str, other: Job) -> Any:
-    """Return the value of an option: the partition without pairs that the other job leaves out, the columns without pairs."""
+    """Return the value of an option for a comparison, without the pairs of columns in which candidates may differ."""
     pairs = {column for column, declared in job.columns.items() if isinstance(declared, Pair)}
     value = getattr(job, option)
     if option == "partition":

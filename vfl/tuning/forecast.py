@@ -34,7 +34,7 @@ class TunePlan:
 
     @cached_property
     def factor(self) -> float:
-        """Noise of a trial over that of the first candidate alone at the same ε."""
+        """Ratio of a trial's noise to the noise of the first candidate alone at the same ε."""
         alone = make_plan(self.tuning.jobs[0], self.n_records).problem.mu
         return float(alone or 0.0) / self.tuning.budgets[0]
 
@@ -67,7 +67,7 @@ class TunePlan:
 
     @property
     def forecast(self) -> str:
-        """Return the expectation in a sentence."""
+        """Forecast in words: whether a candidate can beat the defaults, and the losses to expect."""
         alone, trial = self.left
         cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
         if self.default_probably_wins:

@@ -4,7 +4,7 @@ Order of a tune; the process may end after any step:
 
     check all candidates; reserve the whole charge; charge it, before the first query of the first trial
     train and score every candidate, each with fresh noise; keep the outcomes sealed
-    settle; draw the random numbers; write the winner, whole, into a sealed file; rename it, which releases it
+    settle; draw the random numbers; write the winner into one sealed file; rename the file, which releases the winner
     write model, certificate, findings and job from that file; remove all sealed files
 
 An interrupted trial starts again with fresh noise, since none of its values were released. A tune interrupted before the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -378,12 +379,12 @@ class _Tune:
                     elif isinstance(event, Outcome):
                         return self._outcome(event, tuple(flags))
         except (BudgetError, FederationError, OutputError, LedgerError):
-            raise  # failures of a participant, a file or a book do not depend on the data
+            raise  # a participant, a file or a book failed: this does not depend on the data
         except (VflError, ArithmeticError, ValueError):
             if begun is None:
                 raise
         if begun is None:
-            raise FederationError("a trial ended before it began: resume the tune")
+            raise FederationError("a trial ended before its plan was made: resume the tune")
         return self._failed(begun, tuple(flags))
 
     def _begin(self, n_records: int) -> None:
@@ -505,12 +506,8 @@ def _warn(event: object) -> None:
 
 
 def _name_remedy(error: Exception, folder: Path, book: Book, *, resumed: bool = False) -> None:
-    if book.charged:
-        error.add_note(f"the whole tune is charged; once the cause is fixed, continue with: vfl resume {folder}")
-        return
-    if resumed:  # an earlier process may have charged and finished trials
-        error.add_note(f"once the cause is fixed, continue with: vfl resume {folder}")
-        return
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tune
+    if book.charged or resumed:  # an earlier process may have charged and finished trials
+        charged = "the whole tune is charged; " if book.charged else ""
+        error.add_note(f"{charged}once the cause is fixed, continue with: vfl resume {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tune

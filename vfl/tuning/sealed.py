@@ -36,7 +36,7 @@ class Trial:
 
     values : score, its standard error, w (p,), then the knots that the trial found, NaN for each unused knot of a curve.
     n_records : n. flags : flags that the trial adds to the certificate. rooms : {column: largest number of its knots}, in the
-        order of the values. All three follow from public facts.
+        order of the values. These three depend on public facts only.
     """
 
     values: Vector

@@ -47,7 +47,7 @@ MANY = 50
 FEW = 10
 """Largest number of classes in a numeric label; a label with more is treated as a number."""
 FEWEST = 3
-"""Largest number of distinct texts in a numeric column that are treated as marks of missing cells."""
+"""Largest number of distinct texts among numbers that are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -70,9 +70,9 @@ class Question:
     """A declaration that only a person can make.
 
     about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes', 'read' or 'epsilon'. column : name of the column.
-    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label, all columns. For
-        'read', a description of the declarations that the records decided. The answer lists those that are not public
-        knowledge, '""' if there are none.
+    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For 'label', the names of all
+        columns. For 'read', the declarations that the records decided; the answer lists those that are not public knowledge,
+        or is '""' if there are none.
     """
 
     about: str

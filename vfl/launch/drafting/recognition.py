@@ -143,7 +143,7 @@ def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list
 
 
 def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
-    """Return 2 if some fields are enclosed in this quote and no field in the usual one, else 0."""
+    """Return the score of an unusual quote: 2 if it encloses some fields and the usual quote encloses none, else 0."""
     fields = [field.strip() for line in lines[:200] for field in line.rstrip("\r\n").split(delimiter)]
     enclosed = sum(len(field) > 1 and field[0] == field[-1] == quote for field in fields)
     usual = sum(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)

@@ -88,13 +88,14 @@ def release_bounds(
 
     Each of k parties with open bounds makes its own release (`vfl.private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
     add up to at most ε even for a record that all parties hold. Missing cells count as 0. The number of rows of each file
-    becomes public. The guarantee takes the draft as public, although the draft found the numeric columns by their cells; the
-    outcome's `lines` say so.
+    becomes public. The guarantee assumes that the draft is public, although it was read from the cells which columns are
+    numeric; the outcome's `lines` say so.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
     ledger, dataset : ledger and its capped data set to charge; if both are None, nothing counts the cost.
 
-    Raises SpecificationError if no bounds are open, or if only one of ledger and dataset is given; else as `private_bounds`.
+    Raises SpecificationError if no bounds are open, or if only one of ledger and dataset is given, and the errors of
+    `private_bounds`.
     """
     require_number("--private-bounds", epsilon)
     require_ledger(ledger, dataset)
@@ -128,7 +129,7 @@ def release_bounds(
 
 
 def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
-    """Refuse a ledger without a data set, a data set without a ledger, and a missing ledger. Read no data."""
+    """Refuse a ledger without a data set, a data set without a ledger, and a ledger that does not exist. Read no data."""
     if (ledger is None) != (dataset is None):
         raise SpecificationError(
             "released bounds are charged to a data set of a ledger: give both --ledger and --dataset"

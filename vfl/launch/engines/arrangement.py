@@ -1,4 +1,4 @@
-"""Arrangement of a run: policies of the data owners, and indexes that its alignment reads and stores."""
+"""Arrangement of a run: the data owners' policies, and the rules for the index files of its alignment."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement(Keeping):
-    """Arrangement of one run. The other fields are the rules for the indexes of all parties (vfl.alignment.Keeping).
+    """Arrangement of one run. `Keeping` has the other fields, which hold for the indexes of all parties.
 
     policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
-    required : an earlier process of the run has trained on the rows of an index, so only that index may be used.
+    required : True if an earlier process of the run has trained on the rows of an index, so that no other may be used.
     """
 
     policies: Mapping[str, str] = field(default_factory=dict)

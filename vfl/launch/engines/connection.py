@@ -126,10 +126,10 @@ def _truthy(value: str | None) -> bool:
 def compiled_modules(source: str) -> dict[str, str | None]:
     """Return the environment variables that let workers keep compiled modules in the user's cache folder.
 
-    They are set only if the environment forbids compiled modules beside the sources and the installer wrote none. Without them
-    every worker would compile a thousand modules, which takes most of the time until it has loaded its columns.
+    The result is {} unless the environment forbids compiled modules beside the sources and the installer wrote none. Without
+    these variables every worker would compile a thousand modules, which takes most of its time to load.
 
-    source : path of an installed module; its compiled module shows if the installer wrote any. In the result, None deletes a
+    source : path of an installed module, whose compiled module the installer may have written. None in the result deletes a
         variable.
     """
     forbidden, elsewhere = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"

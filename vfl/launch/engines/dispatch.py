@@ -63,10 +63,10 @@ def apply(
     """Have every party apply its part of a model to new records; yield the alignment, then the predictions or the measures.
 
     parts : {party: its part, or the path of its part}. policies : {party: path of its owner's policy}.
-    given : {party: its source as given}, or the owner's name of the source across organisations.
-    sources : returns the sources that the parties read; None if they are those given. In this process it is called once all
-        owners' policies are checked.
-    w : the whole model, to measure it by its labels; None predicts.
+    given : {party: its source as the user gave it}, or across organisations the owner's name of the source.
+    sources : function that returns the sources that the parties read, called in this process once all owners' policies are
+        checked; None takes `given`.
+    w : the whole model, to measure it on the records' labels; None predicts.
     threshold : margin above which the model predicts the positive class; None takes the parts'.
     """
     found: Iterator[ApplyEvent] = _engine(place).apply(

@@ -203,7 +203,7 @@ def _working(
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that the job is complete.
 
-    If the context ends before that, send the reason to the connected parties.
+    If the context ends without a call of it, send the reason to the connected parties.
     """
     open_still = True
 

@@ -132,7 +132,7 @@ def run(
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
     }
-    # The next request to deal comes only after the request that reads the dealt words.
+    # The dealer may reuse its memory: it deals again only after the words that it dealt have been read.
     dealer = Dealing(job, recycles=True) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
@@ -179,7 +179,7 @@ def apply(
 ) -> Iterator[ApplyEvent]:
     """Apply a model in this process, as vfl.launch.engines.dispatch.apply.
 
-    This process joins the sources by their ids, if any, which it compares in the clear; the sizes of joined sources come first.
+    If the sources have ids, this process joins them in the clear, and their sizes are the first event.
     """
     from coordinator.prediction import apply as applied
 

@@ -1,4 +1,4 @@
-"""Place of a command: its site after checks (a federation file is read), and the data with their owners' rules."""
+"""Place of a command: its checked site, with the federation that a file describes, and the data with their owners' rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ At = Site | Organisations | str | None
 def place_of(at: At, otherwise: Site) -> Place:
     """Return the place for an argument `at`; None takes `otherwise`.
 
-    Raises SpecificationError if the federation file and the coordinator's identity do not fit.
+    Raises SpecificationError if the federation file does not name the coordinator's identity.
     """
     if isinstance(at, Organisations):
         return at

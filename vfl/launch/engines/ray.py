@@ -50,7 +50,7 @@ ROUNDS_AHEAD = 16
 
 
 def cores_of(place: Ray, n_parties: int) -> int:
-    """Return the cores per party or shard: a share of this machine, or on a cluster the CPUs of the party's actor."""
+    """Return the cores per party or shard: an equal share of this machine, or on a cluster the CPUs of the party's actor."""
     if place.address is None:
         return cores_each(place.cores, n_parties * place.shards)
     return place.cores or max(1, int(cpus_of(place, apart=True)))
@@ -124,7 +124,7 @@ def _federation(
         raise PlacementError(ALONE)
     if job is not None:
         place.require_fit(job.trust)
-    # A connected Ray may be a cluster with room for a process per party. Owners with policies stay apart.
+    # A connected Ray may be a cluster with room for one process per party. Parties with policies never share a process.
     if place.address is None and not arrangement.policies and not connected_elsewhere():
         place = place.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
     processes = place.processes(sources)
@@ -139,7 +139,7 @@ def _federation(
         place = replace(place, party_cpus=cpus_of(place, apart=nodes > 1))
         datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
         asked = asked_of(place, sources, here=here, secure=secure)
-        # A process needs the resources of one party, because it answers for one party at a time.
+        # A shared process answers for one party at a time, so it needs the resources of one party.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
         require_offered(ray, {name: what for name, what in asked.items() if name in heads}, place.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CENTRE = ""
 """Name of the coordinator among the actors; no party can have this name."""
 PIN = 0.001
-"""Amount of its node's resource that an actor takes. It only pins the actor, and is small so that jobs can run side by side."""
+"""Amount of a node's custom resource that an actor takes. It pins the actor, and is small so that many jobs fit."""
 FRACTION = 0.01
 """CPUs of a party's actor on one machine. It is small, so that any number of parties fits on a Ray with few CPUs."""
 POLL_SECONDS = 0.2
@@ -112,8 +112,8 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
         late = sorted(versions[ref] for ref in pending)
         raise PlacementError(
             f"{', '.join(map(_name, late))} did not start within {seconds:g} s, though there is a node with "
-            f"{'; '.join(_said(asked[name]) for name in late)}: others took it meanwhile (ray list actors), or its Ray logs "
-            "say what is wrong"
+            f"{'; '.join(_said(asked[name]) for name in late)}: other jobs may have taken it (see: ray list "
+            "actors), or its Ray logs name the cause"
         )
     for ref, name in versions.items():
         try:

@@ -41,7 +41,7 @@ def bundles_of(
     *,
     offers: Sequence[Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """Return {group: resources of one of its S bundles}; '' is the group of the margins, or the only group if unpinned.
+    """Return {group: resources of each of its S bundles}; '' is the group of the margins, or the only group if unpinned.
 
     label_party : None for a prediction, which has no margins to place.
     offers : resources of each node.

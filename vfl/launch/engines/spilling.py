@@ -62,7 +62,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
         mapped = [line.split(maxsplit=5) for line in maps.splitlines()]
         # Address, permissions, offset, device, inode, path: shared memory has an s among the permissions.
         devices = [part[3] for part in mapped if "s" in part[1] and part[-1].rpartition("/")[2].startswith("plasma")]
-        # A device that is not itself mounted is a disk below an overlay.
+        # A device without a mount of its own is a disk below an overlay file system.
         found = {kinds.get(tuple(int(half, 16) for half in device.split(":")), "") for device in devices}
     except Exception:  # noqa: BLE001  # no /proc here, or none of this form
         return UNCERTAIN
@@ -72,7 +72,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
 
 
 def flags_of_stores(ray: Any, actors: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a certificate's statement on the object stores of these actors and this process.
+    """Return the certificate's flags on the object stores that these actors and this process use.
 
     actors : {name of the actor in the flag: handle}.
     """

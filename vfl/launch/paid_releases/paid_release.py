@@ -1,4 +1,4 @@
-"""One release about columns in a separate run: the common part of `private_bounds`, `private_quantiles` and `woe`."""
+"""Run that makes one release about columns: the common part of `private_bounds`, `private_quantiles` and `woe`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def paid_release(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome
 def asked_columns(
     job: Job, columns: Sequence[str] | None, fitting: Sequence[str], *, release: str, what: str, remedy: str = ""
 ) -> tuple[str, ...]:
-    """Return the columns that a release is asked for, by default all that fit.
+    """Return the columns of a release: those that the user names, or all that fit.
 
     Raises SpecificationError for a column that does not fit, for a repeated column, and for none.
     """

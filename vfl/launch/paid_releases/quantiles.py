@@ -28,7 +28,7 @@ class PrivateQuantiles:
     """Quantiles found by `private_quantiles`: public values, for edges of vfl.Binned or knots of vfl.Spline.
 
     edges : {column: the distinct quantiles, ascending}, with 6 digits. Several quantiles in one cell are replaced by its ends.
-    rank_error : standard error, from noise, of the share of records below a quantile; largest over the quantiles.
+    rank_error : largest standard error, from noise, of the share of records below a quantile.
     resolution : {column: width of the widest cell of its grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.
     """
@@ -54,7 +54,7 @@ def private_quantiles(
     Each column's owner counts its records in 160 cells of a public grid between the declared bounds (vfl.features.grid).
     Replacing a record lowers one cell by one and raises another by one, in every column, so that Δ = √(2m) over m columns.
     Quantiles are interpolated from the noisy counts. This is a separate run: its ε adds to that of the training, so charge
-    both to one ledger. For curves within one ε declare vfl.Curve.
+    both to one ledger. A job with vfl.Curve finds quantiles within its own ε.
 
     job : a job with bounds for the columns. data : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.

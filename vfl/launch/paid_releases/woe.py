@@ -33,9 +33,9 @@ class Bin:
     """One bin of a column: a category, an interval, or the missing cells.
 
     positives, negatives : noisy numbers of records. weight : ln((share of all positives in the bin) / (share of all negatives
-        in the bin)). If noise hides one of the two counts, it is replaced by the count without information, at most the least
-        visible count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling. Both are
-        None if noise hides both counts.
+        in the bin)). A count that noise hides is replaced by its expectation without information, at most the least visible
+        count, which moves the weight towards 0. error : standard error of the weight, from noise and sampling. Weight and
+        error are None if noise hides both counts.
     """
 
     name: str

@@ -158,6 +158,10 @@ def chained(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous} {text}".encode()).hexdigest()[:32]
 
 
+def _damaged(folder: Path, where: str = "") -> OutputError:
+    return OutputError(f"the log of the run in {str(folder)!r} is damaged{where}: {REMEDY}")
+
+
 def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], int]:
     """Return (hash, entry) for every complete line, and the total size of these lines in bytes."""
     lines: list[tuple[str, dict[str, Any]]] = []
@@ -167,12 +171,12 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
         if not line.endswith(b"\n") or digest != chained(previous, text):
             if size + len(line) == len(content):
                 break
-            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
+            raise _damaged(folder, f" at line {number}")
         previous, entry = digest, None
         with contextlib.suppress(ValueError):
             entry = parse_json(text)
         if not isinstance(entry, dict):
-            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
+            raise _damaged(folder, f" at line {number}")
         lines.append((digest, entry))
         size += len(line)
     if not lines or "start" not in lines[0][1]:
@@ -181,7 +185,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def _found(ledger: str | None, folder: Path) -> str | None:
-    """Return the path of the ledger. A run's own ledger moves with its folder; its hash chain proves its identity."""
+    """Return the path of the ledger: a run's own ledger moves with its folder, and its hash chain shows that it is the same."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger
@@ -221,7 +225,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     try:
         return _read(folder, job, [entry for _, entry in lines])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise OutputError(f"the log of the run in {str(folder)!r} is damaged: {REMEDY}") from error
+        raise _damaged(folder) from error
 
 
 def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start, Budget, Log]:
@@ -235,14 +239,14 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = _rounds(entries)
     if [entry["round"] for entry in made] != list(range(len(made))):
-        raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: {REMEDY}")
+        raise _damaged(folder, ", its rounds are out of order")
     charged = tuple(
         tuple(ReleaseKey(number, part, entry["attempt"]) for part in range(entry["charged"]))
         for number, entry in enumerate(made)
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # After a party is left out, Xw is always rebuilt, even if the log ends between the two.
+    # A run rebuilds Xw after it leaves out a party, even if its log ends between the two.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())

@@ -54,8 +54,8 @@ class Effect:
     column, party : the column, as 'column[class]' with several classes, and its owner.
     x : (m,) numbers in the column's unit, ascending; or names of categories.
     value : (m,) part of the margin. band : (m,) half-width of the noise's band; None if it is not known.
-    size : sort key of curves: √Σ w_j² v_j over the column's coefficients and released variances; without variances, the root
-        mean square of the value over x.
+    size : number by which curves are sorted: √Σ w_j² v_j with coefficients w_j and released variances v_j of the column, or
+        without variances the root mean square of the value.
     """
 
     column: str
@@ -72,7 +72,7 @@ class Effect:
 
     @property
     def strokes(self) -> tuple[slice, ...]:
-        """Points of a curve over numbers to be drawn as one line; an end whose piece is too short is a stroke of its own."""
+        """Ranges of points that are drawn as one line each; an end whose piece is too short is a range of its own."""
         x, m = np.asarray(self.x, dtype=np.float64), len(self.x)
         near = NEAR * (x[-1] - x[0])
         first, last = int(x[1] - x[0] < near), m - int(x[-1] - x[-2] < near)
@@ -120,23 +120,25 @@ class Effects:
         return len(self.effects)
 
     def __getitem__(self, column: str) -> Any:
-        found: dict[str, Any] = {own.column: own for own in self.effects} | {own.column: own for own in self.pairs}
+        found: dict[str, Any] = {own.column: own for own in self._all}
         if column not in found:
             raise SpecificationError(f"there is no curve of {column!r}{nearest(column, found)}")
         return found[column]
 
+    @property
+    def _all(self) -> tuple[Effect | Joint, ...]:
+        return (*self.effects, *self.pairs)
+
     def __repr__(self) -> str:
-        both: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
-        lines = [f"  {e.column} ({e.party}): {e.value.min():.3g} to {e.value.max():.3g}" for e in both]
+        lines = [f"  {e.column} ({e.party}): {e.value.min():.3g} to {e.value.max():.3g}" for e in self._all]
         return "\n".join(("Curves, the largest first, in units of the margin:", *lines))
 
     def frame(self) -> Any:
         """Return a pandas DataFrame with column, party, x, y, value and band, one row per point; y is for pairs."""
         import pandas as pd
 
-        drawn: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
         found = []
-        for e in drawn:
+        for e in self._all:
             points = product(e.x, e.y) if isinstance(e, Joint) else ((x, None) for x in e.x)
             bands = np.full(e.value.size, np.nan) if e.band is None else e.band.ravel()
             for (x, y), value, band in zip(points, e.value.ravel(), bands, strict=True):
@@ -147,7 +149,7 @@ class Effects:
         """Return a matplotlib Figure with one panel per curve, then a heat map per pair, `columns` in a row."""
         from matplotlib.figure import Figure
 
-        drawn: tuple[Effect | Joint, ...] = (*self.effects, *self.pairs)
+        drawn = self._all
         rows = max(1, math.ceil(len(drawn) / columns))
         figure = Figure(figsize=(3.4 * columns, 2.3 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -245,11 +247,12 @@ def effects_of(result: Result, told: History | None = None) -> Effects:
 class _Surface:
     """A pair, evaluated at the points of both columns.
 
-    A product c a(x) b(y) is c (a − ā)(b − b̄), which is drawn here, plus c (a − ā) b̄, which the curve of the first column
-    includes, plus c ā (b − b̄), which that of the second includes, and a constant. ā and b̄ are means over the records, if
-    released, else over the points. This makes the pair 0 on average along each column.
+    A product c·a(x)·b(y) has four parts: c (a − ā)(b − b̄), which is drawn here; c (a − ā) b̄, which belongs to the curve of
+    the first column; c ā (b − b̄), which belongs to the curve of the second; and a constant. ā and b̄ are means over the
+    records if the run released them, else over the points. The pair is therefore 0 on average along each column.
 
-    columns, points : of both sides. names : of the coordinates. parts : (m, k, len(names)), for scaled coefficients.
+    columns, points : names and points of both columns. names : names of the coordinates. parts : (m, k, len(names)), factors of
+        the scaled coefficients.
     """
 
     def __init__(

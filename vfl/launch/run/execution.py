@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that a run needs besides its job. All paths are absolute.
+    """Settings of a run besides its job. All paths are absolute.
 
     budget : account that the run charges. place : opened site of the run. data : data without their owners' rules.
     arrangement : policies of the owners, and indexes of the alignment.
@@ -115,7 +115,7 @@ def events_of(job: Job, settings: Settings) -> Iterator[Event | Result]:
 
 
 def _federation_of(place: Place, job: Job) -> dict[str, str] | None:
-    """Return name, digest and dealer of the federation of a run; None for other places."""
+    """Return the name, digest and dealer of the run's federation; None for other places."""
     if not isinstance(place, Organisations):
         return None
     return place.federation.stated("" if job.secure is None else job.secure.dealer)

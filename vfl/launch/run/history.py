@@ -40,7 +40,7 @@ class History:
     """History of a run, read from its log.
 
     charged : events charged, by round. gradients : released gradients, in the order of release.
-    chosen : {coordinate of w: number of selections that named it}.
+    chosen : {coordinate of w: number of private selections that chose it}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
     findings : results of the evaluation releases, by name.
@@ -64,8 +64,8 @@ class History:
 def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = None) -> History:
     """Return the history of this plan's run. The log of a sealed run gives the number of rounds only.
 
-    charged : {key: event} of all charges in the run's ledger. Without it, the passes of a run under a record cap are assumed to
-        cost what the plan says, in order. That is wrong after a loss during the first pass.
+    charged : {key: event} of all charges in the run's ledger. None assumes that passes under a record cap were charged in the
+        plan's order, which is wrong after a loss during the first pass.
     """
     told, passes, attempt, subsample = History(left=log.left), 0, 0, None
     for number, query, released in _asked(plan, log, told):
@@ -89,7 +89,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
         if isinstance(query, Select):
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)
-        if query.subsample is None:  # the model is the mean of the subsamples' models, which each have this noise
+        if query.subsample is None:  # with subsamples, w is a mean of models that each have this noise
             told.noise |= _noise(query)
         if isinstance(query, Descend):
             for party, steps in query.steps.items():

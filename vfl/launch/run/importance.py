@@ -58,7 +58,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     + 1.96 s_j] contains the variance of the training records with probability 0.95 (to first order where a mean is squared).
     Without standard errors the interval is about the spread alone: it says nothing about the coefficient that a model without
     noise or with other records would have. With them, it is the product of an interval of the coefficient and one of the
-    spread, each of level 0.975, so that both hold with probability 0.95 at least. A level of a full set of indicators has no
+    spread, each of level 0.975, so that both hold with probability at least 0.95. A level of a full set of indicators has no
     standard error; its interval covers the spread alone. Correlated features share their importance arbitrarily.
 
     Raises SpecificationError for a run that released no moments, OutputError for moments that the certificate does not name.

@@ -1,7 +1,7 @@
 """Export of a result as an ONNX graph in double precision, for onnxruntime and other servers.
 
-Each column is an input (n, 1): a double, NaN if missing, for numbers, booleans (1 and 0), categories that are all numbers, and
-dates, in seconds since 1970 as they are written; and text, empty if missing, for all others. Outputs (n, 1) are 'margin',
+Each column is an input (n, 1). Numbers, booleans (1 and 0), categories that are all numbers, and dates (in seconds since 1970,
+as written) are doubles, NaN if missing. All other columns are text, empty if missing. Outputs (n, 1) are 'margin',
 'probability' (of the positive class, under log-odds) and, with two classes, 'positive'. A margin is NaN where `predict` refuses
 a cell. Hashed columns need onnxruntime, whose operator MurmurHash3 they use.
 """

@@ -27,7 +27,8 @@ LARGEST = 1e9
 class Sum:
     """A margin: constant + Σ weight·formula.
 
-    terms : (weight, formula). guards : formulas that are 0, or unknown for refused cells. made : shared parts of all formulas.
+    terms : pairs (weight, formula). guards : formulas that are 0, or unknown if a cell is refused. made : {name: formula} of
+        parts that several formulas share.
     """
 
     constant: float

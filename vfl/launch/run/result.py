@@ -55,12 +55,6 @@ def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
-def said_records(job: Job, n_records: int) -> str:
-    """Return n in words, with the number of held-out records."""
-    said = f"{n_records:,} records"
-    return said if job.split is None else f"{said} ({job.split.sizes(n_records)[1]:,} of them held out)"
-
-
 def require_result(value: Any) -> None:
     """Raise SpecificationError, which tells how to load a Result from a folder, unless the value is a Result."""
     wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run)"
@@ -283,8 +277,11 @@ class Result:
         return [f"{name}: {findings}" for name, findings in self.findings.items()]
 
     def _title(self) -> str:
-        features, records = len(self.feature_names), said_records(self.job, self.certificate.n_records)
-        return f"Result of job {self.job.name!r}: {records}, {features:,} features, {self.job.solver.name}"
+        n, split = self.certificate.n_records, self.job.split
+        records = f"{n:,} records" + ("" if split is None else f" ({split.sizes(n)[1]:,} of them held out)")
+        return (
+            f"Result of job {self.job.name!r}: {records}, {len(self.feature_names):,} features, {self.job.solver.name}"
+        )
 
     def _coefficients(self) -> list[tuple[str, float]]:
         """Return the intercept, if any, then the coefficients in original units, the largest on scaled features first."""

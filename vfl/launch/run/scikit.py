@@ -4,8 +4,8 @@ The pipeline takes a pandas frame with the columns of all parties by name. It re
 expression of NumPy's functions, then applies `coef_` and `intercept_` in original units. Its margins agree with
 `Result.decision_function` up to rounding. A cell that `predict` refuses raises ValueError.
 
-It takes frames as pandas reads them, as a party does: categories as integers, floats, truth values or text with surrounding
-blanks, booleans and dates as text, but not dates of weeks. Numbers have to be numbers. The pipeline does not join parties or
+Like a party, it accepts cells as pandas reads them: categories as integers, floats, truth values or text with surrounding
+blanks; booleans and dates as text, but no week dates. Numeric columns must hold numbers. The pipeline does not join parties or
 ids. It carries no certificate, and fitting it again would have no guarantee.
 """
 
@@ -60,7 +60,7 @@ def pipeline_of(result: Result, party: str | None = None) -> Any:
         import pandas as pd
     except ImportError:
         raise SpecificationError(
-            "to_sklearn needs pandas, by whose frames the columns are named: pip install 'vfl[frames]'"
+            "to_sklearn needs pandas, whose frames name the columns: pip install 'vfl[frames]'"
         ) from None
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -101,7 +101,8 @@ def _step(function: Any, **arguments: Any) -> Any:
 class _Reading:
     """Formulas as Python expressions, and the transformer that computes their variables from the cells of a frame.
 
-    Variable vK is the number of a cell, its code among the texts that the formulas compare, or NaN; mK is 1 for a missing cell.
+    Variable vK is the cell's number, or the code of its text among those that the formulas compare, or NaN. mK is 1 for a
+    missing cell.
     """
 
     def __init__(self, pd: Any) -> None:
@@ -180,9 +181,9 @@ class _Reading:
 
 
 def _forms(codes: dict[str, int]) -> dict[Any, int]:
-    """Return {cell: code} for all cells that a party reads as a category (parties.storage.cells.lookup).
+    """Return {cell: code} for all forms of cells that a party reads as these categories (parties.storage.cells.lookup).
 
-    pandas reads whole numbers with gaps as floats, codes as integers, and TRUE as a truth value.
+    pandas reads whole numbers with gaps as floats, and TRUE as a truth value.
     """
     found: dict[Any, int] = {}
     for text, code in codes.items():

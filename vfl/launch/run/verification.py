@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 UNITS = 1e-9
-"""Allowed relative difference of the intercept: machines may add its summands in different orders."""
+"""Allowed relative difference of the intercept, since machines may add its terms in different orders."""
 
 
 def verify_run(

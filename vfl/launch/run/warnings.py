@@ -20,7 +20,7 @@ OURS = ("vfl", "coordinator", "parties")
 
 
 class PrivacyWarning(UserWarning):
-    """Warns of a missing declaration, or of a guarantee that is weaker than it seems.
+    """Warning of a missing declaration, or of a guarantee that is weaker than it seems.
 
     Issued before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
     """
@@ -40,7 +40,7 @@ class RunningTotal:
         self._units = 0
 
     def add(self, releases: Releases, delta: float) -> None:
-        """Count a run that is about to start; warn at runs 2, 4, 8 and so on, and state ε at this run's δ.
+        """Count a run that is about to start. Runs 2, 4, 8 and so on issue a warning with the total ε at this run's δ.
 
         A warning for every fit of a search would hide the others. If a filter turns the warning into an error,
         the run does not start and is not counted.

@@ -94,7 +94,7 @@ class Witness:
     def result(self, outcome: Outcome) -> Result:
         """Return the result of the run with an unsigned certificate."""
         plan, statement = outcome.plan, outcome.statement
-        # The first releases of a run on subsamples are about its first subsample, not about all records.
+        # In a run on subsamples, the first releases describe the first subsample, not all records.
         first = tuple(released for _, released in sorted(self._first.items())) if plan.subsamples is None else ()
         coordinates = plan.problem.layout.names
         certificate = certify(
