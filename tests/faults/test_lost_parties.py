@@ -18,6 +18,7 @@ import vfl
 from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Log, Lost, Round
+from coordinator.transport import Transport
 from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.inference.covariance import inference_of
@@ -67,7 +68,7 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
 
 
 @dataclass
-class Lossy:
+class Lossy(Transport):
     """A transport that loses the party at query number `at`: 'before' or 'after' it answered, or answers too 'late'.
 
     returns : True if a lost party comes back. times : number of losses in a row. closing : lose it when the run is
