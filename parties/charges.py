@@ -77,7 +77,7 @@ class Charges:
         first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
         try:
             own = ((replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None)
-            self._charge([(each, self._placed(event, query)) for each, event in own])
+            self.charge([(each, self._placed(event, query)) for each, event in own])
         except BaseException:
             self._last = None  # no later batch may rest on a charge that was refused
             raise
@@ -89,7 +89,7 @@ class Charges:
         """
         if not query.events() or paid.key in self._passes:
             return
-        self._charge([(paid.key, self._placed(paid.event, query))])
+        self.charge([(paid.key, self._placed(paid.event, query))])
         self._passes.add(paid.key)
 
     def _placed(self, event: Event, query: Query) -> Event:
@@ -101,7 +101,7 @@ class Charges:
             return event
         return on_part(event, self._plan.split, query.charged_on)
 
-    def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
+    def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
         A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.

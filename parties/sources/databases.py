@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _REFUSED = "its database refuses the query: check table, columns and rights where the party runs"
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
-_PIECE = 1 << 16
+PIECE = 1 << 16
 """Number of rows per fetch. The driver holds them in addition to their Arrow table."""
 SCHEMES = ("duckdb", "postgresql", "postgres")
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")
@@ -89,8 +89,8 @@ def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin)
         def fetch(query: str) -> pa.Table:
             cursor.execute(f"DECLARE source NO SCROLL CURSOR FOR {query}")
             pieces: list[pa.Table] = []
-            while not pieces or pieces[-1].num_rows == _PIECE:
-                cursor.execute(f"FETCH {_PIECE} FROM source")
+            while not pieces or pieces[-1].num_rows == PIECE:
+                cursor.execute(f"FETCH {PIECE} FROM source")
                 pieces.append(cursor.fetch_arrow_table())
             cursor.execute("CLOSE source")
             return pa.concat_tables(pieces)

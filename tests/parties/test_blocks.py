@@ -10,7 +10,7 @@ import pytest
 
 import vfl
 from parties import actor
-from parties.loading import Unchanged, digests_of, load, open_for
+from parties.loading import Unchanged, digests_of, divided, load_rows, open_for
 from parties.prediction import NewRows
 from parties.sources.blocks import Blocks
 from parties.sources.opening import open_source
@@ -46,9 +46,11 @@ def in_blocks(frame: pa.Table, form: Callable[[pa.Table], Any] = lambda block: b
 
 
 def columns_of(source: Any, shards: int) -> tuple[bytes, ...]:
-    group = load(job().for_party("bank"), source, shards=shards)._shards
+    task = job().for_party("bank")
+    opened, _, ranges = divided(task, source, None, shards)
+    loaded: list[Any] = [load_rows(task, source, opened, *own) for own in ranges]
     return tuple(
-        np.concatenate([rows.columns.array[:, j] for rows in group.members]).tobytes()
+        np.concatenate([rows.columns.array[:, j] for rows in loaded]).tobytes()
         for j in range(len(PARTITION.columns("bank")))
     )
 

@@ -60,7 +60,7 @@ def test_each_party_refuses_by_itself(run: Watched) -> None:
     assert isinstance(event, Gaussian)
     for party in run.holders.values():
         with pytest.raises(ConsentRefused, match="beyond the plan"):
-            party._holder.charges._charge([(ReleaseKey(99), event)])
+            party._holder.charges.charge([(ReleaseKey(99), event)])
 
 
 def test_moments_of_own_columns_are_counted_too() -> None:
@@ -94,10 +94,10 @@ class TestRunCount:
             (ReleaseKey(round_), event)
             for round_, event in enumerate(event for event, n in plan(spec, N).releases for _ in range(n))
         ]
-        count._charge(items)
+        count.charge(items)
         small = replace(items[-1][1], sigma=1e3 * items[-1][1].sigma)
         with pytest.raises(ConsentRefused, match="beyond the plan"):
-            count._charge([(ReleaseKey(len(items)), small)])
+            count.charge([(ReleaseKey(len(items)), small)])
 
     def test_a_job_without_privacy_has_nothing_to_count(self) -> None:
         with pytest.raises(PrivacyError, match="no cost to count"):

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -282,7 +283,7 @@ class TestPostgres:
         }
 
     def test_more_rows_than_are_fetched_at_once(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("parties.sources.databases._PIECE", 2)
+        monkeypatch.setattr("parties.sources.databases.PIECE", 2)
         assert read(open_source(f"{server}&table=t", WANTED, party="bank")) == EXPECTED
 
     @pytest.mark.parametrize(
@@ -332,7 +333,7 @@ def test_postgres_gets_a_query_in_a_cursor_alone(monkeypatch: pytest.MonkeyPatch
             """Do nothing."""
 
     driver = SimpleNamespace(connect=lambda _: SimpleNamespace(cursor=Cursor, close=lambda: None))
-    monkeypatch.setattr("parties.sources.databases._module", lambda *_: driver)
+    monkeypatch.setitem(sys.modules, "adbc_driver_postgresql.dbapi", driver)
     query = "COPY (SELECT 1) TO PROGRAM 'touch ran'"
     open_source(f"postgresql://reader@db.example/bank?query={query}", WANTED, party="bank")
     open_source("postgresql://reader@db.example/bank?table=t", WANTED, party="bank")

@@ -479,11 +479,11 @@ def test_line_breaks_inside_fields_are_found_wherever_the_first_quote_is(line, h
     records = "".join(f'{i},{-i},"x{line}y"{line}' if i > 180_000 else f"{i},{-i},{line}" for i in range(200_000))
     (tmp_path / "d.csv").write_bytes(f"{header},note{line}{records}".encode())
     source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
-    assert source._quoted
+    assert source.lines.quoted
     assert sum(batch.column(0).sum().as_py() for batch in source.batches()) == sum(range(200_000))
     (tmp_path / "d.csv").write_bytes(f"{header}{line}1,2{line}".encode())
     source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
-    assert (source.at_most, source._quoted) == (1, False)
+    assert (source.at_most, source.lines.quoted) == (1, False)
 
 
 def test_a_file_with_other_columns_in_a_folder(tmp_path):

@@ -154,10 +154,10 @@ def test_a_small_arrow_body_that_stands_for_much_memory_is_refused(compression: 
             writer.write_table(batch)
         body = sink.getvalue().to_pybytes()
         if compression is None:
-            assert application._of_arrow(body, "", None).n == len(cells)
+            assert application.of_arrow(body).n == len(cells)
             continue
         with pytest.raises(scoring.Refusal, match="without compression"):
-            application._of_arrow(body, "", None)
+            application.of_arrow(body)
 
 
 def arrow_body(cells: pa.Array) -> bytes:
@@ -191,13 +191,13 @@ def test_cells_that_share_memory_or_nest_are_refused(cells: pa.Array) -> None:
     body = arrow_body(cells)
     assert len(body) < application.LARGEST_BODY
     with pytest.raises(scoring.Refusal, match="nested values, or text in views"):
-        application._of_arrow(body, "", None)
+        application.of_arrow(body)
 
 
 def test_views_and_dictionaries_of_usual_text_are_read() -> None:
     for cells in (views(20_000, 100), pa.array(["a", None, "long enough for a buffer"], pa.string_view())):
-        assert application._of_arrow(arrow_body(cells), "", None).n == len(cells)
-        assert application._of_arrow(arrow_body(cells.dictionary_encode()), "", None).n == len(cells)
+        assert application.of_arrow(arrow_body(cells)).n == len(cells)
+        assert application.of_arrow(arrow_body(cells.dictionary_encode())).n == len(cells)
 
 
 def test_cut_and_altered_arrow_bodies_are_refused_or_read() -> None:
@@ -209,4 +209,4 @@ def test_cut_and_altered_arrow_bodies_are_refused_or_read() -> None:
         altered = bytearray(body[: int(rng.integers(1, len(body) + 1))])
         altered[int(rng.integers(len(altered)))] = int(rng.integers(256))
         with contextlib.suppress(scoring.Refusal):
-            application._of_arrow(bytes(altered), "", None)
+            application.of_arrow(bytes(altered))

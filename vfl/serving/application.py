@@ -183,9 +183,9 @@ class Application:
     async def _of_body(self, request: Request, caller: Caller, model: str, body: bytes) -> Response:
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind == ARROW:
-            asked = _of_arrow(body, request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model"))
+            asked = of_arrow(body, request.headers.get("vfl-purpose", ""), request.headers.get("vfl-model"))
         elif kind == "application/json":
-            asked = _of_json(body)
+            asked = of_json(body)
         else:
             raise Refusal(415, "bad_type", f"send application/json or {ARROW}")
         version = self._scoring.version(model, request.path_params.get("version"), asked.model)
@@ -220,7 +220,8 @@ class Asked:
             raise Refusal(422, "bad_request", "model must be the digest of a model, as text")
 
 
-def _of_json(body: bytes) -> Asked:
+def of_json(body: bytes) -> Asked:
+    """Return the request in a body of JSON. Raises Refusal."""
     try:
         plain = parse_json(body)
     except ValueError:
@@ -250,7 +251,8 @@ def _array(cells: list[Any]) -> Any:
         raise Refusal(422, "bad_columns", "the cells of a column are of different types") from None
 
 
-def _of_arrow(body: bytes, purpose: str, model: str | None) -> Asked:
+def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
+    """Return the request in a body that is an Arrow stream. Raises Refusal. purpose, model : from the headers."""
     try:
         compressed = _is_compressed(body)
         if not compressed:

@@ -98,10 +98,11 @@ class Counter:
 
     def __init__(self, folder, joined: Any, policy: str = POLICY) -> None:
         self.joined, self.opened, self.events = joined, 0, []
+        self.sources: dict[str, Any] = {"": self.source}
         self.desk = Desk(
             joined.federation,
             joined.identities["bank"],
-            {"": self.source},
+            self.sources,
             joined.policy("bank", policy),
             indexes=str(folder / "index"),
             on_event=self.events.append,
@@ -183,7 +184,7 @@ class TestOffers:
             counter = Counter(tmp_path, joined, listing.format('"memory"'))
             assert isinstance(counter.call(offer(job()))[0], Done)
             counter = Counter(tmp_path, joined)
-            counter.desk._sources[""] = "postgresql://reader@db.example/bank?table=t"
+            counter.sources[""] = "postgresql://reader@db.example/bank?table=t"
             assert "has not listed it" in counter.refused(offer(job()))
 
     def test_a_party_needs_a_policy(self, tmp_path) -> None:
@@ -215,7 +216,7 @@ class TestOffers:
 
     def test_folders_of_the_owner_stay_on_the_owners_screen(self, counter, tmp_path) -> None:
         path = str(tmp_path / "private" / "bank.csv")
-        counter.desk._sources = {"": path}
+        counter.sources[""] = path
         counter.call(offer(job()))
         said = counter.refused(Load())
         assert re.search("'bank.csv':? is not there", said)
