@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parties.charges import Charges
-from parties.consent import Refusal
+from parties.consent import refuse_job
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.messages import BookHeads, Phase
 from vfl.planning import cheapest
@@ -67,13 +68,13 @@ def require_room(policy: Policy, party: str, *jobs: Job) -> None:
     committed, cap = 0 if scope is None else scope.committed, capacity(way, total.epsilon, total.delta)
     asked, left = plan_cost(releases, way), max(cap - committed, 0)
     if committed > cap:
-        Refusal(jobs[0], party)("[total]", _OVER)
+        refuse_job(jobs[0], party, "[total]", _OVER)
     if asked > left:
         spent, wanted, free = (epsilon_of(way, units, total.delta) for units in (committed, asked, left))
         preview = Preview(
             total.epsilon, total.delta, spent, wanted, min(total.epsilon, free), False, way.value, account_of(party)
         )
-        Refusal(jobs[0], party)("[total]", _full(preview, "at least "))
+        refuse_job(jobs[0], party, "[total]", _full(preview, "at least "))
 
 
 def _ledger_of(policy: Policy) -> SqliteLedger:
@@ -122,7 +123,7 @@ class PartyBook(Charges):
         self._policy = policy
         self._account = account_of(party)
         self._ledger = _ledger_of(policy)
-        self._refuse = Refusal(job, party)
+        self._refuse = partial(refuse_job, job, party)
         self._reservation: DatasetReservation | None = None
         self._fresh = False
         self._run = ""

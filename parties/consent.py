@@ -175,7 +175,7 @@ class Policy:
         ask : function that asks the owner a question; None asks at the terminal.
         Raises ConsentRefused, which names the rule.
         """
-        refuse = Refusal(job, party)
+        refuse = partial(refuse_job, job, party)
         listed = self._listed(job)
         if not listed and not self.interactive:
             refuse("jobs", f"it is not listed: once it is approved, add its digest {job.digest} there")
@@ -261,9 +261,9 @@ class Policy:
             return
         for name, asked, most in (("epsilon", epsilon, self.job.epsilon), ("delta", delta, self.job.delta)):
             if asked is not None and asked > most:
-                Refusal(job, party)("[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
+                refuse_job(job, party, "[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
 
-    def _check_threats(self, job: Job, refuse: Refusal) -> None:
+    def _check_threats(self, job: Job, refuse: Callable[[str, str], NoReturn]) -> None:
         """Refuse a job on shares whose threat model is weaker than the owner demands."""
         demanded, stated = self.secure, job.secure
         if demanded is None or stated is None:
@@ -282,16 +282,9 @@ class Policy:
         return ANY in self.jobs or job.digest in self.jobs or (job.name in self.jobs and not _is_digest(job.name))
 
 
-class Refusal:
-    """Raises ConsentRefused for one job at one party, naming the rule."""
-
-    def __init__(self, job: Job, party: str) -> None:
-        self._job = job
-        self._party = party
-
-    def __call__(self, rule: str, why: str) -> NoReturn:
-        """Raise ConsentRefused."""
-        raise ConsentRefused(f"party {self._party!r} refuses job {self._job.name!r} by its policy's {rule}: {why}")
+def refuse_job(job: Job, party: str, rule: str, why: str) -> NoReturn:
+    """Raise ConsentRefused for a job at a party, naming the rule of its policy."""
+    raise ConsentRefused(f"party {party!r} refuses job {job.name!r} by its policy's {rule}: {why}")
 
 
 def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:

@@ -182,7 +182,8 @@ class Holder:
             case CheckRows():
                 self._check_rows(request, member, session, parcels)
             case MaskAngles():
-                self._require_coin(member)
+                if member.coin is None:
+                    raise self._refusal("was asked for angles before the coin by which the dealer is checked")
                 self._require_place(request.version.place)
                 masked = member.masked_angles(request.version, request.w, request.clamp)
                 return Done(), [session.seal(h, f"angles {request.version.name}", masked) for h in to]
@@ -213,10 +214,6 @@ class Holder:
         if member.coin is not None:
             raise self._refusal("was sent a second coin in one session")
         member.coin = coin.astype("<u8").tobytes()
-
-    def _require_coin(self, member: Member) -> None:
-        if member.coin is None:
-            raise self._refusal("was asked for angles before the coin by which the dealer is checked")
 
     def _opened_rows(
         self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]

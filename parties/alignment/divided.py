@@ -6,7 +6,7 @@ Ids travel only between processes of one owner. The main process reads them in p
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,16 +85,10 @@ class DividedIds(Gathered):
         for start in range(0, len(self), PIECE):
             yield from self.at(np.arange(start, min(start + PIECE, len(self))))
 
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[bytes]: ...
-    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if not isinstance(at, slice):
-            return self.at(np.array([range(len(self))[at]]))[0]
-        start, stop, step = at.indices(len(self))
-        if step != 1 or stop - start <= 1 or stop - start > PIECE:
-            return self.at(np.arange(start, stop, step))
+    def __getitem__(self, at: Any) -> Any:
+        start, stop, step = at.indices(len(self)) if isinstance(at, slice) else (0, 0, 1)
+        if step != 1 or not 1 < stop - start <= PIECE:
+            return super().__getitem__(at)
         first, held = self._piece
         if not first <= start <= stop <= first + len(held):
             first, held = self._piece = start, self.at(np.arange(start, min(start + PIECE, len(self))))

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import bisect
 import enum
 import hashlib
 import itertools
@@ -21,7 +20,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -84,12 +83,21 @@ def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]
     return _normal(cells, _kind(cells, place), kind, place)
 
 
-class Gathered(Sequence[bytes], ABC):
-    """Normalised identifiers, read in pieces from other processes of their owner."""
+class Located(Sequence[bytes], ABC):
+    """Normalised identifiers that are read by their rows."""
 
     @abstractmethod
     def at(self, rows: Integers) -> list[bytes]:
         """Return the identifiers of these rows, in the order of `rows`."""
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return self.at(np.arange(*at.indices(len(self))))
+        return self.at(np.array([range(len(self))[at]]))[0]
+
+
+class Gathered(Located):
+    """Normalised identifiers, read in pieces from other processes of their owner."""
 
     @abstractmethod
     def repeated_rows(self) -> Integers:
@@ -100,7 +108,7 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
     """Yield the identifiers of these rows, in the order of `rows`."""
     for start in range(0, len(rows), PIECE):
         piece = rows[start : start + PIECE]
-        yield from ids.at(piece) if isinstance(ids, Gathered | Ids) else (ids[row] for row in piece)
+        yield from ids.at(piece) if isinstance(ids, Located) else (ids[row] for row in piece)
 
 
 def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
@@ -124,7 +132,7 @@ def repeated(ids: Sequence[bytes]) -> bool:
     return len(set(suspects)) < len(suspects)
 
 
-class Ids(Sequence[bytes]):
+class Ids(Located):
     """Normalised identifiers, stored with 4 bytes of overhead each. They must not leave the party."""
 
     def __init__(self) -> None:
@@ -145,21 +153,6 @@ class Ids(Sequence[bytes]):
         for text, ends in self._pieces:
             for start, stop in itertools.pairwise(ends.tolist()):
                 yield text[start:stop]
-
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[bytes]: ...
-    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if isinstance(at, slice):
-            return self.at(np.arange(*at.indices(len(self))))
-        row = int(at) + (len(self) if at < 0 else 0)
-        if not 0 <= row < len(self):
-            raise IndexError(at)
-        piece = bisect.bisect_right(self._starts, row) - 1
-        text, ends = self._pieces[piece]
-        row -= self._starts[piece]
-        return text[ends[row] : ends[row + 1]]
 
     def at(self, rows: Integers) -> list[bytes]:
         """Return the identifiers of these rows, in the order of `rows`."""
