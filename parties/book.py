@@ -253,8 +253,8 @@ class PartyBook(Charges):
 class RunCount(Charges):
     """Releases of one run at a party without a book, counted in memory.
 
-    Guarantee. While the party's process lives, its releases in the run jointly cost at most the job's (ε, δ), whatever the
-    coordinator asks. A new process counts from zero. Only a book covers restarts and several runs.
+    Guarantee. While the party's process lives, its releases in the run jointly cost at most the job's (ε, δ), for any requests
+    of the coordinator. A new process counts from zero. Only a book covers restarts and several runs.
 
     n_records : n, on which the plan depends.
     """

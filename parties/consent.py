@@ -1,7 +1,7 @@
 """Consent: what a party's owner allows, in a file that the party's own process reads before it opens any data.
 
 format = 1
-jobs = ["3f9a…", "credit"]      digests or names of accepted jobs; a digest fixes every option, a name none; "*" is any job
+jobs = ["3f9a…", "credit"]      accepted jobs: a digest accepts one exact job, a name any job of that name; "*" is any job
 columns = ["income", "age"]     columns that a job may use, label and id included; left out: all
 trust = ["trusted"]             accepted values of `trust` in a job; left out: all
 sources = ["bank.parquet"]      files and addresses that may be read to train, align, evaluate and predict; "memory" for tables,

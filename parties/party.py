@@ -147,7 +147,9 @@ class Party:
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a request of a run on shares, and the parcels that the party sends with it."""
         if self._holder is None:
-            raise PrivacyError(f"party {self.name!r} was sent a request, and its job shares nothing")
+            raise PrivacyError(
+                f"party {self.name!r} was sent a request of training on shares, which its job does not use"
+            )
         if isinstance(request, Begin):
             self._shards.ask("place", request.knots)
         return self._holder.request(request, parcels)

@@ -74,7 +74,7 @@ class Sample(Local):
 
     @property
     def target(self) -> str:
-        """Margins keep the sample as 'batch'."""
+        """Name under which margins keep the sample."""
         return "batch"
 
     def answer(
@@ -120,7 +120,7 @@ class Reweigh(Unasked, Weighted):
 
     @property
     def batch(self) -> Fold | None:
-        """`fold`."""
+        """The fold, if any."""
         return self.fold
 
 
@@ -203,7 +203,7 @@ class Backward(Joint, Weighted):
 
     @property
     def batch(self) -> Fold | None:
-        """`fold`."""
+        """The fold, if any."""
         return self.fold
 
     def sizes(self) -> tuple[int, ...]:
@@ -246,7 +246,7 @@ class Forward(Query):
 
     @property
     def target(self) -> str:
-        """`into`: 'add', 'reset', or a name; never Xw of the training part for held-out records."""
+        """`into` for training records; a separate name for held-out records, whose Xw is kept apart."""
         return self.into if self.side is Side.TRAINING else HELD_OUT
 
 
@@ -340,7 +340,7 @@ class Descend(Weighted):
         return tuple(step.block.size for step in self.ordered())
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the visit with its releases given."""
+        """Return the visit with its releases filled in, so that it releases nothing again."""
         return replace(self, replayed=released)
 
     def ordered(self) -> tuple[Step, ...]:
@@ -397,7 +397,7 @@ class RecordNorms(Query):
 
     @property
     def target(self) -> str:
-        """Margins keep the sum as 'norms', or apart for held-out records."""
+        """Name under which margins keep the sum: 'norms', and another for held-out records."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
 
 
@@ -420,5 +420,5 @@ class Groups(Query):
 
     @property
     def target(self) -> str:
-        """Margins keep the sum apart: only a Tally of the held-out part sees it."""
+        """Name under which margins keep the sum, for a Tally of the held-out part alone."""
         return HELD_GROUPS

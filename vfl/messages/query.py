@@ -107,7 +107,7 @@ class ScoreRule(Protocol):
         ...
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return the smallest sensitivity that the scores at w can be given; a party refuses a rule with less.
+        """Return the smallest valid sensitivity of the scores at w; a party refuses a rule that claims less.
 
         contribution : a, the most that one record adds to a sum u_j, in the units of u_j. Replacing it moves u_j by at most 2a.
         """

@@ -98,7 +98,7 @@ class Sharing:
         return _stated(self.secure, self.roles, self.roles.holders, self.price, self.bits.total)
 
     def described(self) -> tuple[str, ...]:
-        """Return bits, bias and traffic in words."""
+        """Return sentences on bits, bias and traffic."""
         return (
             f"{self.bits.total} after the binary point of an opened sum",
             f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at margins up to V",
@@ -159,7 +159,7 @@ class GramSharing:
         return gram_caps(self.cap, self.squares)
 
     def pair(self, first: str, second: str, key: ReleaseKey) -> Pair:
-        """Return the block of products between two parties' columns, or among one party's."""
+        """Return the block of products between the columns of two parties, or among the columns of one."""
         from vfl.secure.gram import Pair  # loads compiled loops
 
         caps, order = self.caps(), self.roles.parties
@@ -171,7 +171,7 @@ class GramSharing:
         return _stated(self.secure, self.roles, self.roles.parties, self.price, 2 * self.bits.columns)
 
     def described(self) -> tuple[str, ...]:
-        """Return bits, cuts and traffic in words."""
+        """Return sentences on bits, cut rows and traffic."""
         return (
             f"{2 * self.bits.columns} after the binary point of an opened product, in units of C²",
             CUTS,

@@ -171,7 +171,7 @@ class Blinder:
         return ordered
 
     def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
-        """Return another party's set, blinded once more, in the same order, yielding as `owning` does.
+        """Return another party's set, blinded once more, in the same order; yield progress as `owning` does.
 
         points : (n, 32) uint8, as received.
         owner : owner of the set. A second, different set of one owner is refused, since it would test further ids.

@@ -154,7 +154,7 @@ class Service:
                 metrics.shutdown()
 
     def stop(self) -> None:
-        """End the service; for another thread."""
+        """End the service. Any thread may call it."""
         self._server.should_exit = True
 
     def reload(self, watch: Callable[[dict[str, Any]], None]) -> None:

@@ -73,9 +73,9 @@ class Refusal(Exception):
 class Version:
     """One version of a served model.
 
-    parts : {party: its part}, of all parties with columns and of the one that adds up.
+    parts : {party: its part of the model}, for all parties with columns and for the party that adds up.
     fills : {party: margins (1,) or (1, K) of a record with missing cells only}, if the fallback is a fill.
-    threshold : as `Result.threshold`. made_of : {party: columns of its data}, of the parties that are asked.
+    threshold : as `Result.threshold`. made_of : {party: columns of its data}, for all parties with columns.
     """
 
     model: str
