@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_number
 from vfl.errors import SpecificationError
 
@@ -38,10 +40,24 @@ class Penalty(Protocol):
         ...
 
 
-def _strength(name: str, value: float) -> None:
-    require_number(f"{name}: the strength", value)
-    if not (math.isfinite(value) and value >= 0):
-        raise SpecificationError(f"{name} needs a finite strength of at least 0, not {value!r}")
+@dataclass(frozen=True, slots=True)
+class _Strong:
+    """Base of penalties with a strength λ, which is on the scaled features."""
+
+    strength: float
+    grouped: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require_number(f"{name}: the strength", self.strength)
+        if not (math.isfinite(self.strength) and self.strength >= 0):
+            raise SpecificationError(f"{name} needs a finite strength of at least 0, not {self.strength!r}")
+        as_floats(self, "strength")
+
+    @property
+    def convexity(self) -> float:
+        """Return 0: ψ is not strongly convex."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +82,10 @@ class NoPenalty:
 
 
 @dataclass(frozen=True, slots=True)
-class L1:
+class L1(_Strong):
     """ψ(w) = λ‖w‖₁ (scikit-learn: Lasso(alpha=λ)). λ is on the scaled features."""
 
-    strength: float
     name: ClassVar[str] = "l1"
-    grouped: ClassVar[bool] = False
-    convexity: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        _strength("L1", self.strength)
-        as_floats(self, "strength")
 
     def value(self, w: Vector) -> float:
         """Return λ‖w‖₁."""
@@ -84,8 +93,6 @@ class L1:
 
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Soft-threshold v at steps·λ."""
-        import numpy as np
-
         return np.sign(v) * np.maximum(abs(v) - steps * self.strength, 0.0)
 
     def describe(self) -> str:
@@ -94,16 +101,10 @@ class L1:
 
 
 @dataclass(frozen=True, slots=True)
-class L2:
+class L2(_Strong):
     """ψ(w) = (λ/2)‖w‖² (scikit-learn: LogisticRegression(C=1/(nλ)), Ridge(alpha=nλ)). λ is on the scaled features."""
 
-    strength: float
     name: ClassVar[str] = "l2"
-    grouped: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _strength("L2", self.strength)
-        as_floats(self, "strength")
 
     @property
     def convexity(self) -> float:
@@ -124,17 +125,14 @@ class L2:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticNet:
+class ElasticNet(_Strong):
     """ψ(w) = λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²), scikit-learn's ElasticNet(alpha=λ, l1_ratio=ρ). λ is on the scaled features."""
 
-    strength: float
     l1_ratio: float = 0.5
     name: ClassVar[str] = "elastic_net"
-    grouped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _strength("ElasticNet", self.strength)
-        as_floats(self, "strength")
+        _Strong.__post_init__(self)
         require_number("ElasticNet: l1_ratio", self.l1_ratio)
         if not 0 <= self.l1_ratio <= 1:
             raise SpecificationError(f"ElasticNet needs l1_ratio between 0 and 1, not {self.l1_ratio!r}")
@@ -151,8 +149,6 @@ class ElasticNet:
 
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Soft-threshold at steps·λρ, then shrink by 1/(1 + steps·λ(1 − ρ))."""
-        import numpy as np
-
         soft = np.sign(v) * np.maximum(abs(v) - steps * self.strength * self.l1_ratio, 0.0)
         return soft / (1.0 + steps * self.convexity)
 
@@ -187,8 +183,6 @@ class Box:
 
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Project onto the box where steps > 0."""
-        import numpy as np
-
         return np.where(steps > 0, np.clip(v, self.low, self.high), v)
 
     def describe(self) -> str:
@@ -197,21 +191,15 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupLasso:
+class GroupLasso(_Strong):
     """ψ(w) = λ Σ_S √|S| ‖w_S‖₂ over the blocks that the partition names (Yuan & Lin 2006). λ is on the scaled features.
 
     Coordinates with different steps s_j share one norm, so thresholding each by its own step would miss the minimiser.
     The prox solves one equation in ‖u‖ instead.
     """
 
-    strength: float
     name: ClassVar[str] = "group_lasso"
     grouped: ClassVar[bool] = True
-    convexity: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        _strength("GroupLasso", self.strength)
-        as_floats(self, "strength")
 
     def value(self, w: Vector) -> float:
         """Return λ√|S|·‖w_S‖₂ of one block."""
@@ -224,7 +212,6 @@ class GroupLasso:
         ρ; there is no root, and u = 0, when it is at most 1 at ρ = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the root
         lies between ‖v‖ − max t and ‖v‖ − min t.
         """
-        import numpy as np
         from scipy.optimize import brentq
 
         moving = steps > 0
@@ -279,8 +266,6 @@ class ColumnTerms:
 
     def curvature(self, p: int) -> Vector:
         """Return Ω_jj, (p,)."""
-        import numpy as np
-
         found = np.zeros(p)
         for own, Ω in self.penalties:
             found[list(own)] = np.diag(Ω)
@@ -288,8 +273,6 @@ class ColumnTerms:
 
     def rows(self, S: slice) -> tuple[tuple[int, ...], Vector]:
         """Return the coordinates that Ω couples with those of S, and the rows Ω_S over them, (s, m)."""
-        import numpy as np
-
         parts = [(own, Ω) for own, Ω in self.penalties if any(S.start <= j < S.stop for j in own)]
         near = tuple(j for own, _ in parts for j in own)
         found, first = np.zeros((S.stop - S.start, len(near))), 0

@@ -35,15 +35,21 @@ class Sampler(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Shuffled:
-    """Every block once per pass, in a new random order for each pass."""
+class _OneByOne:
+    """Base of samplers that draw single blocks."""
 
-    name: ClassVar[str] = "shuffled"
+    __slots__ = ()
 
     def width(self, n_blocks: int) -> int:
         """Return one block per draw."""
         return min(1, n_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled(_OneByOne):
+    """Every block once per pass, in a new random order for each pass."""
+
+    name: ClassVar[str] = "shuffled"
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return a random order of the blocks."""
@@ -51,14 +57,10 @@ class Shuffled:
 
 
 @dataclass(frozen=True, slots=True)
-class Cyclic:
+class Cyclic(_OneByOne):
     """Every block once per pass, in the order of the partition."""
 
     name: ClassVar[str] = "cyclic"
-
-    def width(self, n_blocks: int) -> int:
-        """Return one block per draw."""
-        return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return the blocks in order."""
@@ -66,14 +68,10 @@ class Cyclic:
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(_OneByOne):
     """Independent draws of one block, all equally likely."""
 
     name: ClassVar[str] = "uniform"
-
-    def width(self, n_blocks: int) -> int:
-        """Return one block per draw."""
-        return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return as many draws as there are blocks."""
@@ -81,14 +79,10 @@ class Uniform:
 
 
 @dataclass(frozen=True, slots=True)
-class Importance:
+class Importance(_OneByOne):
     """Independent draws of one block, q_i = max_{j∈A_i} M_j / Σ_i max M_j (Maranjyan et al. 2024, importance sampling)."""
 
     name: ClassVar[str] = "importance"
-
-    def width(self, n_blocks: int) -> int:
-        """Return one block per draw."""
-        return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
         """Return as many draws as there are blocks."""
@@ -147,7 +141,7 @@ def sampler_of(name: str, tau: int | None) -> Sampler:
 
 
 def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
-    """Order a pass by owner, owners by first appearance; the order of draws from one owner stays."""
+    """Sort the draws of a pass by owner: owners in the order of their first draw, each owner's draws in their own order."""
     first: dict[str, int] = {}
     for position, draw in enumerate(draws):
         first.setdefault(blocks[draw[0]].party, position)

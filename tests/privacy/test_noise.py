@@ -21,8 +21,7 @@ from vfl.privacy import rounded_gaussian as module
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.keystream import WORDS_PER_KEY, Keystream
 from vfl.privacy.noise import CryptographicNoise, NoiseSource, SeededNoise
-from vfl.privacy.normal_tail import Side, side_of
-from vfl.privacy.rounded_gaussian import LARGEST_SCALE, NDTRI_ERROR, rounded_gaussian
+from vfl.privacy.rounded_gaussian import LARGEST_SCALE, NDTRI_ERROR, Side, rounded_gaussian, side_of
 
 KEY = ReleaseKey(round=3, part=1)
 SCALES = [1e-3, 0.7, 1.0, 37.25, 2.0**26, 3.0e9, 2.0**45]
@@ -194,7 +193,7 @@ def test_chunks_do_not_change_results(monkeypatch):
 
 @pytest.mark.parametrize("guard", [64, 1])
 def test_sides_agree_with_mpmath_at_any_first_precision(guard, precise, monkeypatch):
-    monkeypatch.setattr("vfl.privacy.normal_tail.GUARD", guard)
+    monkeypatch.setattr("vfl.privacy.rounded_gaussian.GUARD", guard)
     random = np.random.default_rng(3)
     for bits in (1, 2, 7, 63, 127, 191):
         for reach in np.linspace(0, math.sqrt(1.45 * bits), 60):

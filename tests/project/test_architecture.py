@@ -76,7 +76,7 @@ APART = {("coordinator", "parties"), ("parties", "coordinator")}
 SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.data_owner")
 PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
-DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian", "normal_tail")
+DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian")
 HEAVY = ("ray", "grpc", "numba", "scipy", "flint", "pyarrow", "sklearn", "pandas")
 ACCOUNTING = ("accountants", "calibration", "gaussian_dp", "zcdp", "pld", "spending", "ledger", "private_selection")
 

@@ -46,12 +46,12 @@ class Attack:
 
     part : 'training', 'held out', or 'all' without a hold-out.
     claim : ε that the charges promise to the part. claim_mu : its μ; None for a claim that is not Gaussian.
-    canary : description of the pair of canaries. size : k, number of canaries.
+    canary : description of the canaries, the records in which the two data sets differ. size : k, number of canaries.
     reach : share of the claim that the pair attains, at most 1.
     runs, right : numbers of runs and of right guesses. level : probability of a false alarm of the guesses.
     allowed : largest share of right guesses under the claim. shown : lower bound on the true share, at `level`.
     lower, lower_mu : lower bounds on the job's ε and μ, if the share of right guesses is `shown`.
-    needed : number of runs that detects noise of σ/√2 with probability 0.95; None if no number does.
+    needed : number of runs that would find noise of σ/√2 instead of σ with probability 0.95; None if no number would.
     checks : checks of the runs' noise.
     """
 
@@ -90,7 +90,7 @@ class Audit:
     reach : smallest share of a claim that the canaries of an attack attain. attacks : one per part of the records.
     checks : checks of the noise in the runs of all attacks.
     passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.
-    taken_off : settings that the audit removes from the job, since they concern real records only. seconds : duration.
+    taken_off : settings that the audit left out, since they concern real records only. seconds : duration.
     """
 
     name: str
@@ -202,7 +202,8 @@ def audit(
     records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs for each part; None for the number that detects noise of σ/√2 with probability 0.95, at most 1,000.
+    runs : number of runs for each part. None takes the number that finds noise of σ/√2 instead of σ with probability 0.95, at
+        most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
         simulated records. The canaries replace the first of them. n is their number.

@@ -19,7 +19,7 @@ from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledG
 from vfl.privacy.gaussian_dp import epsilon_of
 
 FOUND = 0.95
-"""Probability with which the planned number of runs detects noise of σ/√2."""
+"""Probability with which the planned number of runs finds noise of σ/√2 instead of σ."""
 MOST_RUNS = 1000
 """Largest planned number of runs; the caller may request more."""
 
@@ -128,7 +128,7 @@ def needed(most: float, truth: float, runs: int, level: float) -> float:
 
 
 def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) -> int | None:
-    """Return the number of runs that detects σ/√2 with probability `find`; None if the canary is too weak for any number.
+    """Return the number of runs that finds noise of σ/√2 instead of σ with probability `find`; None if no number does.
 
     most : largest accuracy that the claim allows. reach : share of the claimed μ that the canary attains.
     """

@@ -212,7 +212,7 @@ def _factor(job: Job, column: str, which: int) -> float:
 
 
 def _alternating(job: Job, canary: Canary, i: int) -> int:
-    """Return the label of record i of the rest: alternating classes; for numbers the middle unless `canary.rest` is given."""
+    """Return the label of another record: classes alternate; a number is the middle unless `canary.rest` is given."""
     if canary.rest is None and not job.classification:
         return 0
     return 1 if i % 2 else -1

@@ -82,7 +82,7 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One loaded simulated data set. parties : prototypes, which every run copies with `Party.afresh`."""
+    """One loaded simulated data set. parties : loaded parties, which every run copies (`Party.afresh`)."""
 
     parties: Mapping[str, Party]
     labels: Vector

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9
 """Relative error of doubles in a shift."""
 MOST_COLUMNS = 1500
-"""Largest number of residuals per run that are compared with each other."""
+"""Largest number of residuals per run whose correlations are tested."""
 FINE = 2.0**-40
-"""Grids below this share of σ are left as they are."""
+"""Residuals on a grid finer than this share of σ are not drawn anew."""
 TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.evaluation import estimates
 from vfl.evaluation.estimates import Estimate
 from vfl.evaluation.inquiries import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
-from vfl.evaluation.statistics import GRID, root, steps_of, weight, wrong
+from vfl.evaluation.statistics import GRID, CellsAndLoss, weight, wrong
 from vfl.holdout import Side
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from vfl.losses import Loss
     from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.solvers.protocol import Released
@@ -25,43 +24,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassOutcomes:
+class ClassOutcomes(CellsAndLoss):
     """Counts of wrong and right predictions per class, and the sum of clamped losses.
 
-    A record is in one of 2K cells. Replacing it lowers one cell by one and raises another, which moves the counts by at most
-    √2. Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
-    when both change. All sums are released jointly, as one Gaussian vector. A label outside the classes counts in the last
-    class.
+    There are 2K cells: (wrong, right), class by class. A label outside the classes counts in the last class.
 
-    loss, cap : loss to sum, and its cap. steps : a, b in units of GRID. classes : K.
+    classes : K.
     """
 
-    loss: Loss
-    cap: float
-    steps: tuple[int, int]
     classes: int
-
-    grid: ClassVar[float] = GRID
 
     @property
     def dimension(self) -> int:
         """Return 2K + 1."""
         return 2 * self.classes + 1
 
-    @property
-    def sensitivity(self) -> float:
-        """Return Δ."""
-        a, b = self.steps
-        return root(2 * a * a + b * b)
-
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (a·cells, b·Σ losses) in steps. cells : counts of (wrong, right), class by class. margins : (K·n,)."""
-        K, (a, b) = self.classes, self.steps
+    def cells(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the number of records per cell. margins : (K·n,)."""
+        K = self.classes
         own = np.clip(np.nan_to_num(labels, nan=K - 1), 0, K - 1).astype(np.int64)
-        with np.errstate(all="ignore"):
-            losses = self.loss.value(margins, labels) / self.cap
-        cells = np.bincount(2 * own + ~wrong(margins, labels), minlength=2 * K)
-        return np.append(a * cells, steps_of(losses, b)).astype(np.int64)
+        return np.bincount(2 * own + ~wrong(margins, labels), minlength=2 * K)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

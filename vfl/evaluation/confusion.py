@@ -38,8 +38,9 @@ NAMES = ("tn", "fp", "fn", "tp")
 """True and false negatives and positives, in the order of the counts."""
 TN, FP, FN, TP = range(CELLS)
 ERROR = 0.05
-TWO = 0.25
-"""Width added to two intervals so that both hold together; Φ⁻¹(1 − α/4) − Φ⁻¹(1 − α/2) is less for α up to 0.05."""
+TWO = 0.26
+"""Width added to each of two intervals so that both hold together: Φ⁻¹(1 − α/4) less the width of one interval is smaller for
+every error probability α that `width_of` allows."""
 
 
 def width_of(tests: int) -> float:
@@ -73,7 +74,7 @@ class Confusion:
 
     @property
     def raw(self) -> Vector:
-        """Return the counts (4,) shifted to their public sum, each in proportion to its variance; some may be negative."""
+        """Return the counts (4,), each shifted in proportion to its variance so that their sum is n. Some may be negative."""
         bins = np.array(self.bins)
         return np.asarray(np.array(self.noisy) + (self.n_records - sum(self.noisy)) * bins / bins.sum())
 
@@ -100,7 +101,7 @@ class Confusion:
         return Estimate(value, error, within=around(value, within))
 
     def rate(self, hits: int, misses: int) -> Estimate | None:
-        """Return the share hits/(hits + misses) of two cells; None if noise may explain their total count."""
+        """Return the share hits/(hits + misses) of two cells; None if the noise hides their total count."""
         counts, raw = self.possible, self.raw
         count = float(counts[hits] + counts[misses])
         if not count > SEEN * self.noise([float(k in (hits, misses)) for k in range(CELLS)]):
@@ -116,7 +117,7 @@ class Confusion:
     def measures(self) -> dict[str, Estimate]:
         """Return accuracy, true and false positive rate, precision, and the share predicted positive.
 
-        A rate is left out if noise may explain its records.
+        A rate is left out if the noise hides its records.
         """
         positive, flagged = self.share(FN, TP).value, self.share(FP, TP)
         found = {"accuracy": replace(self.share(TN, TP), baseline=max(positive, 1.0 - positive))}
@@ -136,7 +137,7 @@ class Confusion:
         return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
 
     def lift(self) -> Estimate | None:
-        """Return the precision divided by the share of positive records; None if noise may explain either.
+        """Return the precision divided by the share of positive records; None if the noise hides either.
 
         The intervals of both hold together, so the interval of the quotient holds too.
         """
@@ -154,7 +155,7 @@ class Confusion:
 
 
 def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, float], n_records: int) -> int:
-    """Return the position of the edge with the smallest noisy cost; the first of equals."""
+    """Return the position of the edge with the smallest noisy cost; of several, the first."""
     return min(edges, key=lambda edge: Confusion.at(histogram, edge, n_records).cost(cost).value)
 
 

@@ -1,7 +1,7 @@
 """ROC, precision–recall, calibration and lift of a classifier, from released histograms. Post-processing costs no privacy.
 
 Each point is a threshold between two bins, so nothing is interpolated. Each interval of 95 % covers the noise and sampling
-of its own point. A rate is shown if the noise cannot explain its records.
+of its own point. A rate is shown unless the noise hides its records.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measures of the decisions at one threshold, on the scale of thresholds; None where noise may explain the records.
+    """Measures of the decisions at one threshold. A measure is None if the noise hides its records.
 
+    threshold : a probability if margins are log-odds, else a margin.
     tpr : share of the positives that are predicted positive, which is the recall and the height of the lift curve.
     flagged : share of the records that are predicted positive. lift : precision divided by the share of positives.
     """
@@ -54,7 +55,7 @@ class Point:
 
 
 def calibration(histogram: Histogram, n_records: int) -> tuple[Calibrated, ...]:
-    """Return the bins that exceed their noise, in order; () unless margins are log-odds."""
+    """Return the bins that the noise does not hide, in order; () unless margins are log-odds."""
     if not histogram.logistic:
         return ()
     ends = (0.0, *map(histogram.shown, histogram.edges), 1.0)

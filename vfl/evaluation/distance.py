@@ -114,7 +114,7 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
     free : False if v was chosen with knowledge of the noise. The triangle inequality then gives the bound; it is never tighter.
 
     For ‖noisy‖² below the distribution's lower quantile the inversion has no solution and would return 0, as if the models
-    were equal. The quotient is therefore taken as at least p, which only raises the bound.
+    were equal. So ‖noisy‖²/σ² is taken as at least p, which only raises the bound.
     """
     from scipy.special import chdtri, chndtr, chndtrinc
 

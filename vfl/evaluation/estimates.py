@@ -9,7 +9,7 @@ and near the ends of a measure's range. For a quotient such as R² or a rate thi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 IN_A_LINE = 6
 """Largest number of measures per printed line."""
 SEEN = 3.0
-"""A class is measured if its noisy count exceeds this many standard deviations of the noise. At 2, the shown intervals hold
-0.89 of the true rates of small classes instead of 0.95."""
+"""Noise hides a count that is at most this many of its standard deviations. With 2, intervals of the shown classes held 0.89
+of the true rates of small classes instead of 0.95."""
 WIDTH = 2.0
 """Half-width of an interval of 95 %, in standard deviations."""
 
@@ -181,35 +181,24 @@ class Findings:
 
 
 def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {
-        name: {"value": e.value, "error": e.error}
-        | ({} if e.baseline is None else {"baseline": e.baseline})
-        | ({} if e.baseline is None and e.best == 1.0 else {"best": e.best})
-        | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
-        | ({} if e.shift is None else {"shift": list(e.shift)})
-        | ({} if e.within is None else {"interval": list(e.within)})
-        for name, e in measures.items()
-    }
+    """Return the fields that are given; `within` is called 'interval'."""
+    found = {name: asdict(e) for name, e in measures.items()}
+    for plain in found.values():
+        plain["interval"] = plain.pop("within")
+    return {name: {key: value for key, value in plain.items() if value is not None} for name, plain in found.items()}
 
 
 def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
-    return {
-        name: Estimate(
-            float(e["value"]),
-            float(e["error"]),
-            float(e["baseline"]) if "baseline" in e else None,
-            float(e.get("best", 1.0)),
-            _interval(e.get("noiseless")),
-            _interval(e.get("shift")),
-            _interval(e.get("interval")),
-        )
-        for name, e in plain.items()
-    }
+    found = {}
+    for name, given in plain.items():
+        numbers = {key: given[key] for key in ("value", "error", "baseline", "best") if key in given}
+        pairs = {key: given[key] for key in ("noiseless", "shift", "interval") if key in given}
+        ends = {("within" if key == "interval" else key): _interval(pair) for key, pair in pairs.items()}
+        found[name] = Estimate(**{key: float(number) for key, number in numbers.items()}, **ends)
+    return found
 
 
-def _interval(plain: Any) -> Interval | None:
-    if plain is None:
-        return None
+def _interval(plain: Any) -> Interval:
     low, high = plain
     return float(low), float(high)
 
@@ -284,7 +273,7 @@ def share_of(hits: float, count: float, raw: tuple[float, float], sigma: float, 
 
 
 def around(value: float, within: Interval) -> Interval:
-    """Return the interval, extended to include the value. The projection onto possible counts may have moved it."""
+    """Return the interval, extended to include the value: the projection onto possible counts may have moved it out."""
     return min(within[0], value), max(within[1], value)
 
 
@@ -292,6 +281,12 @@ def scaled(estimate: Estimate, unit: float) -> Estimate:
     """Return the estimate in another unit."""
     low, high = estimate.interval
     return replace(estimate, value=estimate.value * unit, error=estimate.error * unit, within=(low * unit, high * unit))
+
+
+def root_of(square: Estimate) -> Estimate:
+    """Return the root of a mean square. Its interval has the roots of the ends."""
+    low, high = (math.sqrt(end) for end in square.interval)
+    return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
 
 
 def centred(noisy: Vector, total: float) -> Vector:
@@ -372,13 +367,13 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 def residuals(
     released: Vector, statistic: Residuals, n_records: int, sigma: float, apart: float = 0.0
 ) -> dict[str, Estimate]:
-    """Return mean absolute and root mean squared error and R² of clamped errors, and mean deviance and D² of clamped deviances.
+    """Return mean absolute error, root mean squared error and R² of clamped errors; with deviances, their clamped mean and D².
 
     R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
     deviances: the fraction of the deviance that the model explains. Their intervals are Fieller's (`_explained`). The interval
     of the root mean squared error has the roots of the ends of the mean square's interval, since the delta method fails for a
-    mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left out
-    if noise alone could explain the sum of the constant, or if the interval of the quotient has no end.
+    mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left
+    out if the noise hides the sum of the constant, or if the interval of the quotient has no end.
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant is
         worse than the mean by exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are
@@ -414,7 +409,7 @@ def _excess(statistic: Residuals, apart: float, name: str) -> float:
 def _explained(
     of_model: tuple[float, float], of_constant: tuple[float, float], n_records: int, excess: float
 ) -> Estimate | None:
-    """Return 1 − A/B from noisy means A, B of parts t, u of records in [0, 1], or None if its interval has no lower end.
+    """Return 1 − A/B from noisy means A, B of quantities t, u in [0, 1], or None if its interval has no lower end.
 
     Under the ratio ρ, A − ρB has mean 0 and variance σ_A² + ρ²σ_B² + E(t − ρu)²/n. The last term is at most (A + ρ²B)/n,
     without a covariance that would lower it, and A = ρB. So ρ solves a quadratic inequality.
@@ -444,9 +439,7 @@ def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int)
     error = math.hypot(float(noise[0]), math.sqrt(max(min(square.value, absolute) - absolute**2, 0.0) / n_records))
     within = mean_interval(float(shares[0]), float(noise[0]), n_records, most)
     found = {"mae": scaled(Estimate(absolute, error, within=within), statistic.cap)}
-    low, high = (math.sqrt(end) for end in square.interval)
-    root = Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
-    found["rmse"] = scaled(root, statistic.cap)
+    found["rmse"] = scaled(root_of(square), statistic.cap)
     if statistic.deviance_cap is not None:
         found["deviance"] = bounded_mean(float(shares[2]), float(noise[2]), n_records, statistic.deviance_cap)
     return found

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.evaluation.estimates import WIDTH, Estimate
-from vfl.losses.deviance import unit_deviance
+from vfl.evaluation.estimates import WIDTH, Estimate, root_of
+from vfl.evaluation.statistics import errors_of
 
 if TYPE_CHECKING:
     from vfl.losses import Loss
@@ -26,7 +26,7 @@ EDGES = 2**14
 """Number of edges of the histogram from which the area is computed. Ties within a bin count one half. For scores spread
 over the edges the error of the area is below 1e-6."""
 FAR = 13
-"""Number of doublings of the largest distance from the centre, up to the outermost edges."""
+"""The outermost edges are 2^FAR times as far from the centre as the last edge of the histogram."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,17 +65,12 @@ class Unclamped:
 
     def __call__(self, margins: Vector, labels: Vector) -> Vector:
         """Return Σ q, then Σ qqᵀ row by row, in units of the caps."""
-        power, found = self.loss.power, []
         with np.errstate(all="ignore"):
             if self.loss.classification:
-                found.append(self.loss.value(margins, labels) / self.cap)
+                found = [self.loss.value(margins, labels) / self.cap]
             else:
-                constant = [] if self.constant is None else [np.full(labels.size, self.constant)]
-                for mean in (self.loss.response(margins), *constant):
-                    t = abs(mean - labels) / self.cap
-                    found += [t, t * t]
-                    if power is not None:
-                        found.append(unit_deviance(labels, mean, power) / self.deviance_cap)
+                deviance_cap = None if self.loss.power is None else self.deviance_cap
+                found = errors_of(self.loss, margins, labels, self.cap, self.constant, deviance_cap)
             products = [a * b for a in found for b in found]
             return np.array([float((np.rint(q / STEP) * STEP).sum()) for q in (*found, *products)])
 
@@ -113,15 +108,10 @@ def _measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, E
                 error = math.sqrt(max(float(slope @ spread @ slope), 0.0) / n_records) / B
                 found["r2" if name == "rmse" else "d2"] = Estimate(1.0 - A / B, error, baseline=0.0)
         if name == "rmse":
-            of_model, base = _root(of_model), None if base is None else _root(base)
+            of_model, base = root_of(of_model), None if base is None else root_of(base)
         found[name] = replace(of_model, baseline=None if base is None else base.value, best=0.0)
     order = ("mae", "rmse", "r2", "deviance", "d2")
     return _finite({name: found[name] for name in order if name in found})
-
-
-def _root(square: Estimate) -> Estimate:
-    low, high = (math.sqrt(end) for end in square.interval)
-    return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
 
 
 def _finite(found: dict[str, Estimate]) -> dict[str, Estimate]:

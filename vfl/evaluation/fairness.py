@@ -48,7 +48,7 @@ class GroupColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupFairness(Inquiry):
-    """Gaps between groups of the held-out records with errors; with a bound, also intervals for the noise-free model's gaps.
+    """Gaps between groups of held-out records with errors; with a bound, intervals for the gaps of the noise-free model.
 
     problem : problem of the training part. columns : the group columns. n_records : size of the held-out part.
     mu : the budget; None counts without noise.
@@ -226,7 +226,7 @@ class GroupFairness(Inquiry):
                 if math.isfinite(noise)
                 else "TOO NOISY: every gap would be left out"
             )
-            said = f"by {named}; {known}, for groups of one size and half of the labels positive"
+            said = f"by {named}; {known}, for groups of equal size, if half of the labels are positive"
         if self.spec.thresholds:
             return f"{said}; chooses a threshold for each group: predicting with them needs each record's group"
         if self.why_unbounded:
@@ -234,7 +234,7 @@ class GroupFairness(Inquiry):
         return said + ("; with bounds for the model without noise" if self.bounded else "")
 
     def guessed(self, size: int) -> float:
-        """Return the error of a gap for `size` equal groups, for half of the labels positive and 0.8 predicted correctly."""
+        """Return the error of a gap if groups are equal, half of the labels are positive and 0.8 of predictions are right."""
         nowhere = np.zeros(self.problem.layout.n_coordinates)
         event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)
@@ -261,4 +261,4 @@ def _accuracy(table: Table) -> Estimate:
 
 
 def _left_out(names: list[str]) -> str:
-    return f"; left out, since noise may explain a count: {', '.join(names)}" if names else ""
+    return f"; left out, since noise hides a count: {', '.join(names)}" if names else ""

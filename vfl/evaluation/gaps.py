@@ -32,7 +32,7 @@ SEEN = 5.0
 """A group is compared if its noisy count, and that of all other groups together, exceed this many standard deviations of the
 noise. At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Division of the error probability that the distance leaves: noise of the counts, sampling of the records."""
+"""Shares of the part of ζ that the distance leaves: for the noise of the counts, and for the sampling of the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Count:
 
 
 def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
-    """Return F_g with its standard error by the delta method over all counts; None if noise may explain a count.
+    """Return F_g with its standard error by the delta method over all counts; None if the noise hides a count.
 
     The variance is σ²Σ(∂F/∂count)² + Σ count·(∂F/∂count)². The second term is the multinomial sampling of the records. Its
     mean part vanishes, because F does not change when all counts are multiplied by one factor.
@@ -140,7 +140,7 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds. They divide the error probability that the distance leaves (Bonferroni).
+    """One-sided bounds on probabilities. They share the part of ζ that the distance leaves (Bonferroni).
 
     pairs : number of bounds. Each is one Clopper–Pearson limit at two rounded noisy counts.
     """

@@ -68,7 +68,7 @@ LARGEST_MULTIPLIER = 2.0**26
 
 
 class Inquiry(ABC):
-    """Base of releases besides the model. Their fields are public."""
+    """Base class of releases besides the model. Their fields are public."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -115,7 +115,7 @@ def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return the coordinates per party. Parties whose coordinates are all 0, such as a lost party, are left out."""
+    """Return each party's block with its part of w. Parties whose part is 0, such as a lost party, are left out."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 

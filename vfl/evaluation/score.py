@@ -1,4 +1,4 @@
-"""Score of a candidate: one clamped measure of its model on the held-out records, released with the whole budget."""
+"""Score of a candidate of a tune: one clamped measure on the held-out records, released with the whole budget."""
 
 from __future__ import annotations
 

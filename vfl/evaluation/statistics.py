@@ -7,6 +7,7 @@ record may change its margin and label arbitrarily, but no other contribution.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,7 +28,7 @@ CELLS = 4
 
 
 def weight(share: float, square: float) -> int:
-    """Return the weight, in steps of GRID, that gives a part with squared sensitivity `square` this share of the joint Δ²."""
+    """Return the weight, in steps of GRID, with which a part of squared sensitivity `square` has this share of the joint Δ²."""
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
@@ -59,25 +60,47 @@ def _deviances(loss: Loss, labels: Vector, means: Vector) -> Vector:
     return unit_deviance(labels, means, power)
 
 
+def errors_of(
+    loss: Loss,
+    margins: Vector,
+    labels: Vector,
+    cap: float,
+    constant: float | None = None,
+    deviance_cap: float | None = None,
+) -> list[Vector]:
+    """Return |e|/C and e²/C² of the model's errors e = response − label, then those of a constant, (n,) each, unclamped.
+
+    With a cap D on deviances d, each model also has d/D, after its errors.
+
+    cap : C. constant : prediction of the constant model; None leaves it out. deviance_cap : D; None leaves deviances out.
+    """
+    found: list[Vector] = []
+    with np.errstate(all="ignore"):
+        constants = [] if constant is None else [np.full(labels.size, constant)]
+        for mean in (loss.response(margins), *constants):
+            t = abs(mean - labels) / cap
+            found += [t, t * t]
+            if deviance_cap is not None:
+                found.append(_deviances(loss, labels, mean) / deviance_cap)
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcomes:
-    """Counts of records in the four cells (label, prediction), and the sum of clamped losses.
+class CellsAndLoss(ABC):
+    """Counts of records per cell, and the sum of clamped losses.
 
     A record is in one cell. Replacing it lowers one cell by one and raises another, which moves the counts by at most √2.
     Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
     attained when both change. Released jointly, as one Gaussian vector.
 
     loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
-    threshold : margin above which a record is predicted positive. It is public or released, so no record decides it.
     """
 
     loss: Loss
     cap: float
     steps: tuple[int, int]
-    threshold: float = 0.0
 
     grid: ClassVar[float] = GRID
-    dimension: ClassVar[int] = CELLS + 1
 
     @property
     def sensitivity(self) -> float:
@@ -85,13 +108,32 @@ class Outcomes:
         a, b = self.steps
         return root(2 * a * a + b * b)
 
+    @abstractmethod
+    def cells(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the number of records per cell."""
+
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (a·cells, b·Σ losses) in steps: true negatives, false positives, false negatives, true positives."""
-        cells = np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
+        """Return (a·cells, b·Σ losses) in steps."""
         with np.errstate(all="ignore"):
             losses = self.loss.value(margins, labels) / self.cap
         a, b = self.steps
-        return np.append(a * cells, steps_of(losses, b)).astype(np.int64)
+        return np.append(a * self.cells(margins, labels), steps_of(losses, b)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes(CellsAndLoss):
+    """Counts of the four cells (label, prediction) of two classes, and the sum of clamped losses.
+
+    threshold : margin above which a record is predicted positive. It is public or released, so no record decides it.
+    """
+
+    threshold: float = 0.0
+
+    dimension: ClassVar[int] = CELLS + 1
+
+    def cells(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the numbers of true negatives, false positives, false negatives and true positives."""
+        return np.bincount(2 * (labels > 0) + (margins > self.threshold), minlength=CELLS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,14 +216,7 @@ class Residuals:
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps; with deviances (Σ a·t, Σ b·t², Σ e·s, Σ c·u, Σ d·u², Σ f·q)."""
-        sums: list[Vector] = []
-        with np.errstate(all="ignore"):
-            constant = [] if self.constant is None else [np.full(labels.size, self.constant)]
-            for mean in (self.loss.response(margins), *constant):
-                t = np.minimum(abs(mean - labels) / self.cap, 1.0)
-                sums += [t, t * t]
-                if self.deviance_cap is not None:
-                    sums.append(_deviances(self.loss, labels, mean) / self.deviance_cap)
+        sums = errors_of(self.loss, margins, labels, self.cap, self.constant, self.deviance_cap)
         return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
@@ -222,8 +257,7 @@ class Lost:
             elif self.measure == "deviance":
                 t = _deviances(self.loss, labels, self.loss.response(margins)) / self.cap
             else:
-                t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
-                t = t * t if self.measure == "mse" else t
+                t = errors_of(self.loss, margins, labels, self.cap)[self.measure == "mse"]
         return np.array([steps_of(t, self.steps)], dtype=np.int64)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
-"""Names of NumPy functions, each with its second argument if it has one."""
+"""Names of NumPy functions, in order; each with its second argument, if it has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ class OfCells(Feature, ABC):
 
     @property
     def form(self) -> str:
-        """Content of the cells in formulas (vfl.features.formula.Cell)."""
+        """Form of the cells in exported formulas (`Cell.content`)."""
         return self.content
 
     @abstractmethod
@@ -190,7 +190,7 @@ class OfBounded(OfNumbers, ABC):
     @property
     @abstractmethod
     def steps(self) -> Steps:
-        """NumPy functions that compute the coordinate from cells within the bounds. Formulas must have them too (Apply)."""
+        """NumPy functions that compute the coordinate from cells within the bounds; each is also an `Apply` of formulas."""
 
 
 def check_unknown(value: Any) -> None:

@@ -33,14 +33,13 @@ class Curve(OfNumbers):
     this knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing cell has 0 in every
     coordinate, or the number within the bounds that is nearest to 0.
 
-    pieces : largest number of pieces, from 1 to 32. It is also the number of coordinates. None is 4, or one more than the
-        knots.
+    pieces : largest number of pieces, from 1 to 32, and the number of coordinates. None is 4, or one more than the knots.
     smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,
         and 0 at both ends. It applies to the scaled features. A straight line has no penalty (a P-spline, Eilers & Marx 1996).
     shape : 'increasing' or 'decreasing'; the fitted curve has this shape in spite of noise. The coordinates are then ramps, one
         per piece, from 0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
-    knots : public points inside the bounds, ascending; fewer than `pieces` leave coordinates that are always 0. None: a private
-        run releases a noisy histogram of the column and places the knots by it (vfl.solvers.releases.knots).
+    knots : public points inside the bounds, ascending. If they make fewer than `pieces`, the last coordinates are always 0.
+        None lets the run place them; a private run first releases a noisy histogram of the column (vfl.solvers.releases.knots).
     bounds : (low, high) of the column; also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """

@@ -30,7 +30,7 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
 
 
 def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of one column of a pair, with the middles subtracted, and its guards."""
+    """Return the formulas of one column of a pair, less the middles of their ranges, and the column's guards."""
     own, guards = _of_cells(side.declared, side.name, source, side.middles)
     return [apply("subtract", x, m) if m else x for x, m in zip(own, side.middles, strict=False)], guards
 

@@ -151,7 +151,7 @@ def curves_in(declared: Any) -> tuple[Curve, ...]:
 
 
 def placed(column: str, declared: Any, knots: Knots) -> Any:
-    """Return a declaration whose curves have declared knots."""
+    """Return the declaration with declared knots for all of its curves."""
     if isinstance(declared, Crossed):
         return declared.placed(knots)
     return declared.at(knots[column]) if isinstance(declared, Curve) and declared.knots is None else declared

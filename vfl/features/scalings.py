@@ -82,7 +82,8 @@ class Scaled(OfBounded):
 
     Range: that of the bounds. Without bounds it is [−reach, reach], and cells farther than reach·spread are clamped.
 
-    center, spread : a typical value and a typical deviation, publicly known; spread > 0. reach : in units of the spread.
+    center, spread : a typical value and a typical deviation, publicly known; spread > 0. reach : largest distance from the
+    center, in units of the spread.
     bounds : (low, high) of the column, instead of the reach; also the job's bounds for this column.
     of, fill, missing : as for all features (vfl.features.Feature).
     """

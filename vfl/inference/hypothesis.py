@@ -123,39 +123,31 @@ class _Reader:
                 sides.append(self._side())
             if len(sides) == 1:
                 raise self._error("'=' is missing")
-            for (left, a), (right, b) in pairwise(sides):
+            for left, right in pairwise(sides):
                 terms = {name: left.get(name, 0.0) - right.get(name, 0.0) for name in {**left, **right}}
-                found.append((terms, b - a))
+                found.append(({name: weight for name, weight in terms.items() if name}, -terms.get("", 0.0)))
             if not self._takes(","):
                 break
         if self._rest():
             raise self._error("a sign is missing")
         return found
 
-    def _side(self) -> tuple[dict[str, float], float]:
-        """Read a sum of terms; return the weights of coefficients, and the constant."""
+    def _side(self) -> dict[str, float]:
+        """Read a sum of terms; return the weights of coefficients, and the constant under the empty name."""
         weights: dict[str, float] = {}
-        constant, sign = 0.0, 1.0
-        if self._takes("-"):
-            sign = -1.0
-        else:
-            self._takes("+")
-        while True:
+        sign: float | None = self._sign() or 1.0
+        while sign is not None:
             factor, name = self._term()
-            if name is None:
-                constant += sign * factor
-            else:
-                weights[name] = weights.get(name, 0.0) + sign * factor
-            if self._takes("+"):
-                sign = 1.0
-            elif self._takes("-"):
-                sign = -1.0
-            else:
-                return weights, constant
+            weights[name] = weights.get(name, 0.0) + sign * factor
+            sign = self._sign()
+        return weights
 
-    def _term(self) -> tuple[float, str | None]:
+    def _sign(self) -> float | None:
+        return 1.0 if self._takes("+") else -1.0 if self._takes("-") else None
+
+    def _term(self) -> tuple[float, str]:
         """Read a number, a coefficient, or their product."""
-        number, name = self._number(), None
+        number, name = self._number(), ""
         if number is None or self._takes("*"):
             name = self._name()
             if number is None and self._takes("*"):

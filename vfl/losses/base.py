@@ -6,6 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
+
 if TYPE_CHECKING:
     from vfl.types import Vector
 
@@ -104,7 +106,5 @@ class Loss(ABC):
 
         q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin per unit of the dual steps in its batch.
         """
-        import numpy as np
-
         with np.errstate(over="ignore", invalid="ignore"):
             return (-self.derivative(v, y) - α) / (1.0 + q * self.curvature)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import SpecificationError
 from vfl.losses.base import Loss
@@ -71,6 +73,4 @@ class ClassWeighted(Loss):
         return self._weights(y) * WEIGHED[self.loss].derivative(v, y)
 
     def _weights(self, y: Vector) -> Vector:
-        import numpy as np
-
         return np.where(y > 0, self.positive, self.negative)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from vfl.types import Vector
 
@@ -16,7 +18,6 @@ def unit_deviance(y: Vector, mean: Vector, power: float) -> Vector:
     mean_tweedie_deviance. Labels below 0 count as 0. The result is infinite or NaN where the distribution has no such label or
     mean.
     """
-    import numpy as np
     from scipy.special import xlogy
 
     p, y = power, np.maximum(y, 0.0)

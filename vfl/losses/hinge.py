@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_positive
 from vfl.losses.base import SHARES, Loss
 
@@ -31,14 +33,10 @@ class Hinge(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return max(0, 1 − y v), (n,)."""
-        import numpy as np
-
         return np.maximum(0.0, 1.0 - y * v)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return −y where y v < 1, else 0, (n,)."""
-        import numpy as np
-
         return np.where(y * v < 1.0, -y, 0.0)
 
     def constant(self, share: float, noise: float) -> float:
@@ -47,8 +45,6 @@ class Hinge(Loss):
 
     def dual_step(self, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
         """Return the closed-form step, to the α with αy = αy + (1 − yv)/q clipped to [0, 1]."""
-        import numpy as np
-
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             β = np.clip(np.nan_to_num(y * α + (1.0 - y * v) / q, nan=0.0), 0.0, 1.0)
         return y * β - α
@@ -81,16 +77,12 @@ class SmoothedHinge(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return a((1 − y v)⁺ − a h/2) with a = (1 − y v)/h between 0 and 1, (n,)."""
-        import numpy as np
-
         short = np.maximum(1.0 - y * v, 0.0)
         share = np.minimum(short / self.width, 1.0)
         return share * (short - 0.5 * share * self.width)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return −y·(1 − y v)/h, with the factor clipped to [0, 1], (n,)."""
-        import numpy as np
-
         return -y * np.clip((1.0 - y * v) / self.width, 0.0, 1.0)
 
     def constant(self, share: float, noise: float) -> float:
@@ -101,10 +93,8 @@ class SmoothedHinge(Loss):
 def majority(share: float, noise: float, width: float) -> float:
     """Return the best constant model of smoothed hinge loss; h = 0 stands for hinge loss.
 
-    It is ±(1 − h·(smaller share)/(larger share)), on the majority's side.
-
-    The model changes sign at a share of one half. Within two standard deviations of one half it shrinks in proportion, since
-    noise may have chosen the wrong sign.
+    It is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority. The sign changes at a share of one half.
+    Within two standard deviations of one half it shrinks in proportion, since noise may have chosen the wrong sign.
     """
     positive = min(max(share, 0.0), 1.0)
     larger = max(positive, 1.0 - positive)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_positive
 from vfl.losses.base import MEAN, Loss
 
@@ -16,10 +18,10 @@ if TYPE_CHECKING:
 class Huber(Loss):
     """½(v − y)² where |v − y| ≤ width, beyond it width·|v − y| − ½width²: derivative v − y capped at ±width, curvature 1.
 
-    The derivative is bounded: labels need no bounds, no record has a residual beyond `width`, and output perturbation
-    applies. For large widths it becomes squared loss (Huber 1964).
+    The derivative is bounded, so labels need no bounds and output perturbation applies. For large widths it becomes squared
+    loss (Huber 1964).
 
-    width : in units of the label; the largest |derivative|. 1.35 keeps 95 % of the efficiency under normal residuals of
+    width : largest |derivative|, in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of
         deviation 1.
     """
 
@@ -41,14 +43,10 @@ class Huber(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return a(|v − y| − a/2) with a = min(|v − y|, width), (n,)."""
-        import numpy as np
-
         far = abs(v - y)
         near = np.minimum(far, self.width)
         return near * (far - 0.5 * near)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return v − y between −width and width, (n,)."""
-        import numpy as np
-
         return np.clip(v - y, -self.width, self.width)

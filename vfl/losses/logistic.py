@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from vfl.losses.base import SHARES, Loss
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ class Logistic(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return log(1 + exp(−y v)), (n,), without overflow."""
-        import numpy as np
-
         return np.logaddexp(0.0, -y * v)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from vfl.losses.base import SHARES, Loss
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ class Multinomial(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return log Σ_k exp(v_k) − v_y, (n,), without overflow."""
-        import numpy as np
         from scipy.special import logsumexp
 
         V = v.reshape(-1, y.size) if y.size else v.reshape(0, 0)
@@ -45,8 +46,6 @@ class Multinomial(Loss):
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return softmax(v) − e_y, (K·n,), without overflow."""
-        import numpy as np
-
         r = self.probabilities(v, y.size)
         for k in range(len(r)):
             r[k] -= y == k
@@ -54,8 +53,6 @@ class Multinomial(Loss):
 
     def probabilities(self, v: Vector, n_records: int) -> Vector:
         """Return softmax(v), (K, n)."""
-        import numpy as np
-
         V = v.reshape(-1, n_records) if n_records else v.reshape(0, 0)
         e: Vector = np.exp(V - V.max(axis=0, initial=-np.inf))
         p: Vector = e / e.sum(axis=0)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_number
 from vfl.errors import SpecificationError
 from vfl.losses.base import COUNTS, REACH, Loss
@@ -63,19 +65,13 @@ class Poisson(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return exp(v') (1 + v − v') − y v with v' = min(v, margin), (n,)."""
-        import numpy as np
-
         near = np.minimum(v, self.margin)
         return np.exp(near) * (1.0 + (v - near)) - np.maximum(y, 0.0) * v
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return exp(min(v, margin)) − y, (n,)."""
-        import numpy as np
-
         return self.response(v) - np.maximum(y, 0.0)
 
     def response(self, v: Vector) -> Vector:
         """Return the mean, exp(min(v, margin))."""
-        import numpy as np
-
         return np.exp(np.minimum(v, self.margin))

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
+
 from vfl.arguments import as_floats, require_number
 from vfl.errors import SpecificationError
 from vfl.losses.base import COUNTS, REACH, Loss
@@ -86,33 +88,23 @@ class Power(Loss):
 
     def value(self, v: Vector, y: Vector) -> Vector:
         """Return ℓ(v') + (v − v')·ℓ'(v') with v' = v clipped to [low, high], (n,)."""
-        import numpy as np
-
         p, near, y = self._p, self._near(v), self._clamped(y)
         rising = near if p == 2.0 else np.exp((2.0 - p) * near) / (2.0 - p)
         return rising + y * np.exp((1.0 - p) * near) / (p - 1.0) + (v - near) * self.derivative(v, y)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return exp((2 − p)v') − y exp((1 − p)v'), (n,)."""
-        import numpy as np
-
         p, near = self._p, self._near(v)
         return np.exp((2.0 - p) * near) - self._clamped(y) * np.exp((1.0 - p) * near)
 
     def response(self, v: Vector) -> Vector:
         """Return the mean, exp(v')."""
-        import numpy as np
-
         return np.exp(self._near(v))
 
     def _near(self, v: Vector) -> Vector:
-        import numpy as np
-
         return np.clip(v, self.low, self.high)
 
     def _clamped(self, y: Vector) -> Vector:
-        import numpy as np
-
         return np.clip(y, 0.0, self.largest)
 
 

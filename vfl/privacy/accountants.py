@@ -8,7 +8,7 @@
 | PldAccountant | Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian | up to discretisation |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
-events, a book keeps the sum of μ² or ρ below a cap fixed beforehand; then *the cap* is the guarantee
+events, a budget book keeps the sum of μ² or ρ below a cap fixed beforehand; then *the cap* is the guarantee
 (vfl.privacy.ledger.composition). If released values decide when a run stops, the ε spent until then is not a guarantee.
 
 The parts of a public split are disjoint, so only the most expensive part of each split counts (vfl.holdout).
@@ -26,7 +26,7 @@ from vfl.privacy.zcdp import epsilon_of_rho, rho_of
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
 __all__ = [
@@ -101,7 +101,7 @@ class ZCdpAccountant(_Adding):
         return zcdp.delta_of_rho(epsilon, self.rho)
 
 
-class SelectionAccountant(Accountant):
+class SelectionAccountant(spending.AccountantOfViews):
     """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
 
     If one selection is the only event on a record, its own curve applies (vfl.privacy.private_selection). Otherwise μ² adds
@@ -114,34 +114,26 @@ class SelectionAccountant(Accountant):
                 event, "accounting of selections", "choose_accountant finds one that covers the plan"
             )
 
-    def epsilon(self, delta: float) -> float:
-        """Return an ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
-        gaussian_dp.require_delta(delta)
-        return max(
-            private_selection.epsilon_of(one.mu, delta, one.candidates, one.concentration)
-            if one is not None
-            else gaussian_dp.epsilon_of(mu, delta)
-            for one, mu in self._views()
-        )
+    def _epsilon_of(self, view: Mapping[Event, int], delta: float) -> float:
+        if (one := _only_selection(view)) is not None:
+            return private_selection.epsilon_of(one.mu, delta, one.candidates, one.concentration)
+        return gaussian_dp.epsilon_of(_gaussian_mu(view), delta)
 
-    def delta(self, epsilon: float) -> float:
-        """Return a δ at ε ≥ 0, rounded up; 0 for no event."""
-        return max(
-            private_selection.delta_of(epsilon, one.mu, one.candidates, one.concentration)
-            if one is not None
-            else gaussian_dp.delta_of(epsilon, mu)
-            for one, mu in self._views()
-        )
+    def _delta_of(self, view: Mapping[Event, int], epsilon: float) -> float:
+        if (one := _only_selection(view)) is not None:
+            return private_selection.delta_of(epsilon, one.mu, one.candidates, one.concentration)
+        return gaussian_dp.delta_of(epsilon, _gaussian_mu(view))
 
-    def _views(self) -> Iterator[tuple[Selection | None, float]]:
-        """Yield, per set of events that can touch one record: the selection if it is the only event, else μ of all of them."""
-        for view in spending.views(self._counts):
-            ((only, count), *others) = view.items() or ((None, 0),)
-            if isinstance(only, Selection) and count == 1 and not others:
-                yield only, 0.0
-            else:
-                units = sum(spending.units(event, _gaussian_mu_squared) * count for event, count in view.items())
-                yield None, spending.root_above(units)
+
+def _only_selection(view: Mapping[Event, int]) -> Selection | None:
+    """Return the selection if it is the only event of the view."""
+    ((only, count), *others) = view.items()
+    return only if isinstance(only, Selection) and count == 1 and not others else None
+
+
+def _gaussian_mu(view: Mapping[Event, int]) -> float:
+    """Return μ of all events together, rounded up, with a dominating Gaussian event for each selection."""
+    return spending.root_above(sum(spending.units(event, _gaussian_mu_squared) * n for event, n in view.items()))
 
 
 def _gaussian_mu_squared(event: Event) -> Fraction:

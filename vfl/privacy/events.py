@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vfl.types import Adjacency
 
 MOST_CANDIDATES = 64
-"""Largest number of candidates of a selection; also its largest concentration."""
+"""Largest number of candidates, and largest concentration, of a `Selection`."""
 LARGEST_SELECTED_MU = 30.0
 
 
@@ -94,8 +94,8 @@ class Selection(Event):
     """Private selection: m candidate runs, of which only the best one among those included at random is released.
 
     Each outcome (model and score) is μ-GDP for the records that the event concerns, and the runs are independent given the
-    data. Each candidate is included with probability P, which is drawn once, as the largest of a uniform numbers, and kept
-    secret. One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
+    data. Each candidate is included with probability P, which is secret and drawn once: the maximum of `a` uniform numbers.
+    One charge before the first run covers all m runs. vfl.privacy.private_selection states the guarantee.
 
     mu : μ of one run, 0 < μ ≤ 30. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
     """
@@ -115,7 +115,7 @@ def require_selection(candidates: int, concentration: int) -> None:
     for name, value in (("candidates", candidates), ("concentration", concentration)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
             raise PrivacyError(
-                f"a private selection: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
+                f"private selection: {name} must be a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
             )
 
 
@@ -156,7 +156,7 @@ def of_run(event: Event, run: str) -> Event:
 
 
 def bare(event: Event) -> Event:
-    """Return the event without its part, as an event for the records of that part."""
+    """Return the event inside an OnPart, which concerns the records of the part; any other event itself."""
     return event.event if type(event) is OnPart else event
 
 
@@ -165,7 +165,7 @@ class ReleaseKey:
     """Key of one attempt at one release: idempotency key in the ledger, and counter of the seeded noise source.
 
     round : number of the query in the run, from 0.
-    part : number of the release in its query, from 0 (the block of a visit; the party of a joint release).
+    part : number of the release in its query, from 0 (one per block, or one per party of a joint release).
     attempt : number of earlier attempts. A repetition is a new release, with new noise and a new charge.
     """
 

@@ -45,11 +45,10 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.privacy import spending, zcdp
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, bare
-from vfl.privacy.gaussian_dp import require_delta, require_epsilon
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, bare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
     from vfl.types import Vector
 
@@ -61,13 +60,14 @@ _REACH = 10.0  # in standard deviations: the library cuts its Gaussians there, a
 _LARGEST_LOSS = 600.0  # e^loss must be a double
 
 
-class PldAccountant(spending.Accountant):
+class PldAccountant(spending.AccountantOfViews):
     """The recorded events together are (ε, δ)-DP for a plan that is fixed beforehand, in any order.
 
     Not valid as a filter: events, counts and noise must not depend on released values. Supports Gaussian, Laplace,
     BoundedRange and PoissonSubsampledGaussian events. Without sampling, the answer is the smaller of this bound and
-    zCDP's, since both hold for a fixed plan. Needs the extra `accounting`; without it, `check` and `compose` raise
-    PrivacyError.
+    zCDP's, since both hold for a fixed plan. With sampling, `epsilon` and `delta` raise PrivacyError if δ is too small,
+    or the loss too large, for a distribution in double precision. Needs the extra `accounting`; without it, `check` and
+    `compose` raise PrivacyError.
     """
 
     def _require_known(self, event: Event) -> None:
@@ -77,74 +77,49 @@ class PldAccountant(spending.Accountant):
                 event, "accounting by privacy loss distributions", "charge an event that dominates it instead"
             )
 
-    def epsilon(self, delta: float) -> float:
-        """Return an ε at δ, rounded up; 0 without events.
-
-        Raises PrivacyError unless 0 < δ < 1. Also raises it for a plan with sampling if δ is too small, or the loss too
-        large, for a distribution in double precision.
-        """
-        require_delta(delta)
-        if not self._counts:
-            return 0.0
-        if self._parted:
-            return max(view.epsilon(delta) for view in self._views())
-        return self._smaller(
-            lambda: _epsilon_of(tuple(self._counts.items()), self._within_precision(delta)),
+    def _epsilon_of(self, view: Mapping[Event, int], delta: float) -> float:
+        return _smaller(
+            view,
+            lambda: _epsilon_of(tuple(view.items()), _within_precision(view, delta)),
             lambda rho: zcdp.epsilon_of_rho(rho, delta),
         )
 
-    def delta(self, epsilon: float) -> float:
-        """Return a δ at ε ≥ 0, rounded up; 0 for no event. Raises PrivacyError where a sampled loss is too large."""
-        require_epsilon(epsilon, zero=True)
-        if not self._counts:
-            return 0.0
-        if self._parted:
-            return max(view.delta(epsilon) for view in self._views())
-        return self._smaller(
-            lambda: min(1.0, _compose(tuple(self._counts.items())).get_delta_for_epsilon(epsilon) + self._allowance),
+    def _delta_of(self, view: Mapping[Event, int], epsilon: float) -> float:
+        return _smaller(
+            view,
+            lambda: min(1.0, _compose(tuple(view.items())).get_delta_for_epsilon(epsilon) + _allowance(view)),
             lambda rho: zcdp.delta_of_rho(epsilon, rho),
         )
 
-    @property
-    def _parted(self) -> bool:
-        return any(isinstance(event, OnPart) for event in self._counts)
 
-    def _views(self) -> Iterator[PldAccountant]:
-        """Yield one accountant per set of events that can touch one record. A record is in one part of a split."""
-        for view in spending.views(self._counts):
-            accountant = PldAccountant(self.adjacency)
-            for event, count in view.items():
-                accountant.compose(event, count)
-            yield accountant
+def _smaller(view: Mapping[Event, int], by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
+    """Return the smaller of the bounds by loss distribution and by zCDP. With sampling, only the first is valid."""
+    if any(type(event) is PoissonSubsampledGaussian for event in view):
+        return _finite(float(by_loss()))
+    bound = by_rho(spending.float_above(sum(spending.units(event, spending.rho) * n for event, n in view.items())))
+    try:
+        return min(bound, _finite(float(by_loss())))
+    except PrivacyError:
+        return bound
 
-    def _smaller(self, by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
-        """Return the smaller of the bounds by loss distribution and by zCDP. With sampling, only the first is valid."""
-        sampled = any(type(event) is PoissonSubsampledGaussian for event in self._counts)
-        if sampled:
-            return _finite(float(by_loss()))
-        units = sum(spending.units(event, spending.rho) * count for event, count in self._counts.items())
-        bound = by_rho(spending.float_above(units))
-        try:
-            return min(bound, _finite(float(by_loss())))
-        except PrivacyError:
-            return bound
 
-    def _within_precision(self, delta: float) -> float:
-        """Return δ minus the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
-        if delta < 4.0 * self._allowance:
-            raise PrivacyError(
-                f"delta = {delta!r} is too small for the privacy loss distribution of a sampled plan, computed in "
-                f"double precision: use a delta of at least {4.0 * self._allowance:.0e}"
-            )
-        return delta - self._allowance
+def _within_precision(view: Mapping[Event, int], delta: float) -> float:
+    """Return δ minus the allowance for rounding; raise PrivacyError if δ is below four times the allowance."""
+    allowance = _allowance(view)
+    if delta < 4.0 * allowance:
+        raise PrivacyError(
+            f"delta = {delta!r} is too small for the privacy loss distribution of a sampled plan, computed in "
+            f"double precision: use a delta of at least {4.0 * allowance:.0e}"
+        )
+    return delta - allowance
 
-    @property
-    def _allowance(self) -> float:
-        """Allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
 
-        It is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
-        """
-        return 2.0**-51 * (64 + sum(self._counts.values()))
+def _allowance(view: Mapping[Event, int]) -> float:
+    """Return the allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
+
+    It is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
+    """
+    return 2.0**-51 * (64 + sum(view.values()))
 
 
 def _finite(value: float) -> float:

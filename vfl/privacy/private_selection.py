@@ -1,8 +1,8 @@
 """Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and a Gaussian that dominates it.
 
 The mechanism. Every candidate is trained once, and nothing is released yet. Each outcome (model, score) is μ-GDP, and the
-runs are independent given the data. Then P is drawn, the largest of `concentration` = a uniform numbers. Each candidate is
-included with probability P, independently, and the best included one is released with its score. If none is included,
+runs are independent given the data. Then P is drawn, the maximum of `concentration` uniform numbers (a below). Each candidate
+is included with probability P, independently, and the best included one is released with its score. If none is included,
 candidate 1 is released.
 
 Guarantee. The release is (ε, δ)-DP for every ε ≥ 0 with
@@ -172,7 +172,7 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
 
 def _require_mu(mu: float) -> float:
     if not (mu == 0 or 1e-140 <= mu <= LARGEST_SELECTED_MU):
-        raise PrivacyError(f"a private selection: the μ of a trial is 0 or positive and at most 30, not {mu!r}")
+        raise PrivacyError(f"private selection: μ of a trial must be 0, or positive and at most 30, not {mu!r}")
     return mu
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from flint import arb, ctx, fmpq
 
 from vfl.errors import PrivacyError
-from vfl.privacy.normal_tail import Side, side_of
 
 if TYPE_CHECKING:
     from vfl.privacy.keystream import Keystream
@@ -34,6 +35,8 @@ _WIDE_TAIL = 2**50
 _WIDE_TAIL_LARGEST = 3.9
 # Lanes per chunk; a few arrays of this size fit in the second-level cache.
 LANES = 8192
+# Bits of precision of the interval arithmetic beyond those of q at the start. They change the running time, never the answer.
+GUARD = 64
 
 
 def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
@@ -50,8 +53,8 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int) -> Integers:
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
 
     Method: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
-    compared with both half-integers around it in interval arithmetic (vfl.privacy.normal_tail). The share of such
-    lanes is about 2⁻⁴⁷·scale, at about 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
+    compared with both half-integers around it in interval arithmetic (`side_of`). Such lanes are a share of about
+    2⁻⁴⁷·scale and take about 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
 
     Raises PrivacyError when scale or size is out of range. Never returns an undecided value.
     """
@@ -150,3 +153,37 @@ def _guess(tail: int, bits: int, ratio: tuple[int, int]) -> int:
     from scipy.special import ndtri
 
     return max(0, round(-float(ndtri((2 * tail + 1) / (1 << (bits + 2)))) * (ratio[0] / ratio[1])))
+
+
+class Side(enum.Enum):
+    """Side of the boundary on which |Z| lies, for every q that agrees with the known bits."""
+
+    BELOW = "below"
+    ABOVE = "above"
+    OPEN = "open"
+
+
+def side_of(numerator: int, denominator: int, tail: int, bits: int) -> Side:
+    """Compare |Z| with the boundary t = numerator/denominator ≥ 0. The answer is exact; OPEN asks for more bits of q.
+
+    |Z| = Q⁻¹(q), where Q(t) = P(Z > t) = erfc(t/√2)/2 falls and q is uniform on (0, 1/2). So |Z| > t exactly if q < Q(t).
+    The known bits say that q lies in [k, k + 1]·2^-(B+1). They leave |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
+    k ≥ 2^B·erfc(t/√2), and both possible in between. Arb encloses the right-hand side in a ball with a proven radius, and a
+    comparison of balls holds only if it holds for all of their points (Johansson 2017). The precision doubles until one of
+    the three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the
+    time changes.
+
+    tail : k, the known leading bits of 2q, 0 ≤ k < 2^bits.
+    bits : B ≥ 1, the number of known bits.
+    """
+    precision = bits + GUARD
+    while True:
+        with ctx.workprec(precision):
+            edge = (arb(fmpq(numerator, denominator)) / arb(2).sqrt()).erfc() * 2**bits
+            if edge >= tail + 1:
+                return Side.ABOVE
+            if tail and edge <= tail:
+                return Side.BELOW
+            if (not tail or edge > tail) and edge < tail + 1:  # Q is positive, so k = 0 is never too large
+                return Side.OPEN
+        precision *= 2

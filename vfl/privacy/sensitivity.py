@@ -37,9 +37,9 @@ def check(query: Query) -> None:
             _check_step(step)
         for name, start in query.start.items():
             if any(step.block.stop > len(start) for step in query.steps.get(name, ())):
-                raise PrivacyError("the start of a visit has fewer coordinates than its steps")
+                raise PrivacyError("a query of steps starts from fewer coordinates than the steps change")
         if any(name not in query.start or len(push) != len(query.start[name]) for name, push in query.push.items()):
-            raise PrivacyError("the momentum of a visit has a different length from its coordinates")
+            raise PrivacyError("a query of steps has a momentum of a different length from its coordinates")
         return
     needed = required(query)
     for event in query.events():
@@ -80,7 +80,7 @@ def required(query: Query) -> float | None:
         case Groups():
             columns = [column for own in query.columns.values() for column, _ in own]
             if len(set(columns)) < len(columns) or any(s < 1 for own in query.columns.values() for _, s in own):
-                raise PrivacyError("groups need different columns, and strides of at least 1")
+                raise PrivacyError("a query of groups needs different columns, and strides of at least 1")
         case RecordNorms():
             for block, centre, scale in query.rows.values():
                 _fits(block, centre, scale)
@@ -115,9 +115,11 @@ def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
     if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
-        raise PrivacyError("queries of one release share one charge, but the clip 'norm' bounds each of them alone")
+        raise PrivacyError(
+            "one charge pays for several queries of a release, but the clip 'norm' bounds each query alone: use another clip"
+        )
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
-    # Each party clips its own share. The weights or the record cap bound all shares together; otherwise each is bounded alone.
+    # A cap of the weights, or a record cap, bounds a record's norm over all parties. Otherwise each party clips its share alone.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
     joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from vfl.errors import PrivacyError, UnknownEvent
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, Selection, bare
+from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 from vfl.privacy.private_selection import dominating_mu
 from vfl.types import Adjacency
 
@@ -65,27 +66,16 @@ def rho(event: Event) -> Fraction:
 
 def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
     """Return the error for an event that this accounting does not support."""
-    return UnknownEvent(f"{way} cannot vouch for an event of type {type(event).__name__}: {remedy}")
+    return UnknownEvent(f"{way} does not support events of type {type(event).__name__}: {remedy}")
 
 
-def require_event(event: Event, count: int, adjacency: Adjacency) -> None:
-    """Raise unless count is an integer ≥ 0 and the event has this adjacency.
-
-    Raises UnknownEvent for an object that is not an Event, PrivacyError otherwise.
-    """
-    if not isinstance(event, Event):
-        raise UnknownEvent(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+def require_adjacency(event: Event, adjacency: Adjacency) -> None:
+    """Raise PrivacyError unless the event has this adjacency."""
     if event.adjacency != adjacency:
         raise PrivacyError(
-            f"this accountant counts under {adjacency} adjacency and the event under {event.adjacency}: "
-            f"restate its sensitivity for {adjacency}"
+            f"costs are added up under {adjacency} adjacency, and this event is under {event.adjacency}: restate its "
+            f"sensitivity for {adjacency}"
         )
-    try:
-        count = operator.index(count)
-    except TypeError:
-        raise PrivacyError(f"count must be a whole number, not {count!r}") from None
-    if count < 0:
-        raise PrivacyError(f"count must be at least 0, not {count!r}: a release cannot be taken back")
 
 
 class Accountant(ABC):
@@ -100,7 +90,15 @@ class Accountant(ABC):
 
     def check(self, event: Event, count: int = 1) -> None:
         """Raise UnknownEvent for an event without a cost, PrivacyError for another adjacency or a bad count."""
-        require_event(event, count, self.adjacency)
+        if not isinstance(event, Event):
+            raise UnknownEvent(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+        require_adjacency(event, self.adjacency)
+        try:
+            count = operator.index(count)
+        except TypeError:
+            raise PrivacyError(f"count must be a whole number, not {count!r}") from None
+        if count < 0:
+            raise PrivacyError(f"count must be at least 0, not {count!r}: a release cannot be taken back")
         self._require_known(event)
 
     def compose(self, event: Event, count: int = 1) -> Self:
@@ -120,6 +118,26 @@ class Accountant(ABC):
     @abstractmethod
     def delta(self, epsilon: float) -> float:
         """Return a δ, rounded up, such that all recorded events together are (ε, δ)-DP; 0 for none."""
+
+
+class AccountantOfViews(Accountant):
+    """Accountant of the most exposed record: the largest cost over the sets of events that can touch one record (`views`)."""
+
+    def epsilon(self, delta: float) -> float:
+        """Return an ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
+        require_delta(delta)
+        return max((self._epsilon_of(view, delta) for view in views(self._counts) if view), default=0.0)
+
+    def delta(self, epsilon: float) -> float:
+        """Return a δ at ε ≥ 0, rounded up; 0 for no event."""
+        require_epsilon(epsilon, zero=True)
+        return max((self._delta_of(view, epsilon) for view in views(self._counts) if view), default=0.0)
+
+    @abstractmethod
+    def _epsilon_of(self, view: Mapping[Event, int], delta: float) -> float: ...
+
+    @abstractmethod
+    def _delta_of(self, view: Mapping[Event, int], epsilon: float) -> float: ...
 
 
 @lru_cache(maxsize=8192)

@@ -104,7 +104,7 @@ def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
 
 
 USABLE = 1e-6
-"""Rounding may leave less than this ε of a spent budget. No plan can use it, so messages report it as zero."""
+"""Below this ε, the rest of a budget counts as spent in messages: rounding may leave it, and no plan can use it."""
 
 
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:

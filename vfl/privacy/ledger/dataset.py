@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError
+from vfl.errors import BudgetError, BudgetExceeded, LedgerError
 from vfl.privacy.ledger.chain import Head, Kind
 from vfl.privacy.ledger.codec import as_json, canonical, encode
 from vfl.privacy.ledger.composition import USABLE, Accounting, accounting_for, epsilon_of, plan_cost
 from vfl.privacy.ledger.durable import Draft
-from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of, require_adjacency
+from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of
+from vfl.privacy.spending import require_adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,15 +49,12 @@ class DatasetBook:
         Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that has already
         reserved (use `resume`), PrivacyError for an adjacency different from the data set's.
         """
-        adjacency = adjacency_of(plan)
+        adjacency_of(plan)
 
         def decide(state: LedgerState) -> list[Draft]:
             scope = state.scope(self.dataset)
-            if adjacency != scope.adjacency:
-                raise PrivacyError(
-                    f"data set {self.dataset!r} is kept under {scope.adjacency} adjacency and the plan under "
-                    f"{adjacency}: restate it for {scope.adjacency}"
-                )
+            for event, _ in plan:
+                require_adjacency(event, scope.adjacency)
             if run in state.dataset_of:
                 raise BudgetError(f"run {run!r} reserved before: continue it with: vfl resume, or take a new run id")
             preview = self._preview(scope, plan)
@@ -198,18 +196,18 @@ def _covers(scope: Scope, epsilon: float, delta: float) -> str:
 def _statement(scope: Scope, run: Run) -> Statement:
     if run.head is None or run.cap is None:
         raise LedgerError(f"run {run.account.run!r} is not settled")
-    allowance, stopped_early = run.allowance, run.ended == "stopped early"
-    spent = epsilon_of(allowance.accounting, allowance.spent, allowance.delta)
-    reserved = epsilon_of(allowance.accounting, allowance.reserved, allowance.delta)
+    allowance = run.allowance
+    spent, reserved = (
+        epsilon_of(allowance.accounting, units, allowance.delta) for units in (allowance.spent, allowance.reserved)
+    )
     return Statement(
-        epsilon=reserved if stopped_early else spent,
         delta=allowance.delta,
         adjacency=scope.adjacency,
         accounting=allowance.accounting.value,
         spent=spent,
         reserved=reserved,
         releases=run.account.count,
-        stopped_early=stopped_early,
+        stopped_early=run.ended == "stopped early",
         scope=_covers(scope, *run.cap),
         entries=run.head.seq,
         head=run.head.hash,

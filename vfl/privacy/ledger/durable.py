@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -157,8 +158,8 @@ class SqliteLedger:
         self._lock = threading.Lock()
         _ledgers.add(self)
 
-    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, dict[str, Any]]]:
-        return _reopen, (str(self.path), self._options)
+    def __reduce__(self) -> tuple[Callable[[], SqliteLedger], tuple[()]]:
+        return partial(SqliteLedger, str(self.path), **self._options), ()
 
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self.path)!r})"
@@ -338,10 +339,6 @@ class SqliteLedger:
         self._lock = threading.Lock()
         self._state = None
         self._store.forget()
-
-
-def _reopen(path: str, options: dict[str, Any]) -> SqliteLedger:
-    return SqliteLedger(path, **options)
 
 
 _ledgers: weakref.WeakSet[SqliteLedger] = weakref.WeakSet()

@@ -10,7 +10,8 @@ from vfl.errors import BudgetError, BudgetExceeded
 from vfl.privacy.events import PoissonSubsampledGaussian, Selection, bare
 from vfl.privacy.ledger.account import Account, Allowance, Commitment
 from vfl.privacy.ledger.composition import Accounting, accounting_for, capacity, epsilon_of, plan_cost
-from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of, require_adjacency
+from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of
+from vfl.privacy.spending import require_adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +121,6 @@ class _FitReservation:
             spent = _committed_epsilon(tuple(Counter(charged.values()).items()), self._delta) if charged else 0.0
         self._account.close()
         self._statement = Statement(
-            epsilon=self.reserved if stopped_early else spent,
             delta=self._delta,
             adjacency=self._adjacency,
             accounting=self.accounting,

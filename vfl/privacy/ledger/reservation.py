@@ -45,8 +45,6 @@ class Preview:
 class Statement:
     """Facts about a settled run, for its certificate.
 
-    epsilon : ε to state at `delta`: `spent`, or `reserved` if the data decided when to stop (a privacy filter is not an
-        odometer).
     spent, reserved : ε of the charges; ε of the reservation.
     releases : number of charges.
     stopped_early : True if the data decided when to stop.
@@ -55,7 +53,6 @@ class Statement:
     flags : one sentence for each change of the cap after releases.
     """
 
-    epsilon: float
     delta: float
     adjacency: Adjacency
     accounting: str
@@ -67,6 +64,11 @@ class Statement:
     entries: int = 0
     head: str = ""
     flags: tuple[str, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """ε to state at `delta`: `reserved` if the data decided when to stop, since a privacy filter is not an odometer."""
+        return self.reserved if self.stopped_early else self.spent
 
 
 @runtime_checkable
@@ -134,12 +136,3 @@ def adjacency_of(plan: Plan) -> Adjacency:
             "restate all events for one adjacency"
         )
     return adjacencies.pop()
-
-
-def require_adjacency(event: Event, adjacency: Adjacency) -> None:
-    """Raise PrivacyError unless the event has the book's adjacency."""
-    if event.adjacency != adjacency:
-        raise PrivacyError(
-            f"the book counts under {adjacency} adjacency and this event under {event.adjacency}: "
-            f"restate it for {adjacency}"
-        )
