@@ -63,7 +63,7 @@ def test_round_trip_and_equality():
 WRONG = {
     "missing": (
         lambda: Schema({"a": Numeric(missing="zero")}),
-        "missing is 'indicator' or left out, not 'zero'; a fill= is a value",
+        "missing is 'indicator' or left out, not 'zero'; a value for missing cells is given as fill",
     ),
     "dropped": (lambda: Schema({"a": Dropped()}), "column 'a' is dropped, and is not to be declared here"),
     "dropped with bounds": (
@@ -76,7 +76,7 @@ WRONG = {
     ),
     "constant": (
         lambda: Schema(bounds={"age": (1, 1)}),
-        "column 'age': bounds [1, 1] leave a constant: widen the range, or leave the column out",
+        "column 'age': bounds [1, 1] make the column constant: widen the range, or leave the column out",
     ),
     "infinite": (
         lambda: Schema(bounds={"age": (0, math.inf)}),

@@ -67,7 +67,9 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
     if lo > hi:
         raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are reversed: write [{hi:g}, {lo:g}]")
     if lo == hi:
-        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] leave a constant: widen the range, or leave the column out")
+        raise SpecificationError(
+            f"bounds [{lo:g}, {hi:g}] make the column constant: widen the range, or leave the column out"
+        )
     if hi / 2 - lo / 2 == 0:
         raise SpecificationError(f"bounds [{lo!r}, {hi!r}] are too close to scale by: change the column's unit")
     return lo, hi
@@ -76,7 +78,9 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
 def check_missing(missing: str | None) -> None:
     """Check the treatment of missing cells. Raises SpecificationError."""
     if missing not in (None, INDICATOR):
-        raise SpecificationError(f"missing is 'indicator' or left out, not {missing!r}; a fill= is a value")
+        raise SpecificationError(
+            f"missing is 'indicator' or left out, not {missing!r}; a value for missing cells is given as fill"
+        )
 
 
 def indicators(column: str, missing: str | None) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ FORMAT = 6
 """Version of all plain forms; it increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
-"""Largest number of coordinates of a block whose step's plain form is cached, since solvers repeat steps in every pass."""
+"""Steps on blocks of at most this many coordinates keep their plain form in a cache: every pass repeats them."""
 
 OCTETS = Parameter("bytes", bytes, exactly(bytes))
 declare(

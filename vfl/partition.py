@@ -459,8 +459,8 @@ def _grouping(groups: Mapping[str, Sequence[str]], owned: Blocks, label: tuple[s
     for party in groups:
         if party not in parties:
             raise PartitionError(
-                f"groups: there is no party {party!r}{nearest(party, parties)}; list one that holds groups alone with no "
-                "columns, []"
+                f"groups: there is no party {party!r}{nearest(party, parties)}; a party that holds group columns alone is "
+                "listed with no columns, []"
             )
     listed = {party: _column_names(groups[party], _GROUPS.format(party)) for party in parties if party in groups}
     for party, columns in listed.items():

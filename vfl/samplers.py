@@ -80,7 +80,7 @@ class Uniform(_OneByOne):
 
 @dataclass(frozen=True, slots=True)
 class Importance(_OneByOne):
-    """Independent draws of one block, q_i = max_{j∈A_i} M_j / Σ_i max M_j (Maranjyan et al. 2024, importance sampling)."""
+    """Independent draws of one block with probabilities q_i = max_{j∈A_i} M_j / Σ_i max M_j (Maranjyan et al. 2024)."""
 
     name: ClassVar[str] = "importance"
 

@@ -1,4 +1,4 @@
-"""Disjoint public subsamples of the aligned records. Their spread gives intervals without products of columns.
+"""Disjoint public subsamples of the aligned records. The spread of their fits gives intervals without products of columns.
 
 Guarantee. Suppose that the releases on each subsample are μ-GDP under replace-one; then all releases of the run together are
 μ-GDP under replace-one, not √8·μ-GDP. Proof: The subsample of a record follows from its position among the aligned records,

@@ -281,7 +281,7 @@ class TestGramClip:
             clip.event(3.0),
             fold=Piece(1, 3, ()),
         )
-        with pytest.raises(PrivacyError, match="share one charge"):
+        with pytest.raises(PrivacyError, match="one charge pays"):
             check(piece)
 
     def test_in_a_visit_and_in_a_selection(self) -> None:

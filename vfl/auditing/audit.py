@@ -260,7 +260,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
     unbounded = job.schema.unbounded(job.partition.features)
     if unbounded:
         raise SpecificationError(
-            f"column {unbounded[0]!r} has no bounds, so no simulated record is its farthest: declare bounds for an audit"
+            f"column {unbounded[0]!r} has no bounds, so an audit cannot simulate its extreme values: declare bounds"
         )
     for column in job.partition.features:
         declared = job.schema[column]

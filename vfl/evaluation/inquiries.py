@@ -44,7 +44,7 @@ NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes."""
 DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
-"""Shares of μ² if several thresholds are measured. The histograms of scores then give all measures of the decisions."""
+"""Shares of μ² if decisions are measured at several thresholds. Their measures then come from the histograms of scores."""
 CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the best threshold of a calibrated model
 there are 16."""

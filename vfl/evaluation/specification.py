@@ -169,7 +169,7 @@ class Fairness:
             )
         if self.thresholds and self.bound:
             raise SpecificationError(
-                "fairness: the bound is about predictions with one threshold for all groups: set bound to false, or leave "
+                "fairness: the bound holds for predictions with one threshold for all groups: set bound to false, or leave "
                 "thresholds out"
             )
         if self.thresholds and len(columns) > 1:

@@ -156,7 +156,7 @@ class Scores:
 
     @property
     def dimension(self) -> int:
-        """Return the bins of both classes."""
+        """Return the number of bins of both classes."""
         return 2 * self.bins
 
     @property
@@ -365,12 +365,12 @@ class GroupCells:
 
     @property
     def kinds(self) -> int:
-        """Return the cells of one group."""
+        """Return the number of cells of one group."""
         return CELLS if self.distance is None else 2 * CELLS
 
     @property
     def dimension(self) -> int:
-        """Return the cells of all groups of all columns."""
+        """Return the number of cells over all groups of all columns."""
         return self.kinds * sum(self.sizes)
 
     @property
@@ -420,12 +420,12 @@ class GroupScores:
 
     @property
     def bins(self) -> int:
-        """Return the bins of one histogram."""
+        """Return the number of bins of one histogram."""
         return len(self.edges) + 1
 
     @property
     def dimension(self) -> int:
-        """Return the bins of both halves, of all groups and both labels."""
+        """Return the number of bins over both halves, all groups and both labels."""
         return 4 * self.size * self.bins
 
     @property

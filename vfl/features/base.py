@@ -102,8 +102,8 @@ class OfCells(Feature, ABC):
     def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
         """Yield each coordinate, (m,) float64 within its range.
 
-        values : (m,) cells as read, missing ones marked. gaps : value of the coordinates for missing cells; None is the number
-            nearest to 0.
+        values : (m,) cells as read; missing ones are marked. gaps : for each coordinate its value at missing cells; None
+            takes the number of its range that is nearest to 0.
         """
         for k, (vector, (low, high)) in enumerate(zip(self._made(values), self.ranges, strict=True)):
             vector[np.isnan(vector)] = min(max(0.0, low), high) if gaps is None else gaps[k]
@@ -120,7 +120,7 @@ class OfCells(Feature, ABC):
 
     @abstractmethod
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of each coordinate for a cell that is not missing, from which exports are written."""
+        """Return the formula of each coordinate, for exports; it holds for cells that are not missing."""
 
     def undeclared(self, cell: Cell) -> Formula | None:
         """Return the formula that is 1 for a cell that is not declared, else 0; None if every cell is declared."""

@@ -70,11 +70,11 @@ class DateParts(OfCells):
             raise SpecificationError(f"part {twice!r} is named twice")
         object.__setattr__(self, "parts", tuple(self.parts))
         if not isinstance(self.bounds, tuple | list) or len(self.bounds) != 2:
-            raise SpecificationError(f"bounds of a date are its first and last, not {self.bounds!r}")
+            raise SpecificationError(f"bounds of a date are two dates, the first and the last, not {self.bounds!r}")
         object.__setattr__(self, "bounds", tuple(_date_text(date) for date in self.bounds))
         first, last = self._ends
         if first >= last:
-            raise SpecificationError(f"bounds of a date are its first and last, not {self.bounds!r}")
+            raise SpecificationError(f"bounds of a date are two dates, the earlier one first, not {self.bounds!r}")
         if "year" in self.parts and first.astype("M8[Y]") == last.astype("M8[Y]"):
             raise SpecificationError("bounds within one year leave its number constant: leave the part 'year' out")
         if not isinstance(self.cyclic, bool):

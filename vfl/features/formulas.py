@@ -44,7 +44,9 @@ def _of_cells(
     if isinstance(declared, Categorical):
         return _categories(declared, Cell(source, form_of(declared.categories)))
     if not isinstance(declared, Numeric | Boolean):
-        raise SpecificationError(f"column {column!r} of kind {declared.kind!r} has no formulas: keep vfl's own model")
+        raise SpecificationError(
+            f"column {column!r} of kind {declared.kind!r} cannot be exported as formulas: use vfl's own model"
+        )
     cell = Cell(source, "number" if isinstance(declared, Numeric) else "boolean")
     instead = UNKNOWN if declared.instead is None else declared.instead
     neither = Case(((Condition("less", cell, 0.0), UNKNOWN),), cell)

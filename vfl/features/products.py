@@ -28,9 +28,9 @@ Knots: TypeAlias = Mapping[str, Sequence[float]]
 class Pair(Feature):
     """Products of the coordinates of two columns of one party: an interaction, in addition to the effect of each column.
 
-    The coordinates are: of a number, its distance from the middle of its range; of a curve, also its hats; of a category, its
-    indicators. Each product is a coordinate. Its range follows from the two ranges. A missing cell without a fill makes all
-    products of its record 0.
+    Each column enters with its own coordinates: a number with its distance from the middle of its range, a curve also with its
+    hats, a category with its indicators. Each product of two of them is a coordinate of the pair, and its range follows from
+    theirs. A missing cell without a fill makes all products of its record 0.
 
     a, b : columns of one party with declared bounds or categories, or its features. A curve whose knots the run finds must be
         in the partition; other columns need not.

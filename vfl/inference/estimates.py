@@ -1,4 +1,4 @@
-"""Combinations of coefficients that the records determine, with standard errors: contrasts of one-hot levels and others."""
+"""Linear combinations of coefficients that the records determine, such as differences of levels, with standard errors."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class ClassWeighted(Loss):
     any other, so under replace-one the cap alone decides the sensitivity, for any classes of the two records. 'balanced'
     weights n/(2 n_y) are refused, since they depend on counts of labels, and one record changes a count.
 
-    loss : name of the loss. negative, positive : c of the two classes.
+    loss : name of the loss ℓ. negative, positive : weights c of the two classes.
     """
 
     loss: str = "logistic"

@@ -121,7 +121,7 @@ class Accountant(ABC):
 
 
 class AccountantOfViews(Accountant):
-    """Accountant of the most exposed record: the largest cost over the sets of events that can touch one record (`views`)."""
+    """Accountant whose cost is the largest one over the sets of events that can touch one record (`views`)."""
 
     def epsilon(self, delta: float) -> float:
         """Return an ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
@@ -148,7 +148,7 @@ def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
 
 @dataclass(slots=True)
 class Total:
-    """Total cost for the most exposed record: all releases on the whole data, and the most expensive part of each split.
+    """Largest total cost for one record: all releases on the whole data, and the most expensive part of each split.
 
     whole : units of events on all records. parts : units of events on one part, by (split, part).
     """

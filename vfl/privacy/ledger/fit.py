@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.types import Adjacency
 
 FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection": Selection}
-"""Accountings that need a plan fixed beforehand, each with the event type that requires it."""
+"""Accountings of plans that must be fixed beforehand, each with the type of event that requires it."""
 
 
 class FitBook:
