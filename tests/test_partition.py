@@ -84,129 +84,114 @@ def test_repr_stays_short():
 WRONG = {
     "one name for two columns": (
         lambda: FeaturePartition({"bank": ["age"], "telco": ["age", "bank.age"]}, ("bank", "y")),
-        "two columns are called 'bank.age', 'bank': 'age' and 'telco': 'bank.age': rename one",
+        "'bank': 'age' and 'telco': 'bank.age'",
+        "rename one",
     ),
     "listed twice": (
         lambda: FeaturePartition({"bank": ["age", "age"]}, ("bank", "y")),
-        "party 'bank': column 'age' is listed twice",
+        "party 'bank'",
+        "'age'",
+        "twice",
     ),
     "label is a feature": (
         lambda: FeaturePartition({"bank": ["x", "y"], "telco": ["z"]}, ("bank", "y")),
-        "column 'y' is a feature of 'bank' and also the label of 'bank': take it out of the features, or rename one",
+        "column 'y' is a feature of 'bank' and also the label",
+        "rename one",
     ),
-    "two of one name": (
-        lambda: FeaturePartition([("bank", ["a"]), ("bank", ["b"])], ("bank", "y")),
-        "two parties are named 'bank': every party needs a name of its own",
-    ),
+    "two of one name": (lambda: FeaturePartition([("bank", ["a"]), ("bank", ["b"])], ("bank", "y")), "named 'bank'"),
     "two of one name in a deal": (
         lambda: FeaturePartition.random(["a", "b"], ["bank", "bank"], label="y", seed=0),
-        "two parties are named 'bank': every party needs a name of its own",
+        "two parties are named 'bank'",
     ),
     "case alone": (
         lambda: FeaturePartition({"Bank": ["a"], "bank": ["b"]}, ("bank", "y")),
-        "parties 'Bank' and 'bank' differ by case alone: rename one",
+        "'Bank' and 'bank'",
+        "rename one",
     ),
-    "empty party name": (lambda: FeaturePartition({"": ["a"]}, ("", "y")), "a party's name is non-empty text, not ''"),
-    "empty column name": (
-        lambda: FeaturePartition({"a": [" "]}, ("a", "y")),
-        "party 'a': a column name is non-empty text, not ' '",
-    ),
-    "path as a name": (
-        lambda: FeaturePartition({"../a": ["x"]}, ("../a", "y")),
-        (
-            "party name '../a' cannot be part of a file name: use 1 to 64 letters, digits, '_', '-' and '.', the first "
-            "a letter or digit and the last not '.'"
-        ),
-    ),
-    "no party": (lambda: FeaturePartition({}, ("a", "y")), "a partition needs at least one party"),
-    "a text for a list": (
-        lambda: FeaturePartition({"a": "age"}, ("a", "y")),
-        "party 'a': give a list of column names, not the single text 'age'",
-    ),
-    "idle party": (
-        lambda: FeaturePartition({"a": ["x"], "b": []}, ("a", "y")),
-        "party 'b' owns no column and does not hold the label: leave it out",
-    ),
+    "empty party name": (lambda: FeaturePartition({"": ["a"]}, ("", "y")), "party's name", "not ''"),
+    "empty column name": (lambda: FeaturePartition({"a": [" "]}, ("a", "y")), "party 'a'", "not ' '"),
+    "path as a name": (lambda: FeaturePartition({"../a": ["x"]}, ("../a", "y")), "'../a'", "use 1 to 64 letters"),
+    "no party": (lambda: FeaturePartition({}, ("a", "y")), "at least one party"),
+    "a text for a list": (lambda: FeaturePartition({"a": "age"}, ("a", "y")), "party 'a'", "list", "'age'"),
+    "idle party": (lambda: FeaturePartition({"a": ["x"], "b": []}, ("a", "y")), "party 'b'", "leave it out"),
     "label party unknown": (
         lambda: FeaturePartition({"bank": ["x"]}, ("bnk", "y")),
-        (
-            "label 'y': there is no party 'bnk' (did you mean 'bank'?); a party that holds the label alone is listed "
-            "with no columns, []"
-        ),
+        "label 'y'",
+        "'bnk' (did you mean 'bank'?)",
+        "no columns, []",
     ),
-    "label no pair": (
-        lambda: FeaturePartition({"bank": ["x"]}, "y"),
-        'the label is a party and its column, ["PARTY", "COLUMN"], not \'y\'',
-    ),
+    "label no pair": (lambda: FeaturePartition({"bank": ["x"]}, "y"), '["PARTY", "COLUMN"]', "not 'y'"),
     "blocks leave one out": (
         lambda: two(blocks={"bank": [["age"]], "telco": [["calls", "data_mb"]]}),
-        "column 'income' of party 'bank' is in no block: blocks must cover all columns",
+        "column 'income' of party 'bank' is in no block",
     ),
     "blocks overlap": (
         lambda: two(blocks={"bank": [["age", "income"], ["age"]], "telco": [["calls", "data_mb"]]}),
-        "column 'age' is in two blocks of party 'bank': blocks may not overlap",
+        "column 'age' is in two blocks of party 'bank'",
     ),
     "block spans parties": (
         lambda: two(blocks={"bank": [["age", "income", "calls"]], "telco": [["data_mb"]]}),
-        "a block of party 'bank' names column 'calls' of party 'telco': a block never spans two parties",
+        "block of party 'bank'",
+        "column 'calls' of party 'telco'",
     ),
     "block of an unknown column": (
         lambda: two(blocks={"bank": [["age", "incom"]]}),
-        "blocks of party 'bank': no party owns a column 'incom' (did you mean 'income'?)",
+        "party 'bank'",
+        "'incom' (did you mean 'income'?)",
     ),
-    "block of an unknown party": (
-        lambda: two(blocks={"bnk": [["age"]]}),
-        "blocks: there is no party 'bnk' (did you mean 'bank'?)",
-    ),
-    "empty block": (lambda: two(blocks={"bank": [[]]}), "party 'bank' has an empty block: leave it out"),
-    "unknown owner": (lambda: two().owner("incme"), "no party owns a column 'incme' (did you mean 'income'?)"),
-    "unknown party": (lambda: two().columns("telko"), "there is no party 'telko' (did you mean 'telco'?)"),
+    "block of an unknown party": (lambda: two(blocks={"bnk": [["age"]]}), "blocks", "'bnk' (did you mean 'bank'?)"),
+    "empty block": (lambda: two(blocks={"bank": [[]]}), "party 'bank'", "leave it out"),
+    "unknown owner": (lambda: two().owner("incme"), "'incme' (did you mean 'income'?)"),
+    "unknown party": (lambda: two().columns("telko"), "'telko' (did you mean 'telco'?)"),
     "table lacks a column": (
         lambda: two().check(["income", "age", "cals", "data_mb", "default"]),
-        "column 'calls' of party 'telco' is not in the table (did you mean 'cals'?)",
+        "column 'calls' of party 'telco'",
+        "(did you mean 'cals'?)",
     ),
     "table lacks the label": (
         lambda: two().check(["income", "age", "defualt"], "bank"),
-        "label 'default' of party 'bank' is not in the table (did you mean 'defualt'?)",
+        "label 'default' of party 'bank'",
+        "(did you mean 'defualt'?)",
     ),
     "unknown key": (
         lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
-        (
-            "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks, groups, "
-            "exposure, weight"
-        ),
+        "'partys' (did you mean 'parties'?)",
+        "label, parties, blocks, groups, exposure, weight",
     ),
     "missing key": (
         lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}),
-        'partition: \'label\' is missing: give label = ["PARTY", "COLUMN"] under [partition]',
+        "'label' is missing",
+        'label = ["PARTY", "COLUMN"] under [partition]',
     ),
     "no parties": (
         lambda: FeaturePartition.from_dict({"label": ["a", "y"]}),
-        "partition: 'parties' is missing: give PARTY = [\"COLUMN\", ...] for each under [partition.parties]",
+        "'parties' is missing",
+        'PARTY = ["COLUMN", ...] for each under [partition.parties]',
     ),
     "key of the wrong type": (
         lambda: FeaturePartition.from_dict({"parties": ["a"], "label": ["a", "y"]}),
-        "partition: 'parties' must be a table from party to columns",
+        "'parties' must be a table",
     ),
     "sizes and names": (
         lambda: FeaturePartition.from_sizes({"a": 2, "b": 2}, columns=["p", "q", "r"]),
-        "the sizes add up to 4, but 3 columns are named",
+        "add up to 4",
+        "3 columns",
     ),
-    "negative size": (
-        lambda: FeaturePartition.from_sizes({"a": -1}),
-        "party 'a': a size is a whole number of at least 0, not -1",
-    ),
+    "negative size": (lambda: FeaturePartition.from_sizes({"a": -1}), "party 'a'", "at least 0, not -1"),
     "more parties than columns": (
         lambda: FeaturePartition.random(["a", "b"], 3, label="y", seed=0),
-        "2 columns cannot be dealt to 3 parties: each needs at least one",
+        "2 columns",
+        "3 parties",
     ),
     "no prefix": (
         lambda: FeaturePartition.by_prefix({"bank": "b_"}, ["b_x", "x"], ("bank", "y")),
-        "column 'x' carries none of the prefixes; leave it out, or name its owner in FeaturePartition(...)",
+        "column 'x'",
+        "name its owner in FeaturePartition(...)",
     ),
     "label without a prefix": (
         lambda: FeaturePartition.by_prefix({"bank": "b_"}, ["b_x"], "y"),
-        "column 'y' carries none of the prefixes; name the label's party: label=(party, column)",
+        "column 'y'",
+        "label=(party, column)",
     ),
     "one prefix for two": (
         lambda: FeaturePartition.by_prefix({"a": "x", "b": "x"}, ["x1"], ("a", "y")),
@@ -214,17 +199,18 @@ WRONG = {
     ),
     "prefix of nothing": (
         lambda: FeaturePartition.by_prefix({"a": "x", "b": "z"}, ["x1"], ("a", "y")),
-        "no column carries the prefix 'z' of party 'b'",
+        "prefix 'z' of party 'b'",
     ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_errors_name_the_problem(case):
-    attempt, message = WRONG[case]
+def test_errors_name_the_problem_and_the_remedy(case):
+    attempt, *facts = WRONG[case]
     with pytest.raises(PartitionError) as caught:
         attempt()
-    assert str(caught.value) == message
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
 
 
 def test_from_sizes():

@@ -61,122 +61,88 @@ def test_round_trip_and_equality():
 
 
 WRONG = {
-    "missing": (
-        lambda: Schema({"a": Numeric(missing="zero")}),
-        "missing is 'indicator' or left out, not 'zero'; a value for missing cells is given as fill",
-    ),
-    "dropped": (lambda: Schema({"a": Dropped()}), "column 'a' is dropped, and is not to be declared here"),
-    "dropped with bounds": (
-        lambda: Schema({"a": Dropped()}, bounds={"a": (0, 1)}),
-        "column 'a': bounds is unknown; known: ",
-    ),
-    "reversed": (
-        lambda: Schema(bounds={"age": (100, 18)}),
-        "column 'age': bounds [100, 18] are reversed: write [18, 100]",
-    ),
-    "constant": (
-        lambda: Schema(bounds={"age": (1, 1)}),
-        "column 'age': bounds [1, 1] make the column constant: widen the range, or leave the column out",
-    ),
-    "infinite": (
-        lambda: Schema(bounds={"age": (0, math.inf)}),
-        "column 'age': bounds [0, inf] are not finite: declare a range, values outside are clamped",
-    ),
-    "not a number": (
-        lambda: Schema(bounds={"age": (0, math.nan)}),
-        "column 'age': bounds [0, nan] are not finite: declare a range, values outside are clamped",
-    ),
-    "text": (
-        lambda: Schema(bounds={"age": ("0", 1)}),
-        "column 'age': bounds are two numbers, low and high, not ('0', 1)",
-    ),
-    "three": (
-        lambda: Schema(bounds={"age": (0, 1, 2)}),
-        "column 'age': bounds are two numbers, low and high, not (0, 1, 2)",
-    ),
+    "missing": (lambda: Schema({"a": Numeric(missing="zero")}), "'indicator'", "not 'zero'", "fill"),
+    "dropped": (lambda: Schema({"a": Dropped()}), "column 'a' is dropped"),
+    "dropped with bounds": (lambda: Schema({"a": Dropped()}, bounds={"a": (0, 1)}), "column 'a'", "bounds is unknown"),
+    "reversed": (lambda: Schema(bounds={"age": (100, 18)}), "column 'age'", "reversed", "write [18, 100]"),
+    "constant": (lambda: Schema(bounds={"age": (1, 1)}), "column 'age'", "constant", "widen the range"),
+    "infinite": (lambda: Schema(bounds={"age": (0, math.inf)}), "column 'age'", "not finite", "declare a range"),
+    "not a number": (lambda: Schema(bounds={"age": (0, math.nan)}), "column 'age'", "not finite", "declare a range"),
+    "text": (lambda: Schema(bounds={"age": ("0", 1)}), "column 'age'", "two numbers", "not ('0', 1)"),
+    "three": (lambda: Schema(bounds={"age": (0, 1, 2)}), "column 'age'", "two numbers", "not (0, 1, 2)"),
     "too close": (
         lambda: Schema(bounds={"age": (0, 5e-324)}),
-        "column 'age': bounds [0.0, 5e-324] are too close to scale by: change the column's unit",
+        "column 'age'",
+        "[0.0, 5e-324]",
+        "change the column's unit",
     ),
-    "fill outside": (
-        lambda: Schema(bounds={"age": (18, 100)}, fill={"age": 0}),
-        "column 'age': fill 0 lies outside the bounds [18, 100]",
-    ),
-    "fill not finite": (lambda: Numeric(fill=math.nan), "fill must be a finite number, not nan"),
-    "fill twice": (
-        lambda: Schema({"age": Numeric(fill=1)}, fill={"age": 2}),
-        "column 'age': fill are declared twice",
-    ),
+    "fill outside": (lambda: Schema(bounds={"age": (18, 100)}, fill={"age": 0}), "'age'", "fill 0", "[18, 100]"),
+    "fill not finite": (lambda: Numeric(fill=math.nan), "fill must be a finite number"),
+    "fill twice": (lambda: Schema({"age": Numeric(fill=1)}, fill={"age": 2}), "'age'", "fill", "twice"),
     "bounds of categories": (
         lambda: Schema({"sex": Categorical(("F", "M"))}, bounds={"sex": (0, 1)}),
-        "column 'sex': bounds is unknown; known: categories, fill, unknown, missing",
+        "column 'sex': bounds is unknown",
+        "known: categories, fill, unknown, missing",
     ),
     "fill no category": (
         lambda: Schema({"sex": Categorical(("female", "male"))}, fill={"sex": "mal"}),
-        "column 'sex': fill 'mal' is not a declared category (did you mean 'male' or 'female'?)",
+        "column 'sex'",
+        "fill 'mal'",
+        "(did you mean 'male' or 'female'?)",
     ),
-    "category twice": (
-        lambda: Categorical((1, "1")),
-        "category '1' is declared twice (categories are compared as text)",
-    ),
-    "one category": (lambda: Categorical(("F",)), "categories are a list of at least two, not ('F',)"),
+    "category twice": (lambda: Categorical((1, "1")), "category '1'", "twice", "compared as text"),
+    "one category": (lambda: Categorical(("F",)), "at least two", "not ('F',)"),
     "no categories": (
         lambda: Schema.from_dict({"sex": {"kind": "categorical"}}),
-        "column 'sex': declare its categories: they may not be taken from the data",
+        "column 'sex': declare its categories",
+        "not be taken from the data",
     ),
-    "unknown policy": (
-        lambda: Categorical(("F", "M"), unknown="drop"),
-        "unknown must be 'refuse' or 'zero', not 'drop'",
-    ),
+    "unknown policy": (lambda: Categorical(("F", "M"), unknown="drop"), "'refuse' or 'zero'", "not 'drop'"),
     "unknown kind": (
         lambda: Schema.from_dict({"sex": {"kind": "categoric"}}),
-        (
-            "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
-            "known: numeric, boolean, categorical, dropped, binned, curve, spline, log, power, scaled, cyclic, ordinal, "
-            "hashed, date, pair"
-        ),
+        "column 'sex'",
+        "'categoric' (did you mean 'categorical'?)",
+        "known: numeric, boolean, categorical, dropped, binned",
     ),
     "unknown key": (
         lambda: Schema.from_dict({"age": {"bound": [0, 1]}}),
-        "column 'age': bound is unknown (did you mean 'bounds'?); known: bounds, fill, missing",
+        "column 'age': bound is unknown (did you mean 'bounds'?)",
     ),
     "unknown column": (
         lambda: Schema(bounds={"aeg": (0, 1)}).check(["age"]),
-        (
-            "column 'aeg' is declared, and no party of the partition holds it (did you mean 'age'?); spell it alike in the "
-            "partition, the declarations and the data"
-        ),
+        "column 'aeg'",
+        "(did you mean 'age'?)",
+        "spell it alike",
     ),
-    "boolean fill": (lambda: Boolean(fill=2), "fill of a boolean column is true or false, not 2"),
-    "classes": (
-        lambda: BinaryLabel((1, "1")),
-        "classes are two different labels, the negative one first, not (1, '1')",
-    ),
-    "label bounds": (lambda: RealLabel((5, 0)), "bounds [5, 0] are reversed: write [0, 5]"),
+    "boolean fill": (lambda: Boolean(fill=2), "true or false, not 2"),
+    "classes": (lambda: BinaryLabel((1, "1")), "two different labels", "not (1, '1')"),
+    "label bounds": (lambda: RealLabel((5, 0)), "reversed", "write [0, 5]"),
     "no bounds to scale by": (
         lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
-        (
-            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
-            "file, release them with vfl.private_bounds, or use scaling='none'"
-        ),
+        "no bounds for column 'age'",
+        "bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds]",
+        "vfl.private_bounds",
+        "scaling='none'",
     ),
     "unknown scaling": (
         lambda: Scaling.of(Schema(), ["age"], scaling="standard", intercept=True),
-        "scaling must be 'bounds' or 'none', not 'standard'",
+        "'bounds' or 'none', not 'standard'",
     ),
     "one coordinate twice": (
         lambda: Scaling.of(Schema({"a": Categorical((0, 1))}), ["a", "a=1"], scaling="none", intercept=True),
-        "two columns yield a coordinate 'a=1': rename one",
+        "coordinate 'a=1'",
+        "rename one",
     ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_errors_name_the_problem(case):
-    attempt, message = WRONG[case]
+def test_errors_name_the_problem_and_the_remedy(case):
+    attempt, *facts = WRONG[case]
     with pytest.raises(SpecificationError) as caught:
         attempt()
-    assert str(caught.value) == message
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
 
 
 def test_bounds_map_to_the_unit_interval_when_a_shift_is_allowed():
