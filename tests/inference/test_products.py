@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import vfl
 from coordinator.rounds import Round
-from parties.charges import Charges
+from parties.book import RunCount
 from parties.party import Party
 from tests.inference.setting import N, job, table
 from vfl.errors import ConsentRefused, PrivacyError
@@ -22,6 +22,7 @@ from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.losses import loss_of
 from vfl.messages import Backward, Block
 from vfl.planning import plan
+from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
 from vfl.solvers.releases import products
@@ -156,34 +157,32 @@ def piece_of(spec, number, scale=1.0):
         party: (block, np.full(block.size, 0.1), np.full(block.size, scale))
         for party, block in problem.layout.whole().items()
     }
-    event = products.events_of(problem, 1.0)[0]
+    event = products.events_of(problem, 0.01)[0]
     return products.piece(problem, number, rows, products.weightings_of(problem, problem.loss, 5.0)[0], event)
 
 
 class TestTheParty:
-    def charges(self, spec):
-        own = Charges(spec, "b")
-        own._plan = plan(spec, N)
-        return own
+    def record(self, charges, spec, number, scale=1.0):
+        charges.record(piece_of(spec, number, scale).shares()["b"], ReleaseKey(number))
 
     def test_planned_pieces_pass(self):
         spec = job("squared")
-        own = self.charges(spec)
+        own = RunCount(spec, "b", N)
         for number in range(6):
-            own._require_planned(piece_of(spec, number).shares()["b"])
+            self.record(own, spec, number)
 
     def test_another_scale_within_a_matrix_is_refused(self):
         spec = job("squared")
-        own = self.charges(spec)
-        own._require_planned(piece_of(spec, 0).shares()["b"])
+        own = RunCount(spec, "b", N)
+        self.record(own, spec, 0)
         with pytest.raises(ConsentRefused, match="piece of a joint release"):
-            own._require_planned(piece_of(spec, 1, scale=2.0).shares()["b"])
+            self.record(own, spec, 1, scale=2.0)
 
     def test_a_job_without_intervals_has_no_pieces(self):
         spec = job("squared")
         without = replace(spec, privacy=vfl.Privacy(epsilon=1.0))
         with pytest.raises(ConsentRefused, match="piece of a joint release"):
-            self.charges(without)._require_planned(piece_of(spec, 0).shares()["b"])
+            self.record(RunCount(without, "b", N), spec, 0)
 
 
 @pytest.mark.parametrize("change", ["cap", "centre", "weighting", "column"])

@@ -18,6 +18,7 @@ from vfl.errors import LedgerError
 from vfl.privacy.events import BoundedRange, Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, Head, SqliteLedger
 from vfl.privacy.ledger.chain import Entry, genesis, link
+from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.types import Adjacency
 
 EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-3, 1.0, 2)
@@ -38,7 +39,8 @@ def original(tmp_path_factory) -> Path:
         [(BoundedRange(Adjacency.REPLACE_ONE, 1e-3), 1)], job="j", run="never"
     ).refund()
     ledger.note("bank", Head(7, "ab" * 32))
-    ledger._store._connection.close()  # which moves all of the write-ahead log into the file
+    with contextlib.closing(sqlite3.connect(ledger.path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # moves all of the write-ahead log into the file
     return ledger.path
 
 
@@ -308,12 +310,18 @@ def test_a_folder_that_may_not_be_written():
         shutil.rmtree(folder)
 
 
-def test_a_full_database_charges_nothing(ledger):
+def test_a_full_database_charges_nothing(ledger, monkeypatch):
+    connect = sqlite3.connect
+
+    def limited(*arguments, **options):
+        """Return a connection to a database that may not grow, as on a full disk."""
+        connection = connect(*arguments, **options)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
     reservation = DatasetBook(ledger, "credit").resume("open", job="j")
-    store = ledger._store
-    with store.reading():
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(LedgerError, match=r"nothing was charged.*disk is full"):
         reservation.charge([(ReleaseKey(9, i), EVENT) for i in range(17)])
     done = 3
@@ -322,10 +330,12 @@ def test_a_full_database_charges_nothing(ledger):
         while True:
             reservation.charge([(ReleaseKey(done), EVENT)])
             done += 1
-    assert len(DatasetBook(SqliteLedger(ledger.path), "credit").resume("open", job="j").charged()) == done
-    store._connection.execute("PRAGMA max_page_count = 1000000")
-    DatasetBook(ledger, "credit").resume("open", job="j").charge([(ReleaseKey(done), EVENT)])
-    ledger.verify()
+    monkeypatch.undo()
+    again = SqliteLedger(ledger.path)
+    resumed = DatasetBook(again, "credit").resume("open", job="j")
+    assert len(resumed.charged()) == done
+    resumed.charge([(ReleaseKey(done), EVENT)])
+    again.verify()
 
 
 def test_a_write_that_fails_below_charges_nothing(ledger):
@@ -355,7 +365,7 @@ def test_a_write_that_fails_below_charges_nothing(ledger):
 def test_an_interrupted_write_leaves_nothing(ledger):
     head = ledger.head()
     entry = Entry(head.seq + 1, "now", "", "note", "", None, None, None, '{"book":"b","hash":"","seq":0}')
-    with pytest.raises(KeyboardInterrupt), ledger._store.writing() as rows:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), SqliteStore(ledger.path).writing() as rows:  # noqa: PT012
         rows.append([(entry, link(bytes.fromhex(head.hash), entry))])
         raise KeyboardInterrupt
     assert SqliteLedger(ledger.path).verify() == ledger.verify() == head

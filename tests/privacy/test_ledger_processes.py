@@ -17,6 +17,7 @@ from vfl.privacy import gaussian_dp
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import DatasetBook, SqliteLedger
+from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def test_a_ledger_in_use_survives_a_fork(tmp_path):
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     reservation.charge([(ReleaseKey(0), EVENT)])
-    with ledger._lock:  # another thread may hold it at the fork
+    with ledger.read():  # as another thread may, at the fork
         pid = fork(lambda: reservation.charge([(ReleaseKey(1), EVENT)]))
     wait([pid])
     reservation.charge([(ReleaseKey(2), EVENT)])
@@ -171,8 +172,7 @@ def test_a_ledger_held_for_too_long_is_an_error(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite", timeout=0.05)
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
-    other = SqliteLedger(ledger.path)
-    with other._store.writing(), pytest.raises(LedgerError, match="another process held it"):
+    with SqliteStore(ledger.path).writing(), pytest.raises(LedgerError, match="another process held it"):
         reservation.charge([(ReleaseKey(0), EVENT)])
     assert reservation.charged() == frozenset()
     reservation.charge([(ReleaseKey(0), EVENT)])

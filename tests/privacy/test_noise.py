@@ -302,15 +302,16 @@ def test_words_continue_the_stream_in_any_portions():
     assert len(np.unique(whole)) == len(whole)
 
 
-def test_a_stream_ends_before_it_would_repeat():
+def test_a_stream_ends_before_it_would_repeat(monkeypatch):
     stream = Keystream(bytes(32))
     assert WORDS_PER_KEY * 8 == 256 * 2**30
     for count in (WORDS_PER_KEY + 1, -1):
         with pytest.raises(PrivacyError, match="open another stream"):
             stream.words(count)
-    stream._words_left = 4
+    monkeypatch.setattr("vfl.privacy.keystream.WORDS_PER_KEY", 4)
+    stream = Keystream(bytes(32))
     stream.words(4)
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyError, match="open another stream"):
         stream.words(1)
 
 
