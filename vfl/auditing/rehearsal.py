@@ -157,7 +157,7 @@ class ShadowTransport:
 
 
 class Shadow:
-    """Exact sums of a run on one data set, given the released values."""
+    """Computation of the exact sums that a run with given releases has on one data set."""
 
     def __init__(self, world: World) -> None:
         self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})

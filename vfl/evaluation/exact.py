@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 2.0**-36
-"""Grid of a record's quantity, in units of its cap."""
+"""Each quantity of a record is rounded to a multiple of this, in units of its cap."""
 EDGES = 2**14
 """Number of edges of the histogram from which the area is computed. Ties within a bin count one half. For scores spread
 over the edges the error of the area is below 1e-6."""

@@ -88,7 +88,7 @@ class Inquiry(ABC):
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
     ) -> Generator[Query, Released, Findings]:
-        """Yield the queries and return the findings. Deterministic given the released values. w : (p,) the released model.
+        """Yield the queries and return the findings, which depend on released values alone. w : (p,) the released model.
 
         found : findings of earlier inquiries. gone : lost parties, which get no queries.
         """

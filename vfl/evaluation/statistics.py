@@ -319,7 +319,7 @@ class Losses:
 
 
 def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
-    """Return each column's codes (m,) from the margins' sums of stride·code (vfl.messages.Groups).
+    """Return each column's codes (m,) of its groups, from sums of stride·code over the columns (vfl.messages.Groups).
 
     Values that no party can have sent get the code `sizes[k]`, which belongs to no group.
 
@@ -381,7 +381,7 @@ class GroupCells:
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
         """Return the counts in steps, ordered by column, group, label, prediction, and finally near, if it is counted.
 
-        kept : sums of stride·code (m,), and ‖x‖² (m,) if records near the boundary are counted.
+        kept : the groups as `codes_of` reads them, (m,), and ‖x‖² (m,) if records near the boundary are counted.
         """
         cells = 2 * (labels > 0) + (margins > self.threshold)
         if self.distance is not None:
@@ -436,7 +436,7 @@ class GroupScores:
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
         """Return the counts in steps, in the order (half, group, label, bin).
 
-        kept : sums of stride·code, (m,), and positions of the records, (m,).
+        kept : the groups as `codes_of` reads them, (m,), and the positions of the records, (m,).
         """
         (codes,) = codes_of(kept[0], (self.size,))
         inside, half = codes < self.size, kept[1].astype(np.int64) % 2

@@ -71,8 +71,8 @@ def _rho(event: Event) -> Fraction:
 
 
 def _unamplified(event: PoissonSubsampledGaussian) -> Gaussian:
-    # The sampled pair mixes the plain pair with no change, so the plain pair dominates it. Amplification holds for a
-    # plan fixed beforehand (FitBook), not inside a privacy filter.
+    # The sampled pair is a mixture of the plain pair and of two equal distributions, so the plain pair dominates it.
+    # Amplification holds for a plan fixed beforehand (FitBook), not inside a privacy filter.
     return Gaussian(event.adjacency, event.sensitivity, event.sigma, 1)
 
 
