@@ -191,16 +191,13 @@ def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
 def _estimates(plain: Mapping[str, Any]) -> dict[str, Estimate]:
     found = {}
     for name, given in plain.items():
-        numbers = {key: given[key] for key in ("value", "error", "baseline", "best") if key in given}
-        pairs = {key: given[key] for key in ("noiseless", "shift", "interval") if key in given}
-        ends = {("within" if key == "interval" else key): _interval(pair) for key, pair in pairs.items()}
-        found[name] = Estimate(**{key: float(number) for key, number in numbers.items()}, **ends)
+        own: dict[str, Any] = {key: float(given[key]) for key in ("value", "error", "baseline", "best") if key in given}
+        for key in ("noiseless", "shift", "interval"):
+            if key in given:
+                low, high = given[key]
+                own["within" if key == "interval" else key] = float(low), float(high)
+        found[name] = Estimate(**own)
     return found
-
-
-def _interval(plain: Any) -> Interval:
-    low, high = plain
-    return float(low), float(high)
 
 
 def on_simplex(noisy: Vector, total: float) -> Vector:
