@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+from vfl.evaluation.thresholds import threshold_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class Histogram:
 
     def shown(self, margin: float) -> float:
         """Return a margin on the scale of thresholds: a probability if margins are log-odds."""
-        return 0.5 * (1.0 + math.tanh(0.5 * margin)) if self.logistic else margin
+        return threshold_of(margin, log_odds=self.logistic)
 
     def nearest(self, margins: Sequence[float] | Vector) -> list[int]:
         """Return the positions of the edges nearest to the margins, in ascending order without repeats."""
@@ -44,13 +45,7 @@ class Histogram:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; `from_dict` gives the histogram back."""
-        return {
-            "edges": list(self.edges),
-            "negative": list(self.negative),
-            "positive": list(self.positive),
-            "sigma": self.sigma,
-            "logistic": self.logistic,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:

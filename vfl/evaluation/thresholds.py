@@ -49,9 +49,9 @@ def margin_of(threshold: float, loss: Loss) -> float:
     return math.log(threshold / (1.0 - threshold))
 
 
-def threshold_of(margin: float, loss: Loss) -> float:
-    """Return the threshold of a margin, on the scale of `margin_of`."""
-    return float(0.5 * (1.0 + math.tanh(0.5 * margin))) if loss.log_odds else float(margin)
+def threshold_of(margin: float, *, log_odds: bool) -> float:
+    """Return the threshold of a margin, on the scale of `margin_of`. log_odds : True if margins are log-odds."""
+    return float(0.5 * (1.0 + math.tanh(0.5 * margin))) if log_odds else float(margin)
 
 
 def edges_of(spread: float) -> Vector:

@@ -118,14 +118,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {
-            "title": self.title,
-            "facts": dict(self.facts),
-            "level": self.level,
-            "rows": [asdict(row) for row in self.rows],
-            "notes": list(self.notes),
-            **({} if self.df is None else {"df": self.df}),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "df" or value is not None}
 
     def to_frame(self) -> Any:
         """Return a pandas frame with one row per coefficient. Raises SpecificationError without pandas."""

@@ -192,6 +192,6 @@ def _labelled(
     loss, column = loss_of(job.loss), None if ids is None else job.ids[job.partition.receiver(parties)]
     probabilities = probabilities_of(job, margins) if loss.log_odds or loss.multinomial else None
     listed = None if ids is None else tuple(ids)
-    threshold = threshold_of(cut, loss) if job.classification and not job.multinomial else None
+    threshold = threshold_of(cut, log_odds=loss.log_odds) if job.classification and not job.multinomial else None
     labels = labels_of(job, margins, cut)
     return Predictions(margins, labels, listed, column, probabilities, rows, job.class_names, threshold)

@@ -223,7 +223,11 @@ class Result:
         The run chose it on held-out records (vfl.Evaluation); otherwise it is the probability 0.5 or the margin 0. The
         findings hold it, so the certificate's digest of the findings covers it.
         """
-        return None if self.margin_threshold is None else threshold_of(self.margin_threshold, loss_of(self.job.loss))
+        return (
+            None
+            if self.margin_threshold is None
+            else threshold_of(self.margin_threshold, log_odds=loss_of(self.job.loss).log_odds)
+        )
 
     @property
     def margin_threshold(self) -> float | None:
