@@ -12,44 +12,28 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
-from vfl.features.base import Feature, OfCells
-from vfl.features.curve import Curve
-from vfl.features.curves import Binned, Cyclic, Spline
-from vfl.features.dates import PARTS, PERIODIC, DateParts
-from vfl.features.products import Crossed, Pair, Side, content_of, contents_of, curves_in, own_of, placed, ranges_of
-from vfl.features.scalings import Log, Power, Scaled
-from vfl.features.text import FEWEST_BUCKETS, MOST_BUCKETS, Hashed, Ordinal, murmur
+from vfl.features.base import Feature as Feature
+from vfl.features.base import OfCells as OfCells
+from vfl.features.curve import Curve as Curve
+from vfl.features.curves import Binned as Binned
+from vfl.features.curves import Cyclic as Cyclic
+from vfl.features.curves import Spline as Spline
+from vfl.features.dates import PARTS as PARTS
+from vfl.features.dates import DateParts as DateParts
+from vfl.features.products import Crossed as Crossed
+from vfl.features.products import Pair as Pair
+from vfl.features.products import Side as Side
+from vfl.features.products import contents_of as contents_of
+from vfl.features.products import curves_in as curves_in
+from vfl.features.products import own_of as own_of
+from vfl.features.products import placed as placed
+from vfl.features.products import ranges_of as ranges_of
+from vfl.features.scalings import Log as Log
+from vfl.features.scalings import Power as Power
+from vfl.features.scalings import Scaled as Scaled
+from vfl.features.text import Hashed as Hashed
+from vfl.features.text import Ordinal as Ordinal
+from vfl.features.text import murmur as murmur
 
 FeatureKind: TypeAlias = Binned | Curve | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Pair
 FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
-
-__all__ = [
-    "FEATURES",
-    "FEWEST_BUCKETS",
-    "MOST_BUCKETS",
-    "PARTS",
-    "PERIODIC",
-    "Binned",
-    "Crossed",
-    "Curve",
-    "Cyclic",
-    "DateParts",
-    "Feature",
-    "FeatureKind",
-    "Hashed",
-    "Log",
-    "OfCells",
-    "Ordinal",
-    "Pair",
-    "Power",
-    "Scaled",
-    "Side",
-    "Spline",
-    "content_of",
-    "contents_of",
-    "curves_in",
-    "murmur",
-    "own_of",
-    "placed",
-    "ranges_of",
-]
