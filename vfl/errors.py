@@ -1,21 +1,11 @@
 """The exception tree. A message carries cause and remedy, and never a cell, an id or a count taken from data.
 
 VflError
-├── SpecificationError      the request is wrong; raised before any data is read
-│   ├── PartitionError      columns, parties and blocks do not fit together
-│   ├── PrivacyError        the requested guarantee cannot be given
-│   │   └── UnknownEvent    an accountant cannot account for an event
-│   └── JobFileError        a job file that cannot be read as a job
-├── DataError               a party's own data do not fit the job; raised at the owner, before any release
-├── BudgetError             the ledger refuses
-│   ├── BudgetExceeded      a release would exceed the remaining budget; nothing was released
-│   ├── ConsentRefused      a party's owner has not agreed: its policy, or its own book, refuses the job or a release
-│   └── LedgerError         the ledger is damaged, missing, not writable or of another version; exits as OutputError
-├── FederationError         communication between the participants failed
-│   ├── PartyLost           a party did not answer in time, or died
-│   ├── PlacementError      the cluster lacks resources that the job asks for
-│   └── VersionMismatch     participants run different code
-└── OutputError             a folder or file that cannot be written or read
+├── SpecificationError: PartitionError, PrivacyError (with UnknownEvent), JobFileError
+├── DataError
+├── BudgetError: BudgetExceeded, ConsentRefused, LedgerError
+├── FederationError: PartyLost, PlacementError, VersionMismatch
+└── OutputError
 """
 
 from __future__ import annotations
@@ -50,11 +40,11 @@ class PrivacyError(SpecificationError):
 
 
 class UnknownEvent(PrivacyError):
-    """An accountant cannot account for an event."""
+    """No cost is known for an event."""
 
 
 class JobFileError(SpecificationError):
-    """A job file that cannot be read as a job."""
+    """The job file cannot be read as a job."""
 
 
 class DataError(VflError, ValueError):
@@ -78,7 +68,7 @@ class ConsentRefused(BudgetError):
 
 
 class LedgerError(BudgetError):
-    """The ledger is damaged, missing, not writable or of another version."""
+    """The ledger is damaged, missing, not writable or of another version; the exit code is that of OutputError."""
 
     exit_code = 6
 
@@ -106,7 +96,7 @@ class VersionMismatch(FederationError):
 
 
 class OutputError(VflError):
-    """A folder or file that cannot be written or read."""
+    """A folder or file cannot be written or read."""
 
     exit_code = 6
 

@@ -187,8 +187,6 @@ register(
         "sequence: text", lambda names: tuple(sorted(names)), lambda plain: frozenset(sequence(TEXT).decode(plain))
     ),
 )
-register("message", "ranges", messages.Ranges)
-register("message", "backward", messages.Backward)
 _shift = Parameter(
     f"{RELEASED_NUMBER.text}; a vector with several margins per record",
     lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
@@ -206,10 +204,6 @@ register(
 register("message", "select", messages.Select, coordinates=_by_block)
 register("message", "record_norms", messages.RecordNorms, rows=_rows)
 register("message", "groups", messages.Groups, columns=mapping(sequence(row(TEXT, WHOLE))))
-register("message", "sample", messages.Sample)
-register("message", "tally", messages.Tally)
-register("message", "unnoised", messages.Unnoised)
-register("message", "reweigh", messages.Reweigh)
 register(
     "message",
     "reply",
@@ -218,10 +212,7 @@ register(
     vector=optional(RECORDS),
     selected=optional(record(NoisyScore)),
 )
-register("message", "greeting", messages.Greeting)
 register("message", "notice", messages.Notice, phase=choice(messages.Phase))
-register("message", "release_key", events.ReleaseKey)
-register("message", "book_heads", messages.BookHeads)
 
 declare(
     Asked=record(joining.Asked),
@@ -229,38 +220,6 @@ declare(
     Outcome=record(joining.Outcome),
     SealingKey=record(joining.SealingKey),
 )
-register("message", "offer", joining.Offer)
-register("message", "done", joining.Done)
-register("message", "failure", joining.Failure)
-register("message", "load", joining.Load)
-register("message", "send_labels", joining.SendLabels)
-register("message", "finish", joining.Finish)
-register("message", "ping", joining.Ping)
-register("message", "pong", joining.Pong)
-register("message", "introduce", joining.Introduce)
-register("message", "sealing_key", joining.SealingKey)
-register("message", "introduced", joining.Introduced)
-register("message", "make_salt", joining.MakeSalt)
-register("message", "sealed", joining.Sealed)
-register("message", "take_salt", joining.TakeSalt)
-register("message", "read_ids", joining.ReadIds)
-register("message", "ids_greeting", alignment.IdsGreeting)
-register("message", "begin_aligning", joining.BeginAligning)
-register("message", "multiply", joining.Multiply)
-register("message", "send_set", joining.SendSet)
-register("message", "conclude", joining.Conclude)
-register("message", "indexed", alignment.Indexed)
-register("message", "about", joining.About)
-register("message", "apply", joining.Apply)
-register("message", "applied", joining.Applied)
-register("message", "send_margins", joining.SendMargins)
-register("message", "take_margins", joining.TakeMargins)
-register("message", "add_up", joining.AddUp)
-register("message", "measure", joining.Measure)
-register("message", "score", joining.Score)
-register("message", "scored", joining.Scored)
-register("message", "keep", joining.Keep)
-register("message", "kept", joining.Kept)
 
 
 def _gradient(plain: Any) -> messages.Backward:
@@ -272,28 +231,35 @@ def _gradient(plain: Any) -> messages.Backward:
 
 declare(Backward=Parameter("backward kind", lambda query: encode("message", query), _gradient))
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
-register("message", "meet", requests.Meet)
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
-register("message", "take_columns", requests.TakeColumns)
-register("message", "mask_angles", requests.MaskAngles)
-register("message", "deal_terms", requests.DealTerms)
-register("message", "share_residual", requests.ShareResidual)
-register("message", "toss", requests.Toss)
-register("message", "take_toss", requests.TakeToss)
-register("message", "state_records", requests.StateRecords)
-register("message", "check_records", requests.CheckRecords)
-register("message", "open_rows", requests.OpenRows)
-register("message", "check_rows", requests.CheckRows)
-register("message", "deal_sum", requests.DealSum)
-register("message", "contribute", requests.Contribute)
-register("message", "mask_products", requests.MaskProducts)
-register("message", "take_products", requests.TakeProducts)
-register("message", "deal_products", requests.DealProducts)
-register("message", "contribute_products", requests.ContributeProducts)
-register("message", "disclose", requests.Disclose)
-register("message", "commitment", requests.Commitment)
-register("message", "contribution", requests.Contribution)
+
+
+def _messages(module: Any, names: str) -> None:
+    """Register messages of a module: class BeginAligning under the name begin_aligning."""
+    for name in names.split():
+        register("message", name, getattr(module, name.title().replace("_", "")))
+
+
+_messages(messages, "ranges backward sample tally unnoised reweigh greeting book_heads")
+_messages(events, "release_key")
+_messages(
+    joining,
+    """
+    offer done failure load send_labels finish ping pong introduce sealing_key introduced make_salt sealed
+    take_salt read_ids begin_aligning multiply send_set conclude about apply applied send_margins take_margins
+    add_up measure score scored keep kept
+    """,
+)
+_messages(alignment, "ids_greeting indexed")
+_messages(
+    requests,
+    """
+    meet take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
+    check_rows deal_sum contribute mask_products take_products deal_products contribute_products disclose
+    commitment contribution
+    """,
+)
 
 
 def to_plain(message: object) -> Plain:
