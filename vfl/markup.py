@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Text in a table; numbers are right-aligned."""
-
-    text: str
-    number: bool = False
+    from collections.abc import Collection, Iterable, Sequence
 
 
 def line(text: str, *, strong: bool = False) -> str:
@@ -24,22 +15,19 @@ def line(text: str, *, strong: bool = False) -> str:
     return f'<p style="margin:0.3em 0">{inner}</p>'
 
 
-def table(head: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> str:
-    """Return a table, with a heading unless `head` is empty; every cell is text."""
-    lines = [_row("th", head)] if head else []
-    lines += [_row("td", row) for row in rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int] = ()) -> str:
+    """Return a table, with a heading unless `head` is empty. numbers : positions of the right-aligned columns."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        sides = ("right" if k in numbers else "left" for k in range(len(cells)))
+        styled = (f'<{tag} style="text-align:{side};vertical-align:top">' for side in sides)
+        return "".join(f"{start}{escape(text)}</{tag}>" for start, text in zip(styled, cells, strict=True))
+
+    lines = [row("th", head)] if head else []
+    lines += [row("td", cells) for cells in rows]
     return "<table>" + "".join(f"<tr>{inner}</tr>" for inner in lines) + "</table>"
 
 
 def whole(*parts: str) -> str:
     """Return one HTML element that contains the parts."""
     return "<div>" + "".join(parts) + "</div>"
-
-
-def _row(tag: str, cells: Sequence[str | Cell]) -> str:
-    return "".join(_cell(tag, cell if isinstance(cell, Cell) else Cell(cell)) for cell in cells)
-
-
-def _cell(tag: str, cell: Cell) -> str:
-    align = "right" if cell.number else "left"
-    return f'<{tag} style="text-align:{align};vertical-align:top">{escape(cell.text)}</{tag}>'

@@ -364,14 +364,14 @@ class FeaturePartition:
         rows = [
             (
                 party + (" (label)" if party == self.label_party else ""),
-                markup.Cell(str(len(columns)), number=True),
+                str(len(columns)),
                 _abbreviated(columns),
             )
             for party, columns in self._owned
         ]
         return markup.whole(
             markup.line(f"FeaturePartition: {self._counts()}", strong=True),
-            markup.table(("party", markup.Cell("features", number=True), "columns"), rows),
+            markup.table(("party", "features", "columns"), rows, numbers=(1,)),
         )
 
     def _counts(self) -> str:

@@ -129,32 +129,22 @@ class Findings:
         return found if self.histogram is None else {name: self.histogram.shown(at) for name, at in found.items()}
 
     def _repr_html_(self) -> str:
-        intervals = any(e.noiseless is not None for e in self.measures.values())
-        head = (
-            "measure",
-            markup.Cell("value", number=True),
-            markup.Cell("interval of 95 %", number=True),
-            markup.Cell("baseline", number=True),
-            "",
-            *(("model without noise",) if intervals else ()),
-        )
         rows = [
             (
                 name,
-                markup.Cell(f"{e.value:.4g}", number=True),
-                markup.Cell(e.spread, number=True),
-                markup.Cell("" if e.baseline is None else f"{e.baseline:.2g}", number=True),
+                f"{e.value:.4g}",
+                e.spread,
+                "" if e.baseline is None else f"{e.baseline:.2g}",
                 "too noisy to tell" if e.too_noisy else "",
-                *(
-                    ("" if e.noiseless is None else f"{e.noiseless[0]:.2g} to {e.noiseless[1]:.2g}",)
-                    if intervals
-                    else ()
-                ),
+                "" if e.noiseless is None else f"{e.noiseless[0]:.2g} to {e.noiseless[1]:.2g}",
             )
             for name, e in self.measures.items()
         ]
+        head = ("measure", "value", "interval of 95 %", "baseline", "", "model without noise")
+        shown = len(head) if any(row[-1] for row in rows) else len(head) - 1
         note = markup.line(f"of {self.n_records:,} records ({self.note})")
-        return markup.whole(*([markup.table(head, rows)] if rows else []), note)
+        made = markup.table(head[:shown], [row[:shown] for row in rows], numbers=(1, 2, 3)) if rows else ""
+        return markup.whole(made, note)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; `from_dict` gives the findings back."""

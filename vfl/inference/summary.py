@@ -106,13 +106,10 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        numbers: list[list[str | markup.Cell]] = [
-            [row[0], *(markup.Cell(text, number=True) for text in row[1:])] for row in self._cells
-        ]
         return markup.whole(
             markup.line(self.title, strong=True),
             markup.table((), list(self.facts.items())),
-            markup.table([markup.Cell(text, number=bool(text)) for text in self._head], numbers),
+            markup.table(self._head, self._cells, numbers=range(1, len(self._head))),
             *map(markup.line, self.notes),
         )
 

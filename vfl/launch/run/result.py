@@ -268,12 +268,12 @@ class Result:
 
     def _repr_html_(self) -> str:
         rows, owners = self._coefficients(), self.owners
-        cells = [(name, owners[name], markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]]
+        cells = [(name, owners[name], f"{value:.6g}") for name, value in rows[:_SHOWN]]
         more = [markup.line(f"… and {len(rows) - _SHOWN} smaller ones (coef_ has all)")] if len(rows) > _SHOWN else []
         return markup.whole(
             markup.line(self._title(), strong=True),
             *map(markup.line, (*str(self.certificate).splitlines(), *self._found())),
-            markup.table(("coefficient", "party", markup.Cell("in original units", number=True)), cells),
+            markup.table(("coefficient", "party", "in original units"), cells, numbers=(2,)),
             *more,
         )
 

@@ -91,15 +91,15 @@ class Balance:
         return "\n".join((f"{self.title}\n  {self.sums}", *(f"  {revision}" for revision in self.revisions), *lines))
 
     def _repr_html_(self) -> str:
-        rows: list[tuple[str | markup.Cell, ...]] = []
-        for run in self.runs:
-            numbers = (f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases))
-            rows.append((run.run, run.job[:12], run.status, *(markup.Cell(text, number=True) for text in numbers)))
         parts = [markup.line(self.title, strong=True), markup.line(self.sums)]
         parts += [markup.line(str(revision)) for revision in self.revisions]
-        if rows:
-            numbered = (markup.Cell(name, number=True) for name in ("ε reserved", "ε spent", "releases"))
-            parts.append(markup.table(("run", "job", "status", *numbered), rows))
+        if self.runs:
+            head = ("run", "job", "status", "ε reserved", "ε spent", "releases")
+            rows = [
+                (run.run, run.job[:12], run.status, f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases))
+                for run in self.runs
+            ]
+            parts.append(markup.table(head, rows, numbers=(3, 4, 5)))
         return markup.whole(*parts)
 
     @property

@@ -122,8 +122,8 @@ class Recommendation:
         return str(self)
 
     def _repr_html_(self) -> str:
-        rows = [(c.solver, markup.Cell(f"{c.left:.2g}", number=True), c.range, c.reason) for c in self.candidates]
-        return markup.table(("solver", markup.Cell("expected left", number=True), "range", "why"), rows)
+        rows = [(c.solver, f"{c.left:.2g}", c.range, c.reason) for c in self.candidates]
+        return markup.table(("solver", "expected left", "range", "why"), rows, numbers=(1,))
 
 
 def recommendation(problem: Problem) -> Recommendation:
