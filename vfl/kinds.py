@@ -123,6 +123,13 @@ def _built_step(plain: Any) -> messages.Step:
 STEP = Parameter(_step.text, _plain_step, _built_step)
 declare(Step=STEP)
 
+
+def _register(family: str, module: Any, names: str) -> None:
+    """Register classes of a module in a family: class BeginAligning under the name begin_aligning."""
+    for name in names.split():
+        register(family, name, getattr(module, name.title().replace("_", "")))
+
+
 family("loss", LOSSES)
 family("penalty", PENALTIES)
 
@@ -130,12 +137,8 @@ register("clip", "norm", Clip)
 register("clip", "gram", noisy_gram.GramClip)
 register("clip", "products", products.ProductClip)
 
-register("event", "gaussian", events.Gaussian)
-register("event", "poisson_subsampled_gaussian", events.PoissonSubsampledGaussian)
-register("event", "bounded_range", events.BoundedRange)
-
-register("batch", "fold", messages.Fold)
-register("batch", "piece", messages.Piece)
+_register("event", events, "gaussian poisson_subsampled_gaussian bounded_range")
+_register("batch", messages, "fold piece")
 
 register("weighting", "derivative", protocol.Derivative)
 register("weighting", "clipped_derivative", joint.ClippedDerivative)
@@ -148,8 +151,7 @@ register("weighting", "products", products.Products)
 register("weighting", "ones", labelled_counts.Ones)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
-register("rule", "prox_step", prox.ProxStep)
-register("rule", "classes_step", prox.ClassesStep)
+_register("rule", prox, "prox_step classes_step")
 # Bounds are infinite where a coordinate has none.
 register("rule", "column_step", prox.ColumnStep, low=RELEASED, high=RELEASED)
 
@@ -158,16 +160,10 @@ register("score", "decrease", gcd.DecreaseScore)
 
 register("statistic", "outcomes", statistics.Outcomes, steps=sequence(WHOLE))
 register("statistic", "class_outcomes", classes.ClassOutcomes, steps=sequence(WHOLE))
-register("statistic", "scores", statistics.Scores)
 register("statistic", "residuals", statistics.Residuals, steps=sequence(WHOLE))
-register("statistic", "positives", statistics.Positives)
-register("statistic", "losses", statistics.Losses)
 register("statistic", "unclamped", exact.Unclamped)
-register("statistic", "group_cells", statistics.GroupCells)
-register("statistic", "group_scores", statistics.GroupScores)
-register("statistic", "label_counts", labels.LabelCounts)
-register("statistic", "class_counts", labels.ClassCounts)
-register("statistic", "label_mean", statistics.LabelMean)
+_register("statistic", labels, "label_counts class_counts")
+_register("statistic", statistics, "scores positives losses group_cells group_scores label_mean")
 
 _by_block = mapping(row(BLOCK, RELEASED))
 _rows = mapping(row(BLOCK, VECTOR, VECTOR))
@@ -233,17 +229,10 @@ declare(Backward=Parameter("backward kind", lambda query: encode("message", quer
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
-
-
-def _messages(module: Any, names: str) -> None:
-    """Register messages of a module: class BeginAligning under the name begin_aligning."""
-    for name in names.split():
-        register("message", name, getattr(module, name.title().replace("_", "")))
-
-
-_messages(messages, "ranges backward sample tally unnoised reweigh greeting book_heads")
-_messages(events, "release_key")
-_messages(
+_register("message", messages, "ranges backward sample tally unnoised reweigh greeting book_heads")
+_register("message", events, "release_key")
+_register(
+    "message",
     joining,
     """
     offer done failure load send_labels finish ping pong introduce sealing_key introduced make_salt sealed
@@ -251,8 +240,9 @@ _messages(
     add_up measure score scored keep kept
     """,
 )
-_messages(alignment, "ids_greeting indexed")
-_messages(
+_register("message", alignment, "ids_greeting indexed")
+_register(
+    "message",
     requests,
     """
     meet take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
