@@ -119,7 +119,7 @@ def _sum(query: Backward) -> float:
             "one charge pays for several queries of a release, but the clip 'norm' bounds each query alone: use another clip"
         )
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
-    # A cap of the weights, or a record cap, bounds a record's norm over all parties. Otherwise each party clips its share alone.
+    # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips its share alone.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
     joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
