@@ -85,7 +85,7 @@ class JointSolver(Solver):
         return w, loss, curvature_at(problem, loss, w) * square
 
     def _round_trips(self, problem: Problem, steps: int) -> int:
-        """Return the number of messages: two per step, but one in the last, and those of `_begun`."""
+        """Return the number of messages: those of `_begun`, and two per step, without an update of Xw after the last step."""
         share = self.label_share or 0.0
         begun = asks_mean_square(problem) + bool(share) + self._clip(problem).finite + begins(problem, share)
         return begun + 2 * steps - 1
@@ -248,7 +248,7 @@ def default_steps(problem: Problem) -> int:
 
 
 GAIN = 0.05
-"""Assumed decrease of the loss by the steps, in units of typical ℓ'²/L. It is a tenth of the possible decrease."""
+"""Assumed decrease of the loss by a run, in units of (typical ℓ')²/L. It is a tenth of the possible decrease."""
 
 
 def time_limit(problem: Problem, clip: float) -> float:
@@ -260,8 +260,8 @@ def time_limit(problem: Problem, clip: float) -> float:
         gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
         t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
 
-    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. All solvers of joint
-    gradients follow this rule: GD, SGD and SVRG by γ, SCD by its overlap.
+    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG follow
+    this rule in their default γ, SCD in its default overlap.
     """
     rates = counts.has_counts(problem) and not has_constant(problem)  # the rule was not fitted to these problems
     if problem.mu is None or not math.isfinite(clip) or rates:

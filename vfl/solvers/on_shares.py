@@ -94,8 +94,8 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
 class Rows:
     """Public facts about the sums of a run on shares.
 
-    squares : {party: its part of the squared cap}: its number of coordinates if they are scaled by √M_j, otherwise ΣB_j².
-    size : typical length of a scaled column, divided by C. models : numbers of models and openings of the run.
+    squares : {party: its part of the squared cap}, which is its number of coordinates if √M_j scales them, otherwise ΣB_j².
+    size : typical length of a scaled column, divided by C. models : numbers of models and openings in the run.
     """
 
     squares: Mapping[str, float]
@@ -165,7 +165,7 @@ class Products:
 
 
 def products_of(solver: Solver, problem: Problem, label: str) -> Products | None:
-    """Return the products that a resolved solver opens; None for a solver that opens sums of residuals.
+    """Return the facts about the products that a resolved solver opens; None for a solver that opens sums of residuals.
 
     label : the label party.
     """

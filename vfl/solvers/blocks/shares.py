@@ -159,7 +159,7 @@ class Budget:
         )
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
-        """Return ((z, passes), ...) for early passes, then for later and reserve passes; together they are μ-GDP."""
+        """Return ((z, number of passes), ...) for early passes, then for later and reserve passes. Together they are μ-GDP."""
         share = self.solver.decided.early_share or 0.0
         early = record_defaults.early_passes(passes) if share else 0
         budgets = [(mu, passes + self.solver.reserve_passes)]

@@ -93,7 +93,7 @@ class Walk:
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product. Only this method computes them.
+        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product.
 
         Under a record cap, the unit of residuals multiplies the cap, since record norms use the same scale. For a block
         that is clipped separately, the unit divides the scale, so that events are the same for any unit.
@@ -209,8 +209,7 @@ class Walk:
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Join consecutive draws of one owner into a visit in a sweep; otherwise make one visit per draw.
 
-        A visit never extends over two passes if the run may stop between them, if a pass is charged as one release, or with
-        momentum.
+        A visit ends with its pass if the run may stop there, if a pass is charged as one release, or with momentum.
         """
         if not self.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
@@ -228,7 +227,7 @@ class Walk:
         return self.multipliers[-1][0] if self.multipliers else None
 
     def _indices(self) -> Iterator[tuple[int, Draw]]:
-        """Yield (pass, draw of blocks) without end, in the order that the seed determines."""
+        """Yield pairs (number of the pass, draw of blocks) without end, in the order that the seed determines."""
         rng = np.random.default_rng(self.solver.seed)
         kept = WINDOW if accelerated(self.solver, self.problem) else 1  # passes with the same order
         draws: list[Draw] = []

@@ -42,7 +42,7 @@ def accelerated(solver: SkGD, problem: Problem) -> bool:
 
 
 def extrapolated(iterates: Vector, unit: Vector) -> Vector:
-    """Return the limit of a linear iteration, (p,), estimated from its iterates. It is exact once they span the errors.
+    """Estimate the limit of a linear iteration, (p,), from its iterates. The estimate is exact once these span the errors.
 
     Let d_k = w_{k+1} − w_k. Among coefficients with Σ c_k = 1, least squares on the differences of the d_k finds those that
     minimise ‖Σ c_k d_k‖; the limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).

@@ -22,7 +22,7 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        # A step moves few of p coordinates, so a value is added only when it changes, times the number of steps it lasted.
+        # A step moves few of p coordinates. So a value is added to the sum only when it changes, times the steps it lasted.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)

@@ -35,7 +35,8 @@ CELLS = (160, 80, 40)
 BLUR = 0.05
 """Largest standard error of a quantile due to noise, as a share of the records. Above it, histograms have fewer cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
-"""Positions of knots in a long tail, as shares of the way from the last quantile to the bound. Short curves use the first."""
+"""Positions of knots in a long tail, as shares of the way from the last quantile to the bound. Curves of few pieces use the
+first of them."""
 LONG, EXTREME = 0.5, 0.1
 """Share of the bounds' width above which a tail counts as long, and share of the records in each tail."""
 LINE = 10.0

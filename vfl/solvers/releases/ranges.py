@@ -72,13 +72,13 @@ class ColumnRanges(Solver):
         return dict(zip(order, counts, strict=True))
 
     def least(self, problem: Problem) -> float:
-        """Return the noisy count above which a cell is detected. Values in cells with fewer records are clamped."""
+        """Return the noisy count from which a cell counts as occupied. Values in cells with fewer records are clamped."""
         event = self._event(problem)
         cells = len(self.columns) * magnitudes.CELLS
         return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence about the values that will be clamped."""
+        """Return a sentence about the values that training will clamp."""
         return (
             f"values in cells of fewer than about {self.least(problem):.0f} records are missed, and will be clamped.",
         )
@@ -102,7 +102,7 @@ class ColumnCounts(ColumnRanges):
 
     The schedule returns (m·cells,): the noisy counts of each column in the order of `columns`.
 
-    columns : first coordinates of all curves without declared knots.
+    columns : first coordinate of each curve without declared knots; it stands for the curve's column.
     """
 
     of_curves: ClassVar[bool] = True

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class ReleasedStart:
     """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one; `planned` includes its charge.
 
-    share : approximate share of μ²; 0 releases nothing, and the intercept starts at the middle of the declared label range.
+    share : approximate share of μ². With 0 nothing is released, and the run starts at `Problem.begin`.
     """
 
     problem: Problem

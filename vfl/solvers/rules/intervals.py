@@ -26,7 +26,7 @@ LEAST, CLEAR = 1.5, 5.0
 SETTLED = 20.0
 """Least ρ = μn/p. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 SETTLED_CURVED = 50.0
-"""Least ρ of a subsample unless the loss is squared. With a lower ρ, the runs that noise allows are too short (`CURVED`)."""
+"""Least ρ of a subsample unless the loss is squared. Below it, the longest run that noise allows does not converge."""
 LARGEST_RIDGE = 1.0
 """Largest nλ of an L2 penalty: scikit-learn's default C = 1. More would bias coefficients by a part of a standard error."""
 TYPICAL = 0.8
