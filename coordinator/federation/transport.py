@@ -153,10 +153,6 @@ class FederationTransport(MessageTransport):
             raise FederationError(f"party {party!r} sent a label that is not a number")
         return labels
 
-    def together(self, party: str) -> tuple[str, ...]:
-        """Return the party alone, since each runs at its own organisation."""
-        return (party,)
-
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until the party is connected again, offer it the run, and have it load its data if it no longer holds it.
 

@@ -48,7 +48,7 @@ class Iterate:
     def __init__(self, layout: Layout, n_records: int, label: str) -> None:
         self._sizes = {party: len(names) for party, names in layout.columns.items()}
         self._label = label
-        self.counts = (n_records,)
+        self.counts: tuple[int, ...] = (n_records,)
         self.model = Model({party: np.zeros(size) for party, size in self._sizes.items()})
 
     def state(self) -> Model:

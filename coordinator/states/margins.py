@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from coordinator.states.state import State
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from vfl.shards.lending import Room
     from vfl.types import Integers, Vector
 
-    State = tuple[Vector, dict[str, Vector], dict[str, Vector]]
+    Saved = tuple[Vector, dict[str, Vector], dict[str, Vector]]
 
 HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
@@ -42,7 +43,7 @@ def _own(name: str, vector: Vector) -> Vector:
     return vector
 
 
-class Margins:
+class Margins(State):
     """Margins Xw + o, (n,), of the training records, beginning at w = 0, with labels y and weights s, (n,). o : offsets or 0.
 
     labels : y, followed by the vectors that `targets` names. Rebuilding Xw keeps the offsets.
@@ -75,7 +76,7 @@ class Margins:
         self._held_labels, own = given.labels[apart], given.labels[kept]
         self._weights = None if given.weights is None else given.weights[kept]
         self._shown = share("labels", beside(own, self._weights))
-        self._labels = self._shown[: len(own)]
+        self._labels, self.counts = self._shown[: len(own)], (len(own),)
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
         self._n_margins = targets.n_margins
@@ -84,11 +85,6 @@ class Margins:
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
         self._capped: tuple[Vector, float, Vector] | None = None
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return the number of training records per shard: (n,), since there is one shard."""
-        return (len(self._labels),)
 
     @np.errstate(all="ignore")  # a warning would reveal one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
@@ -113,11 +109,11 @@ class Margins:
             raise PrivacyError(f"held-out records are tallied before their {what} are known")
         return known
 
-    def state(self) -> State:
+    def state(self) -> Saved:
         """Return the state that queries change, for `restore`; vectors are replaced, never changed in place."""
         return self._margins, dict(self._held), dict(self._kept)
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: Saved) -> None:
         """Undo all changes since `state` was taken."""
         self._margins, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
 
@@ -162,10 +158,6 @@ class Margins:
         if self._capped is None or self._capped[0] is not norms or self._capped[1] != cap:
             self._capped = norms, cap, self._share("limits", record_limits(norms, cap))
         return self._capped[2]
-
-    def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return {party: its part of the query}."""
-        return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
         """Take in the (n,) vectors of the replies to a query."""

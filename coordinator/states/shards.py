@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coordinator.states.margins import Margins, Place
-from coordinator.states.state import StateLost
+from coordinator.states.state import State, StateLost
 from vfl.errors import PartyLost
 from vfl.messages import Descend, Need, Records
 from vfl.shards import Each, cut
@@ -22,7 +22,7 @@ from vfl.shards.lending import no_room
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from coordinator.states.margins import State
+    from coordinator.states.margins import Saved
     from vfl.holdout import Split
     from vfl.messages import Query, Reply, Tally
     from vfl.shards import Group, Shard
@@ -42,7 +42,7 @@ class ShardMargins:
     """
 
     _loaded: Margins | None = None
-    _before: State | None = None
+    _before: Saved | None = None
 
     @property
     def _margins(self) -> Margins:
@@ -127,7 +127,7 @@ class ShardMargins:
         margins.restore(self._before)
 
 
-class MarginShards:
+class MarginShards(State):
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
 
     loaded : function called when all shards have loaded, also after a restart of one of them.
@@ -217,10 +217,6 @@ class MarginShards:
         """Return True if this call is the first since `state`."""
         first, self._marked = not self._marked, True
         return first
-
-    def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return {party: its part of the query}."""
-        return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
         """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum.

@@ -20,10 +20,8 @@ class StateLost(PartyLost):
 class State(Protocol):
     """State of a run between its queries: margins and labels (coordinator.states.margins), or the public model alone."""
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return the number of training records per shard; (n,) for a single shard."""
-        ...
+    counts: tuple[int, ...]
+    """Number of training records per shard; (n,) for a single shard."""
 
     def state(self) -> Any:
         """Return the present state, for `restore`."""
@@ -35,7 +33,7 @@ class State(Protocol):
 
     def shares(self, query: Query) -> Mapping[str, Query]:
         """Return {party: its part of the query}; {} for a query that only changes this state."""
-        ...
+        return query.shares()
 
     def records(self, query: Query) -> Any:
         """Return the per-record vectors that the parties see for this query, or references to them per shard."""

@@ -5,20 +5,20 @@ the same user, in the same namespace of processes, can open them. Each end notic
 
     pipes = Pipes()
     answer = actor.method.remote(pipes.address)      # there: with answering(address) as pipes: ...
-    pipes.send(message)
-    pipes.receive()
+    pipes.first(ended)
+    pipes.write(body)
+    pipes.read()
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import struct
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,18 +42,10 @@ class Address:
 
 
 class End:
-    """One end of the pipes. Messages are pickled as in Ray calls: each process trusts the other as it trusts Ray."""
+    """One end of the pipes."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
-
-    def send(self, message: Any) -> None:
-        """Send a message; raise Ended if the other end is gone."""
-        self.write(pickle.dumps(message, protocol=5))
-
-    def receive(self) -> Any:
-        """Wait for the next message; raise Ended if the other end is gone."""
-        return pickle.loads(self.read())  # noqa: S301 - from a process that could call this one by Ray
 
     def write(self, body: bytes) -> None:
         """Send bytes; raise Ended if the other end is gone."""
@@ -106,7 +98,7 @@ class Pipes(End):
         self._there = End(there_reads, there_writes)
         self.address = Address(os.getpid(), there_reads, there_writes)
 
-    def first(self, ended: Callable[[], bool]) -> Any:
+    def first(self, ended: Callable[[], bool]) -> bytes:
         """Return the first message. From then on both ends notice each other's loss.
 
         ended : function that returns True if the other process will not answer any more.
@@ -116,7 +108,7 @@ class Pipes(End):
             if time.monotonic() > until or (ended() and not _ready(self._reads, 0.0)):
                 raise Ended
         self._there.close()
-        return self.receive()
+        return self.read()
 
     def read(self) -> bytes:
         """Wait for the next bytes; Ended if there will be none, or if it takes too long."""

@@ -90,7 +90,7 @@ class Serving:
         """
         known = {name: reference for reference in references if (name := name_of(reference)) is not None}
         with contextlib.suppress(Ended), answering(address) as pipes:
-            pipes.send(None)
+            pipes.write(b"")
             while True:
                 method, arguments = _Incoming(pipes.read(), known).load()
                 answer = getattr(self, method)(*arguments)

@@ -88,8 +88,8 @@ def release_bounds(
 
     Each of k parties with open bounds makes its own release (`vfl.private_bounds`) at ε/k and δ/k, with δ = 1/n². The costs
     add up to at most ε even for a record that all parties hold. Missing cells count as 0. The number of rows of each file
-    becomes public. The guarantee assumes that the draft is public, although it was read from the cells which columns are
-    numeric; the outcome's `lines` say so.
+    becomes public. The guarantee assumes that the draft is public, although cells decided which columns are numeric; the
+    outcome's `lines` say so.
 
     text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
     ledger, dataset : ledger and its capped data set to charge; if both are None, nothing counts the cost.

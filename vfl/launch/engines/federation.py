@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,6 @@ def run(
     sources : {party: name that its owner gave the source}; '' is the party's default.
     """
     from coordinator.coordinator import Coordinator, Outcome
-    from coordinator.federation.transport import FederationTransport
     from coordinator.telemetry import Telemetry
 
     dealer = dealer_of(job, place.federation)
@@ -62,18 +62,14 @@ def run(
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
-
-    with _gathered(place, there, dealer) as gathering, _offering(gathering, members) as complete:
-        transport = FederationTransport(
-            gathering,
-            there,
-            offer=lambda link: _accepted(link, offer, place.faults.answer_seconds),
-            parts=lru_cache(lambda n: _parts(job, n)),
-            timeout=place.faults.answer_seconds,
-            load_seconds=LOAD_SECONDS,
-            dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
-            targets=job.targets,
-        )
+    options = {
+        "offer": lambda link: _accepted(link, offer, place.faults.answer_seconds),
+        "parts": lru_cache(lambda n: _parts(job, n)),
+        "load_seconds": LOAD_SECONDS,
+        "dealer": dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
+        "targets": job.targets,
+    }
+    with _working(place, there, members, **options) as (transport, complete):
         transport.call({member: offer(member, False) for member in members}, Done)
         if job.id is not None:
             yield from _aligned(transport, arrangement)
@@ -141,17 +137,6 @@ def _parts(job: Job, n_records: int) -> tuple[int, int]:
     return (n_records, 0) if job.split is None else job.split.sizes(n_records)
 
 
-@contextlib.contextmanager
-def _gathered(place: Organisations, parties: tuple[str, ...], dealer: str | None = None) -> Iterator[Gathering]:
-    from coordinator.federation.gathering import Gathering
-
-    check_parties(parties, place.federation)
-    members = parties if dealer is None else (*parties, dealer)
-    with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
-        gathering.wait(members, place.gather_seconds)
-        yield gathering
-
-
 def _offer_of(
     job: Job,
     purpose: str,
@@ -161,24 +146,10 @@ def _offer_of(
     arrangement: Arrangement,
 ) -> Callable[[str, bool], Offer]:
     """Return a function offer(party, again); `again` is True if the party may have started the run already."""
-    text = json.dumps(encode(job), ensure_ascii=False)
-
-    def offer(party: str, again: bool) -> Offer:
-        return Offer(
-            purpose,
-            run,
-            text,
-            job.digest,
-            parties,
-            sources.get(party, ""),
-            keeps=arrangement.run or "",
-            resumed=arrangement.resumed or again,
-            later=arrangement.later,
-            last=arrangement.last,
-            again=arrangement.again,
-        )
-
-    return offer
+    text, resumed = json.dumps(encode(job), ensure_ascii=False), arrangement.resumed
+    kept = {"keeps": arrangement.run or "", "later": arrangement.later, "last": arrangement.last}
+    first = Offer(purpose, run, text, job.digest, parties, resumed=resumed, again=arrangement.again, **kept)  # type: ignore[arg-type]
+    return lambda party, again: replace(first, source=sources.get(party, ""), resumed=resumed or again)
 
 
 def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -> None:
@@ -190,13 +161,20 @@ def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float) -
 
 @contextlib.contextmanager
 def _working(
-    place: Organisations, parties: tuple[str, ...]
+    place: Organisations, parties: tuple[str, ...], members: tuple[str, ...] = (), **options: Any
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
-    """Wait for the parties of an alignment, a prediction or an evaluation; then yield as `_offering` does."""
+    """Wait for the members; yield the transport to the parties, and the function that `_offering` yields.
+
+    members : members that take part; () for the parties alone. options : for the transport.
+    """
+    from coordinator.federation.gathering import Gathering
     from coordinator.federation.transport import FederationTransport
 
-    with _gathered(place, parties) as gathering, _offering(gathering, parties) as complete:
-        yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds), complete
+    check_parties(parties, place.federation)
+    with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
+        gathering.wait(members or parties, place.gather_seconds)
+        with _offering(gathering, members or parties) as complete:
+            yield FederationTransport(gathering, parties, timeout=place.faults.answer_seconds, **options), complete
 
 
 @contextlib.contextmanager

@@ -88,10 +88,6 @@ class InProcessTransport(MessageTransport):
                     break
         return answers
 
-    def together(self, party: str) -> tuple[str, ...]:
-        """Return the party alone."""
-        return (party,)
-
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
         raise PartyLost(f"party {party!r} is lost, and the in-process engine cannot restart parties", party)

@@ -156,13 +156,10 @@ def _offered(offers: Sequence[tuple[str, Asked]]) -> str:
     if not offers:
         return "no node at all"
     return "; ".join(
-        f"{address}: " + ", ".join(f"{name} {amount:g}" for name, amount in sorted(node.items()) if not _hidden(name))
+        f"{address}: "
+        + ", ".join(f"{name} {amount:g}" for name, amount in sorted(node.items()) if not name.startswith(HIDDEN))
         for address, node in offers
     )
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(HIDDEN)
 
 
 def _start_line(ray: Any, asked: Asked) -> str:
