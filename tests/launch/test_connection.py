@@ -135,9 +135,8 @@ def test_workers_keep_compiled_modules_where_the_environment_forbids_them_beside
     kept = [path.name for path in (tmp_path / "cache" / "vfl" / "modules").rglob("module*.pyc")]
     assert len(kept) == 1
     assert not Path(cache_from_source(str(source))).exists()
-    before = connection._change(changes)
-    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
-    connection._change(before)
+    with connection.environment(changes):
+        assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
     assert "PYTHONPYCACHEPREFIX" not in os.environ
     Path(cache_from_source(str(source))).parent.mkdir()

@@ -140,15 +140,18 @@ def compiled_modules(source: str) -> dict[str, str | None]:
     return {forbidden: None, elsewhere: str(folder)}
 
 
-def _change(environment: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Set environment variables, delete those that are None, and return their earlier values."""
-    before = {name: os.environ.get(name) for name in environment}
-    for name, value in environment.items():
-        if value is None:
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables, delete those that are None, and restore all of them on exit."""
+    before = {name: os.environ.pop(name, None) for name in variables}
+    try:
+        os.environ.update({name: value for name, value in variables.items() if value is not None})
+        yield
+    finally:
+        for name, value in before.items():
             os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    return before
+            if value is not None:
+                os.environ[name] = value
 
 
 _started: set[str] = set()
@@ -176,8 +179,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         return
     own_handler = signal.getsignal(signal.SIGTERM)
     # The workers of a local Ray inherit these.
-    before = _change({**ONE_THREAD, **(compiled_modules(ray.__file__) if address is None else {})})
-    try:
+    with environment({**ONE_THREAD, **(compiled_modules(ray.__file__) if address is None else {})}):
         if address is None:
             ray.init(
                 address="local",  # ignore RAY_ADDRESS and any other Ray on this machine
@@ -197,8 +199,6 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
                 raise unreachable("Ray cluster", repr(address), error, remedy) from error
-    finally:
-        _change(before)
     _handle_sigterm_by(own_handler)
     try:
         yield ray

@@ -5,7 +5,6 @@ The driver runs on the node that offers 'coordinator', which also keeps the ledg
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import uuid
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
 from vfl.job.site import COORDINATOR
-from vfl.launch.engines.connection import import_ray, require_answer, unreachable
+from vfl.launch.engines.connection import environment, import_ray, require_answer, unreachable
 from vfl.launch.engines.readiness import PIN
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class JobServer:
             named = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
             if named is not None and named.startswith(("http://", "https://")):
                 require_answer(named)
-            with _unnamed(ADDRESSES if address else ()):
+            with environment(dict.fromkeys(ADDRESSES) if address else {}):
                 self._client: Any = JobSubmissionClient(address)
         except (ImportError, ModuleNotFoundError) as error:
             raise PlacementError(
@@ -144,16 +143,6 @@ class JobServer:
             if "does not exist" in str(error):
                 raise FederationError(f"the cluster knows no job {ident!r}; list them with: vfl status") from error
             raise FederationError(f"the cluster does not answer for job {ident!r}: {error}") from error
-
-
-@contextlib.contextmanager
-def _unnamed(names: Sequence[str]) -> Iterator[None]:
-    """Remove variables from the environment, and restore them on exit."""
-    before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(before)
 
 
 def _ending_without(folder: str) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import os
 import re
-import socket
-import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import OutputError, SpecificationError
+from vfl.launch.engines.connection import require_answer
 from vfl.launch.run.result import require_result
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ UNCHARGED = ("diagnostics",)
 """Findings that are neither noised nor charged."""
 LONGEST = 500
 """Largest number of characters of a parameter or a tag; trackers refuse longer ones."""
-ANSWER_SECONDS = 10.0
-"""Limit for a tracking server to answer a connection."""
 LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 """Limits that replace MLflow's defaults of 120 s per request and seven retries, unless the environment sets them."""
 
@@ -152,14 +149,12 @@ def check_tracker(uri: str) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Raise OSError within ANSWER_SECONDS if no tracking server answers at the address. MLflow would retry for minutes."""
-    server = urllib.parse.urlsplit(uri)
-    if server.scheme in ("http", "https") and server.hostname:
+    """Raise OSError if no tracking server answers at the address. MLflow would retry for minutes."""
+    if uri.startswith(("http://", "https://")):
         try:
-            port = server.port or (443 if server.scheme == "https" else 80)
+            require_answer(uri)
         except ValueError as error:
             raise OSError(str(error)) from None
-        socket.create_connection((server.hostname, port), timeout=ANSWER_SECONDS).close()
 
 
 def _mlflow() -> tuple[Any, Any]:
