@@ -87,7 +87,9 @@ class Place:
         sources = {q: {c: table()[c] for c in PARTITION.wanted(q)} for q in PARTITION.parties}
         budget = Budget(run, str(self.ledger), **options)
         policies = {party: str(path) for party, path in self.policies.items()}
-        yield from inprocess.run(spec, sources, budget, Log(), arrangement=Arrangement(policies=policies))
+        yield from inprocess.run(
+            spec, sources, budget, Log(), place=vfl.InProcess(), arrangement=Arrangement(policies=policies)
+        )
 
     def run(self, spec: vfl.Job, run: str = "r1") -> Outcome:
         *_, outcome = self.events(spec, run)
@@ -468,7 +470,7 @@ class TestBackups:
     def test_a_missing_or_new_ledger(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         _delete(place.ledger)
-        with pytest.raises(LedgerError, match="'credit' is gone"):
+        with pytest.raises(LedgerError, match="'credit' is missing"):
             place.run(job(0.2), "r2")
         SqliteLedger(place.ledger).set_cap("credit", epsilon=100.0, delta=DELTA)
         with pytest.raises(LedgerError, match=r"ledger is not .*'bank'"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.alignment import Aligned
 from vfl.evaluation import Findings
 from vfl.job.site import InProcess
+from vfl.launch.engines.arrangement import Application
 from vfl.launch.engines.dispatch import apply
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import require_result
@@ -56,8 +57,9 @@ def evaluate(
     def sources() -> dict[str, Any]:
         return {party: source for party, source in sources_of(job, data, groups=False).items() if party in parts}
 
-    policies, joined = arrangement.policies, False
-    for event in apply(parts, named, policies, place=place, sources=sources, w=result.w, threshold=cut):
+    joined, policies = False, arrangement.policies
+    asked = Application(parts=parts, given=named, policies=policies, sources=sources, w=result.w, threshold=cut)
+    for event in apply(asked, place=place):
         if isinstance(event, Findings):
             found = event
         joined = joined or isinstance(event, Aligned)

@@ -14,6 +14,7 @@ from vfl.arguments import require
 from vfl.errors import SpecificationError
 from vfl.evaluation.thresholds import margin_of, threshold_of
 from vfl.job.site import InProcess
+from vfl.launch.engines.arrangement import Application
 from vfl.launch.engines.dispatch import apply
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import Result, labels_of, margins_of, probabilities_of
@@ -141,7 +142,8 @@ def predict(
         given = {party: source for party, source in given.items() if party in parts}
     else:
         return _of_table(model, data, arrangement.policies, place.shards, threshold)
-    return _followed(apply(parts, given, arrangement.policies, place=place), tuple(parts), threshold, watch)
+    asked = Application(parts=parts, given=given, policies=arrangement.policies)
+    return _followed(apply(asked, place=place), tuple(parts), threshold, watch)
 
 
 def _followed(

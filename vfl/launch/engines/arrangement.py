@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import Keeping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
     from coordinator.coordinator import Event
     from coordinator.prediction import Predicted
     from vfl.alignment import Aligned, Aligning
     from vfl.evaluation import Findings
+    from vfl.types import Vector
 
     RunEvent: TypeAlias = Aligning | Aligned | Event
     """Event of a run; the last is its Outcome."""
@@ -38,6 +39,34 @@ class Arrangement(Keeping):
     def keeping(self, party: str) -> Keeping:
         """Return the rules for the index that the party stores."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Application:
+    """Application of a model to new records.
+
+    parts : {party: its part of the model, or the path of its part}. policies : {party: path of its owner's policy}.
+    given : {party: its source as the user gave it}, or across organisations the owner's name of the source.
+    sources : function that returns the sources that the parties read, called in this process once all owners' policies are
+        checked; None takes `given`.
+    w : the whole model, to measure it on the records' labels; None predicts.
+    threshold : margin above which the model predicts the positive class; None takes the parts'.
+    """
+
+    parts: Mapping[str, Any]
+    given: Mapping[str, Any]
+    policies: Mapping[str, str]
+    sources: Callable[[], Mapping[str, Any]] | None = None
+    w: Vector | None = None
+    threshold: float | None = None
+
+    def opened(self) -> Mapping[str, Any]:
+        """Return the sources that the parties read."""
+        return self.given if self.sources is None else self.sources()
+
+    def cut(self, own: float) -> float:
+        """Return the threshold, by default the parts' own."""
+        return own if self.threshold is None else self.threshold
 
 
 def cores_each(cores: int | None, at_once: int) -> int:

@@ -8,16 +8,14 @@ from vfl.job.site import InProcess
 from vfl.launch.engines.place import Organisations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
-    from parties.prediction import ModelPart
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import ApplyEvent, Arrangement, RunEvent
+    from vfl.launch.engines.arrangement import Application, ApplyEvent, Arrangement, RunEvent
     from vfl.launch.engines.place import Place
-    from vfl.types import Vector
 
 
 def _engine(place: Place) -> Any:
@@ -50,26 +48,7 @@ def align_only(
     return found
 
 
-def apply(
-    parts: Mapping[str, ModelPart | str],
-    given: Mapping[str, Any],
-    policies: Mapping[str, str],
-    *,
-    place: Place,
-    sources: Callable[[], Mapping[str, Any]] | None = None,
-    w: Vector | None = None,
-    threshold: float | None = None,
-) -> Iterator[ApplyEvent]:
-    """Have every party apply its part of a model to new records; yield the alignment, then the predictions or the measures.
-
-    parts : {party: its part, or the path of its part}. policies : {party: path of its owner's policy}.
-    given : {party: its source as the user gave it}, or across organisations the owner's name of the source.
-    sources : function that returns the sources that the parties read, called in this process once all owners' policies are
-        checked; None takes `given`.
-    w : the whole model, to measure it on the records' labels; None predicts.
-    threshold : margin above which the model predicts the positive class; None takes the parts'.
-    """
-    found: Iterator[ApplyEvent] = _engine(place).apply(
-        parts, given, policies, place=place, sources=sources, w=w, threshold=threshold
-    )
+def apply(asked: Application, *, place: Place) -> Iterator[ApplyEvent]:
+    """Have every party apply its part of a model to new records; yield the alignment, then the predictions or the measures."""
+    found: Iterator[ApplyEvent] = _engine(place).apply(asked, place=place)
     return found

@@ -17,7 +17,6 @@ from parties.session import Credentials
 from vfl.alignment import Aligned
 from vfl.errors import VflError
 from vfl.job.plain import encode
-from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import check_parties, dealer_of
 from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, About, Done, Finish, Offer
@@ -30,25 +29,17 @@ if TYPE_CHECKING:
     from coordinator.federation.link import Link
     from coordinator.federation.transport import FederationTransport
     from coordinator.rounds import Log
-    from parties.prediction import ModelPart
     from vfl.alignment import Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
+    from vfl.launch.engines.arrangement import Application, ApplyEvent, Arrangement, RunEvent
     from vfl.launch.engines.place import Organisations
-    from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
 FINISH_SECONDS = 10.0
 
 
 def run(
-    job: Job,
-    sources: Mapping[str, str],
-    budget: Budget,
-    log: Log,
-    *,
-    place: Organisations,
-    arrangement: Arrangement | None = None,
+    job: Job, sources: Mapping[str, str], budget: Budget, log: Log, *, place: Organisations, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Wait for the parties, offer them the job, have each load its source; yield the plan, the rounds and the outcome.
 
@@ -58,7 +49,6 @@ def run(
     from coordinator.telemetry import Telemetry
 
     dealer = dealer_of(job, place.federation)
-    arrangement = arrangement or Arrangement()
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
@@ -101,31 +91,22 @@ def align_only(
             yield event
 
 
-def apply(
-    parts: Mapping[str, ModelPart],
-    given: Mapping[str, Any],
-    policies: Mapping[str, str],
-    *,
-    place: Organisations,
-    sources: Callable[[], Mapping[str, Any]] | None = None,
-    w: Vector | None = None,
-    threshold: float | None = None,
-) -> Iterator[ApplyEvent]:
+def apply(asked: Application, *, place: Organisations) -> Iterator[ApplyEvent]:
     """Have every party apply its part of a model to its own source, as vfl.launch.engines.dispatch.apply."""
-    del policies, sources  # each organisation has its own
     from coordinator.prediction import apply as applied
     from parties.alignment.reading import all_hold_ids
 
-    first, run, purpose = next(iter(parts.values())), uuid.uuid4().hex, PREDICT if w is None else EVALUATE
-    job, cut = first.job, first.threshold if threshold is None else threshold
+    parts, run, purpose = asked.parts, uuid.uuid4().hex, PREDICT if asked.w is None else EVALUATE
+    first = next(iter(parts.values()))
+    job, cut = first.job, asked.cut(first.threshold)
     with _working(place, tuple(parts)) as (transport, complete):
         offers = {
-            party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), given.get(party, ""))
+            party: Offer(purpose, run, part.to_json(), part.digest, tuple(parts), asked.given.get(party, ""))
             for party, part in parts.items()
         }
         about = transport.call(offers, About)
         ids = bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in about.items()})
-        found = yield from applied(transport, job, aligns=ids, ids=ids, threshold=cut, w=w)
+        found = yield from applied(transport, job, aligns=ids, ids=ids, threshold=cut, w=asked.w)
         complete()
         yield found
 

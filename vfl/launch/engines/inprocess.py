@@ -22,7 +22,6 @@ from parties.services.service import Service
 from parties.services.training import PartyService
 from vfl.alignment import Aligned, Keeping
 from vfl.errors import FederationError, PartyLost
-from vfl.job.site import InProcess
 from vfl.kinds import from_plain, from_plain_call, to_plain, to_plain_call
 from vfl.launch.engines.arrangement import Arrangement, cores_each
 from vfl.secure.roles import DEALER
@@ -31,19 +30,18 @@ from vfl.shards import Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
     from parties.alignment.index import Index
     from parties.party import Party
-    from parties.prediction import ModelPart
     from vfl.alignment import Aligning
     from vfl.job import Job
+    from vfl.job.site import InProcess
     from vfl.job.task import PartyTask
-    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
+    from vfl.launch.engines.arrangement import Application, ApplyEvent, RunEvent
     from vfl.messages import Greeting
-    from vfl.types import Vector
 
 
 ONE_PROCESS = (
@@ -100,19 +98,12 @@ class InProcessTransport(MessageTransport):
 
 
 def run(
-    job: Job,
-    sources: Mapping[str, Any],
-    budget: Budget,
-    log: Log,
-    *,
-    place: InProcess | None = None,
-    arrangement: Arrangement | None = None,
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: InProcess, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
     arrangement : policies, and options of the alignment, which comes first if the job asks for one.
     """
-    place, arrangement = place or InProcess(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
     begins = not (budget.resumed or budget.sealed)  # the caller checks all trials of a sealed run together
@@ -163,34 +154,25 @@ def _aligned(
             alignment.close()
 
 
-def apply(
-    parts: Mapping[str, ModelPart | str],
-    given: Mapping[str, Any],
-    policies: Mapping[str, str],
-    *,
-    place: InProcess,
-    sources: Callable[[], Mapping[str, Any]] | None = None,
-    w: Vector | None = None,
-    threshold: float | None = None,
-) -> Iterator[ApplyEvent]:
+def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
     """Apply a model in this process, as vfl.launch.engines.dispatch.apply.
 
     If the sources have ids, this process joins them in the clear, and their sizes are the first event.
     """
     from coordinator.prediction import apply as applied
 
-    read = {party: part_of(part, party) for party, part in parts.items()}
+    read = {party: part_of(part, party) for party, part in asked.parts.items()}
     greetings = {
         p: PartGreeting(__version__, part.model, part.job, ids=False, threshold=part.threshold)
         for p, part in read.items()
     }
     agreement = agreed(greetings)
     job = agreement.job
-    parties = tuple(party for party in job.partition.parties if party in parts)
+    parties = tuple(party for party in job.partition.parties if party in read)
     first = job.partition.receiver(parties)
-    measured = w is not None
-    permissions = all_permitted(read, given, policies, receiver=first, measured=measured)
-    opened = {party: source for party, source in (given if sources is None else sources()).items() if party in parts}
+    measured = asked.w is not None
+    permissions = all_permitted(read, asked.given, asked.policies, receiver=first, measured=measured)
+    opened = {party: source for party, source in asked.opened().items() if party in read}
     rows, counts = joined_rows(job, opened, first=first, common=True)
     services = {
         party: PredictionService(
@@ -207,5 +189,5 @@ def apply(
     }
     if rows:
         yield Aligned("", len(rows[first]), counts)
-    cut = agreement.threshold if threshold is None else threshold
-    yield (yield from applied(InProcessTransport(services), job, aligns=False, ids=bool(rows), threshold=cut, w=w))
+    transport, cut = InProcessTransport(services), asked.cut(agreement.threshold)
+    yield (yield from applied(transport, job, aligns=False, ids=bool(rows), threshold=cut, w=asked.w))

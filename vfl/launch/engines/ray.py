@@ -27,16 +27,14 @@ from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from coordinator.charging.budget import Budget
     from coordinator.rounds import Log
-    from parties.prediction import ModelPart
     from parties.sources.blocks import Blocks
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
-    from vfl.launch.engines.arrangement import ApplyEvent, RunEvent
-    from vfl.types import Vector
+    from vfl.launch.engines.arrangement import Application, ApplyEvent, RunEvent
 
 LOAD_SECONDS = 3600.0
 ONE_CLUSTER = (
@@ -194,13 +192,7 @@ def _federation(
 
 
 def run(
-    job: Job,
-    sources: Mapping[str, Any],
-    budget: Budget,
-    log: Log,
-    *,
-    place: Ray | None = None,
-    arrangement: Arrangement | None = None,
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Ray, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
     """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
@@ -208,7 +200,6 @@ def run(
 
     arrangement : policies, and options of the alignment, which comes first if the job asks for one.
     """
-    place, arrangement = place or Ray(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
     here = budget.ledger is not None
@@ -252,16 +243,7 @@ def align_only(
         yield from _aligned(arrangement, actors, handed, coordinator, place)
 
 
-def apply(
-    parts: Mapping[str, ModelPart | str],
-    given: Mapping[str, Any],
-    policies: Mapping[str, str],
-    *,
-    place: Ray,
-    sources: Callable[[], Mapping[str, Any]] | None = None,
-    w: Vector | None = None,
-    threshold: float | None = None,
-) -> Iterator[ApplyEvent]:
+def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
     """Have every party apply its part on its node, as vfl.launch.engines.dispatch.apply.
 
     The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
@@ -271,22 +253,22 @@ def apply(
     from parties.prediction import agreed
 
     place = replace(place, faults=replace(place.faults, on_party_lost="abort"))
-    opened = given if sources is None else sources()
-    with _federation(None, opened, place, Arrangement(policies=policies)) as (actors, handed, coordinator):
+    opened, measured = asked.opened(), asked.w is not None
+    with _federation(None, opened, place, Arrangement(policies=asked.policies)) as (actors, handed, coordinator):
         from vfl.shards.ray_transport import answer_of
 
         # Send the salt to the parties and never to the coordinator.
         names, salt, each = list(opened), new_salt(), cores_of(place, len(actors))
-        asked = {
-            name: actor.prepare_prediction.remote(parts[name], name, handed[name], names, w is not None, salt, each)
+        prepared = {
+            name: actor.prepare_prediction.remote(asked.parts[name], name, handed[name], names, measured, salt, each)
             for name, actor in actors.items()
         }
-        greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
+        greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in prepared.items()}
         agreement = agreed(greetings)
-        job, cut = agreement.job, agreement.threshold if threshold is None else threshold
+        job, cut = agreement.job, asked.cut(agreement.threshold)
         ids = bool(job.ids) and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()})
         aligns = ids and len(names) > 1
-        yield from _events(coordinator.apply, place, job, aligns=aligns, ids=ids, threshold=cut, w=w)
+        yield from _events(coordinator.apply, place, job, aligns=aligns, ids=ids, threshold=cut, w=asked.w)
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
