@@ -21,6 +21,20 @@ AHEAD, MOST_AHEAD = 100, 1024
 _TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"
 
 
+def open_durable(path: Path, table: str) -> sqlite3.Connection:
+    """Open a file of SQLite for its owner alone, with this table. What a statement has written is on disk when it returns."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        file.execute("PRAGMA journal_mode = WAL")
+        file.execute("PRAGMA synchronous = FULL")
+        file.execute(table)
+    except sqlite3.Error:
+        file.close()
+        raise
+    return file
+
+
 class DailyCount:
     """Counts the predicted records of each party, and of each caller of a service, per day (UTC), beside the party's book.
 
@@ -67,7 +81,7 @@ class DailyCount:
                 file.close()
 
     def _taken(self, wanted: Mapping[str, tuple[int, int]]) -> str:
-        file = self._file = self._file or self._opened()
+        file = self._file = self._file or open_durable(self._path, _TABLE)
         file.execute("BEGIN IMMEDIATE")
         try:
             for name, (records, most) in wanted.items():
@@ -86,18 +100,6 @@ class DailyCount:
                 file.execute("ROLLBACK")
             raise
         return ""
-
-    def _opened(self) -> sqlite3.Connection:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-        file = sqlite3.connect(self._path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            file.execute("PRAGMA journal_mode = WAL")
-            file.execute("PRAGMA synchronous = FULL")
-            file.execute(_TABLE)
-        except sqlite3.Error:
-            file.close()
-            raise
-        return file
 
 
 class CountedAhead:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parties.sources.ranges import rows_of
 from parties.sources.sparse import SparseSource
-from vfl.security.identifiers import PIECE, Gathered, IdKind, check_one_kind, normalised, repeats
+from vfl.security.identifiers import PIECE, Gathered, IdKind, check_one_kind, cut, joined, normalised, repeats
 from vfl.shards import Each
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class IdRange:
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
         """Return the ids of these rows of the range as one string of bytes, and the end of each id in it."""
-        found = [self._ids[row] for row in rows.tolist()]
-        return b"".join(found), np.cumsum([len(identifier) for identifier in found], dtype=np.int64)
+        return joined(self._ids.at(rows))
 
     def hashes(self, part: int, parts: int) -> Hashes:
         """Return the 64-bit hashes of the ids whose hash lies in one of `parts` equal ranges, sorted."""
@@ -69,13 +68,13 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. cut : the range of each shard.
+    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. ranges : of each shard.
     """
 
-    def __init__(self, shards: Group, cut: Sequence[Shard]) -> None:
+    def __init__(self, shards: Group, ranges: Sequence[Shard]) -> None:
         self._shards = shards
-        self._ends = np.array([shard.stop for shard in cut])
-        self._starts = np.array([shard.start for shard in cut])
+        self._ends = np.array([shard.stop for shard in ranges])
+        self._starts = np.array([shard.start for shard in ranges])
         self._piece: tuple[int, list[bytes]] = (0, [])
 
     def __len__(self) -> int:
@@ -101,11 +100,9 @@ class DividedIds(Gathered):
         places = [np.flatnonzero(holder == k) for k in range(len(self._ends))]
         found: list[bytes] = [b""] * len(rows)
         asked = Each(rows[own] - self._starts[k] for k, own in enumerate(places))
-        for own, (text, ends) in zip(places, self._shards.ask("of_ids", "at", asked), strict=True):
-            start = 0
-            for place, stop in zip(own.tolist(), ends.tolist(), strict=True):
-                found[place] = text[start:stop]
-                start = stop
+        for own, answer in zip(places, self._shards.ask("of_ids", "at", asked), strict=True):
+            for place, identifier in zip(own.tolist(), cut(*answer), strict=True):
+                found[place] = identifier
         return found
 
     def repeated_rows(self) -> Integers:
@@ -126,7 +123,7 @@ class DividedIds(Gathered):
 
 
 def read_divided(
-    task: PartyTask, opened: Source, cut: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
+    task: PartyTask, opened: Source, ranges: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
 ) -> tuple[DividedIds, IdKind]:
     """Make every shard read its ids; return the ids of all rows, and their kind. Raises DataError as `read_ids` does.
 
@@ -134,7 +131,7 @@ def read_divided(
     """
     column = str(task.id)
     kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)
-    ids = DividedIds(shards, cut)
+    ids = DividedIds(shards, ranges)
     twice = ids.repeated_rows()
     if len(twice):
         raise repeats(_cells_at(opened, column, twice), party=task.party, column=column)

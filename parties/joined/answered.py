@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from typing import TYPE_CHECKING
 
+from parties.daily_count import open_durable
 from vfl.errors import ConsentRefused
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from vfl.privacy.events import ReleaseKey
 
-WAIT_SECONDS = 60.0
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
     "PRIMARY KEY (run, round, attempt, part)) WITHOUT ROWID"
@@ -38,11 +37,7 @@ class Answered:
     def __init__(self, path: Path, party: str, run: str) -> None:
         self._path, self._party, self._run = path, party, run
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-            self._file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-            self._file.execute("PRAGMA journal_mode = WAL")
-            self._file.execute("PRAGMA synchronous = FULL")
-            self._file.execute(_TABLE)
+            self._file = open_durable(path, _TABLE)
         except (OSError, sqlite3.Error):
             raise self._unusable() from None
 

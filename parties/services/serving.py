@@ -50,7 +50,7 @@ from vfl.messages.joining import (
     Score,
     Scored,
 )
-from vfl.security.identifiers import normalised
+from vfl.security.identifiers import cut, joined, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,12 +92,9 @@ class Queried:
     """Records of a database, which are looked up for each request. Methods as of `Rows`."""
 
     def __init__(self, part: ModelPart, source: Any) -> None:
-        task = task_of(part, labelled=False)
-        if task.id is None:
-            raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
-        self._part, self._task, self._id = part, task, task.id
+        self._part, (self._task, self._id) = part, _with_ids(part)
         origin = Origin(part.party, f"source {plugins.shown(source)!r}")
-        self._lookup = Lookup(source, task.id, contents_of(task.schema, task.columns), origin)
+        self._lookup = Lookup(source, self._id, contents_of(self._task.schema, self._task.columns), origin)
 
     def of(self, ids: Sequence[bytes]) -> Vector:
         """Return the margins of these ids, (k,) or (k, K); NaN for an unknown id. Raises DataError."""
@@ -197,9 +194,7 @@ class Served:
 
 def read_rows(part: ModelPart, source: Any) -> Rows:
     """Read a source and apply a part of a model to all its records. Raises DataError."""
-    task = task_of(part, labelled=False)
-    if task.id is None:
-        raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
+    task, _ = _with_ids(part)
     opened = open_for(task, source, ids=True)
     unchanged = Unchanged(source, opened)
     ids, _ = read_ids(task, opened)
@@ -208,6 +203,14 @@ def read_rows(part: ModelPart, source: Any) -> Rows:
     if len(margins) != len(ids):
         raise DataError(f"party {part.party!r}: the source changed while it was read")
     return Rows({own: row for row, own in enumerate(ids)}, margins)
+
+
+def _with_ids(part: ModelPart) -> tuple[PartyTask, str]:
+    """Return the task of reading new records, and the name of its id column."""
+    task = task_of(part, labelled=False)
+    if task.id is None:
+        raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
+    return task, task.id
 
 
 def margins_of(part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None) -> Vector:
@@ -457,8 +460,8 @@ class ServingService(Service):
 
 def packed(ids: Sequence[Sequence[bytes]]) -> dict[str, Any]:
     """Return the ids of several requests as vectors of a call."""
-    whole = [own for each in ids for own in each]
-    return {"ids": b"".join(whole), "ends": np.cumsum([0, *map(len, whole)], dtype=np.int64)[1:]}
+    text, ends = joined([own for each in ids for own in each])
+    return {"ids": text, "ends": ends}
 
 
 def unpacked(vectors: Mapping[str, Any], counts: Sequence[int]) -> list[list[bytes]]:
@@ -471,10 +474,5 @@ def unpacked(vectors: Mapping[str, Any], counts: Sequence[int]) -> list[list[byt
     fits = all(count >= 0 for count in counts) and sum(counts) == len(ends)
     if not fits or (np.diff(starts) < 0).any() or int(starts[-1]) != len(text):
         raise FederationError("the number or length of the ids differs from what the request states")
-    cuts = starts.tolist()
-    whole = [text[start:stop] for start, stop in itertools.pairwise(cuts)]
-    found, at = [], 0
-    for count in counts:
-        found.append(whole[at : at + count])
-        at += count
-    return found
+    whole = iter(cut(text, ends))
+    return [list(itertools.islice(whole, count)) for count in counts]

@@ -132,6 +132,16 @@ def repeated(ids: Sequence[bytes]) -> bool:
     return len(set(suspects)) < len(suspects)
 
 
+def joined(ids: Sequence[bytes]) -> tuple[bytes, Integers]:
+    """Return identifiers as one string of bytes, and the end of each identifier in it."""
+    return b"".join(ids), np.cumsum([len(own) for own in ids], dtype=np.int64)
+
+
+def cut(text: bytes, ends: Integers) -> list[bytes]:
+    """Return the identifiers of a result of `joined`."""
+    return [text[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist()])]
+
+
 class Ids(Located):
     """Normalised identifiers, stored with 4 bytes of overhead each. They must not leave the party."""
 
