@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 LARGEST_BITS = 21
 SMALLEST_BITS = 8
+MASKS = ("gram", 0)
+"""Part of the names of the streams that mask columns."""
 
 
 class GramBits(NamedTuple):
@@ -150,10 +152,10 @@ class GramMember:
         self._products: dict[Pair, Words] = {}
         self._released: set[Pair] = set()
 
-    def masked_columns(self, setup: int = 0) -> Words:
+    def masked_columns(self) -> Words:
         """Return D = Q − U, (p, n) uint64, for every other party."""
-        self._streams.reserve(DEALER, "gram", setup, self.name)
-        masked = self._mask(setup)
+        self._streams.reserve(DEALER, *MASKS, self.name)
+        masked = self._mask()
         np.subtract(self._rows.astype(np.int64).view(np.uint64), masked, out=masked)
         return masked
 
@@ -167,7 +169,7 @@ class GramMember:
         """Take the dealt words of a pair, (p_a, p_b), as its second party."""
         self._products[pair] = words
 
-    def cross(self, pair: Pair, setup: int = 0) -> Words:
+    def cross(self, pair: Pair) -> Words:
         """Return this party's words of a block between two parties, (p_a, p_b) uint64. The caller books the release first."""
         first = self.name == pair.first
         other = pair.second if first else pair.first
@@ -180,7 +182,7 @@ class GramMember:
         else:
             if pair not in self._products:
                 raise FederationError("the dealer's message for a block of products is missing")
-            total = kernels.cross_products(masked, self._mask(setup))
+            total = kernels.cross_products(masked, self._mask())
             total += self._products.pop(pair)
         total += zero_share(self._streams, self.name, (pair.first, pair.second), pair.name, total.size).reshape(
             total.shape
@@ -210,8 +212,8 @@ class GramMember:
         released: Integers = np.tril(exact) + np.tril(exact, -1).T
         return released
 
-    def _mask(self, setup: int) -> Words:
-        return self._streams.again(DEALER, "gram", setup, self.name).words(*self._rows.shape)
+    def _mask(self) -> Words:
+        return self._streams.again(DEALER, *MASKS, self.name).words(*self._rows.shape)
 
 
 class GramDealer:
@@ -226,10 +228,10 @@ class GramDealer:
         self._roles, self._streams, self._noise = roles, streams, noise
         self._n, self._widths = n_records, dict(widths)
 
-    def product(self, pair: Pair, setup: int = 0) -> Words:
+    def product(self, pair: Pair) -> Words:
         """Return U_aᵀU_b plus the dealer's noise minus the first party's share: (p_a, p_b) uint64, uniform for b."""
         first, second = (
-            self._streams.again(party, "gram", setup, party).words(self._widths[party], self._n)
+            self._streams.again(party, *MASKS, party).words(self._widths[party], self._n)
             for party in (pair.first, pair.second)
         )
         total = kernels.cross_products(first, second)

@@ -202,9 +202,7 @@ class Application:
 class Asked:
     """A request. ids : as the caller wrote them, or None. columns : {name: Arrow array}. model : digest that it expects."""
 
-    def __init__(
-        self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any, n: int | None = None
-    ) -> None:
+    def __init__(self, ids: Sequence[Any] | None, columns: Mapping[str, Any], purpose: Any, model: Any) -> None:
         self.ids, self.columns, self.purpose, self.model = ids, columns, purpose, model
         lengths = {len(own) for own in ((ids,) if ids is not None else ()) + tuple(columns.values())}
         if not lengths:
