@@ -313,7 +313,7 @@ class Party:
         """Release a statistic that depends on this party's labels only."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
-                f"party {self.name!r} tallies labels of records that are all trained on, and some are held out"
+                f"party {self.name!r} tallies its labels only if all records are trained on, and some are held out"
             )
         (sums,) = self._sums(query, self._nothing())
         return self._noised(sums, query.statistic.grid, query.event, key, query.statistic.sensitivity)

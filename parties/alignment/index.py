@@ -81,7 +81,9 @@ class Index:
                 )
             replace_file(path, itertools.chain([f"{check} {line}\n".encode()], _pieces(self.rows)))
         except OSError as error:
-            raise OutputError(f"cannot write the index {path.name!r} in the party's place: {error.strerror}") from error
+            raise OutputError(
+                f"cannot write the index {path.name!r} in the party's folder: {error.strerror}"
+            ) from error
 
     @classmethod
     def read(cls, path: Path) -> Index | None:

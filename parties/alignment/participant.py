@@ -127,7 +127,9 @@ class Alignment:
     def settled(self) -> Index:
         """Return the index that the run uses."""
         if self.index is None:
-            raise FederationError(f"party {self._party!r} is to load its columns before its records are aligned")
+            raise FederationError(
+                f"party {self._party!r} was asked to load its columns before its records were aligned"
+            )
         if self._of_run is not None and self._keeping.last:
             self._of_run.unlink(missing_ok=True)
         elif self._of_run is not None and not self._of_run.exists():

@@ -99,7 +99,7 @@ def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
     if lacking and len(lacking) < len(holding):
         raise DataError(
             f"the data of party {lacking[0]!r} have no id column {ids[lacking[0]]!r}, and others have one: give it for "
-            "all parties, or leave it out everywhere where the rows are in the same order; of a text file, check the format"
+            "all parties, or leave it out everywhere where the rows are in the same order; for a text file, check the format"
         )
     return not lacking
 

@@ -68,7 +68,7 @@ class AlignmentService(Service):
             case SendSet():
                 if not message.to and message.owner == own and len(self._parties) > 1:
                     raise FederationError(
-                        f"party {own!r} sends its own set in the clear once the others have blinded it"
+                        f"party {own!r} does not send its own set in the clear before the others have blinded it"
                     )
                 return Done(), {"points": np.ascontiguousarray(self._begun().take(message.owner)).reshape(-1)}
             case Conclude():
@@ -105,7 +105,8 @@ class AlignmentService(Service):
             return None
         if self._alignment is None and self._keeping.run is None:
             raise FederationError(
-                f"party {self._task.party!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
+                f"party {self._task.party!r} was restarted, and a run without an output folder keeps no aligned rows: name "
+                "an output folder"
             )
         if self._alignment is None:
             self._alignment = self._opened(b"", 1, replace(self._keeping, resumed=True))

@@ -155,8 +155,8 @@ class Origin:
     def undeclared_category(self, column: str) -> DataError:
         """Return the error for a category that is not declared."""
         return self.error(
-            f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
-            "them: unknown='zero' in its declaration"
+            f"column {column!r} holds a category that is not declared: declare it, or accept such values as no "
+            "category: unknown='zero' in its declaration"
         )
 
 

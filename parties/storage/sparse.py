@@ -108,7 +108,7 @@ def read_sparse(
             raise origin.error(f"column {column!r} is declared {schema[column].kind}: give a dense table for features")
         if schema[column].missing is not None:
             raise origin.error(
-                f"column {column!r} is to have an indicator of missing cells, and a sparse matrix stores none: declare a fill, "
+                f"column {column!r} declares an indicator of missing cells, and a sparse matrix stores none: declare a fill, "
                 "or give the party's dense array"
             )
     matrix = source.select([schema.sources(column)[0] for column in columns])

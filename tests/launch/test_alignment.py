@@ -674,7 +674,7 @@ class TestProtocol:
         sizes = {"bank": greeting.n_ids, "telco": 5}
         with pytest.raises(FederationError, match="before its alignment began"):
             side.answer(Conclude(), {"positions": np.arange(3)})
-        with pytest.raises(FederationError, match="before its records are aligned"):
+        with pytest.raises(FederationError, match="before its records were aligned"):
             side.concluded()
         with pytest.raises(FederationError, match="it does not have"):
             side.answer(BeginAligning(alignment_name(SALT), sizes), {})

@@ -251,7 +251,7 @@ MISSING = (
 )
 NOT_BOOLEAN = "column 'a' is declared boolean but holds values other than true, false, 1 and 0"
 NOT_DECLARED = (
-    "column 'a' holds a category that is not declared: declare it, or let such values be none of them: "
+    "column 'a' holds a category that is not declared: declare it, or accept such values as no category: "
     "unknown='zero' in its declaration"
 )
 NOT_FINITE = (

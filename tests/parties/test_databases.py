@@ -467,7 +467,7 @@ class TestObjectStore:
             ("none.parquet", "is not there"),
             ("broken.parquet", "is damaged, cut short or not of the kind that its name says"),
             ("a.xlsx", "has an unknown extension; known in object stores are .csv, .csv.gz"),
-            ("semicolons.csv", "has a single column when cut at ','"),
+            ("semicolons.csv", "has a single column when split at ','"),
         ],
     )
     def test_mistakes(self, store: str, name: str, said: str) -> None:

@@ -309,7 +309,7 @@ BROKEN_FILES = {
     "semicolons": (
         broken("d.csv", "a;b\n1;2\n"),
         (
-            "has a single column when cut at ',': declare its delimiter, "
+            "has a single column when split at ',': declare its delimiter, "
             'delimiter = "..." in its table of [data] (vfl join: --csv delimiter=...; in Python '
             "vfl.Csv(path, delimiter=...))"
         ),

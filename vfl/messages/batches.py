@@ -32,7 +32,7 @@ class Fold:
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.of:
             raise PrivacyError(
-                f"a pass has its batches 0 to {self.of - 1}: one of number {self.number} would hold records a second time"
+                f"a pass has the batches 0 to {self.of - 1}, and batch {self.number} would hold records a second time"
             )
 
     def members(self, n_records: int) -> Vector:

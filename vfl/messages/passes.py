@@ -68,7 +68,7 @@ class RecordCap:
     def price(self, number: int) -> Gaussian:
         """Return the event of charge `number`, counted from 0."""
         if not self.prices:
-            raise PrivacyError("a pass is to be charged, and no event is named for it")
+            raise PrivacyError("a pass must be charged, and its query names no event")
         for event, count in self.prices:
             number -= count
             if number < 0:

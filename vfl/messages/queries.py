@@ -100,7 +100,7 @@ class Tally(Joint, Unasked, Query):
 
     def __post_init__(self) -> None:
         if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
-            raise PrivacyError("a tally's noise is meant for a smaller sensitivity than its statistic has")
+            raise PrivacyError("the noise of a tally is made for a smaller sensitivity than its statistic has")
 
     def sizes(self) -> tuple[int, ...]:
         """One vector."""

@@ -305,7 +305,7 @@ class Blinder:
         except OSError as error:
             raise OutputError(
                 f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
-                "choose a folder that it alone can write, with room for 32 bytes an id of every party"
+                "choose a folder that it alone can write, with room for 32 bytes per id of every party"
             ) from None
 
 

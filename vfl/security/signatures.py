@@ -186,7 +186,7 @@ def _read(path: Path) -> SigningKey:
 
 def _unreadable(path: Path, what: str) -> SpecificationError:
     return SpecificationError(
-        f"{str(path)!r} holds no {what} that vfl can use: it wants Ed25519 in PEM, as made by: "
+        f"{str(path)!r} holds no {what} that vfl can use: it has to be Ed25519 in PEM, as made by: "
         "openssl genpkey -algorithm ed25519"
     )
 
