@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import re
@@ -74,6 +75,15 @@ class ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
     """Return the scheduler of the whole suite."""
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+gc.disable()  # nothing that a collection of tests makes is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Leave the 11,000 tests and all modules out of later garbage collections: looking at them took a tenth of the time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after the marks have left tests out
@@ -163,7 +173,7 @@ def local_ray() -> Iterator[Any]:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",
-                _system_config={"automatic_object_spilling_enabled": False},
+                _system_config={"automatic_object_spilling_enabled": False, "metrics_report_interval_ms": 1000},
             )
             break
         except Exception as error:  # Ray gives a node 30 s to start, which a busy machine may exceed

@@ -74,7 +74,8 @@ class TestTheRecursion:
 
     def test_repeated_noise_has_this_covariance(self):
         """Sixty runs on the same records: the whole spread is privacy's."""
-        data, jobs = table(), [job(privacy={"noise": vfl.SeededNoise(seed)}) for seed in range(60)]
+        data, solver = table(), vfl.SkGD(passes=12)
+        jobs = [job(privacy={"noise": vfl.SeededNoise(seed)}, solver=solver) for seed in range(60)]
         runs = [vfl.train(each, data, at="inprocess").inference for each in jobs]
         spread = np.var([run.estimates for run in runs], axis=0, ddof=1)
         said = np.mean([np.diag(run.noise_covariance) for run in runs], axis=0)

@@ -41,9 +41,13 @@ def results() -> dict[str, list[int]]:
     return {name: np.nan_to_num(values).tolist() for name, values in found.items()}
 
 
-def test_plain_loops_agree(tmp_path):
+def test_plain_loops_agree(pytestconfig):
     assert not PLAIN
     code = "from tests.kernels.test_plain import PLAIN, results; assert PLAIN; print(results())"
-    environment = {**os.environ, "VFL_PLAIN_KERNELS": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "VFL_PLAIN_KERNELS": "1",
+        "NUMBA_CACHE_DIR": str(pytestconfig.cache.mkdir("plain-kernels")),
+    }
     ran = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert ran.stdout.strip() == str(results())

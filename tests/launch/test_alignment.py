@@ -146,6 +146,7 @@ class TestTraining:
         with pytest.raises(DataError, match="no id is common"):
             train(job(), data, at="ray")
 
+    @pytest.mark.faults
     def test_a_dead_party_on_ray_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
         data, pid = (
             frames(n=60_000),

@@ -36,6 +36,8 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.coordinator.shared_parties import SharedParties
+
 N = 3000
 PARTITION = vfl.FeaturePartition({"bank": ["age", "amount"], "telco": ["calls", "tariff"]}, label=("telco", "y"))
 PAIRED = vfl.FeaturePartition(
@@ -383,7 +385,7 @@ def test_records_in_another_order_are_aligned_with_the_cells_that_wait_for_knots
     assert second.coef_.tobytes() == first.coef_.tobytes()
 
 
-def test_ray_and_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
+def test_organisations_find_the_same_knots_and_model(tmp_path: Path) -> None:
     spec, data = job(holdout=0.2), table(600)
     here = vfl.train(spec, data, at="inprocess")
     with federation(tmp_path) as joined:
@@ -391,9 +393,16 @@ def test_ray_and_organisations_find_the_same_knots_and_model(tmp_path: Path) -> 
             joined.start(name, source)
         there = vfl.train(spec, at=joined.place)
         measured = vfl.evaluate(there, at=joined.place)
-    on_ray = vfl.train(spec, data, at=vfl.Ray(shards=2, pin="never"))
-    for other in (there, on_ray):
-        assert other.knots == here.knots
-        assert other.coef_.tobytes() == here.coef_.tobytes()
-        assert str(other.findings["held out"]) == str(here.findings["held out"])
+    assert there.knots == here.knots
+    assert there.coef_.tobytes() == here.coef_.tobytes()
+    assert str(there.findings["held out"]) == str(here.findings["held out"])
     assert str(measured.measures["auc"]) == str(vfl.evaluate(here, data).measures["auc"])
+
+
+def test_ray_finds_the_same_knots_and_model(parties_on_ray: SharedParties) -> None:
+    """Curves in row shards: tests/coordinator/test_shards.py."""
+    spec, data = job(holdout=0.2), table(600)
+    here, there = vfl.train(spec, data, at="inprocess"), parties_on_ray.train(spec, data)
+    assert there.knots == here.knots
+    assert there.w.tobytes() == here.w.tobytes()
+    assert str(there.findings["held out"]) == str(here.findings["held out"])

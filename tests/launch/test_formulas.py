@@ -200,7 +200,8 @@ def test_products_and_other_losses_agree() -> None:
     agree(result, frame)
     np.testing.assert_allclose(in_sql(result, frame)["prediction"], result.predict(frame), rtol=1e-9)
     partition = vfl.FeaturePartition({"bank": [*crossed], "telco": ["other"]}, ("telco", "y"))
-    job = vfl.Job(partition=partition, columns=crossed, bounds={"other": (0, 9)}, privacy=None, scaling="none")
+    given: dict[str, Any] = {"bounds": {"other": (0, 9)}, "privacy": None, "scaling": "none"}
+    job = vfl.Job(partition=partition, columns=crossed, solver=vfl.SkGD(passes=1), **given)
     other = vfl.train(job, trained(kinds)[1], at=vfl.InProcess(cores=1))
     other.w[:] = np.random.default_rng(2).normal(size=len(other.w))
     agree(other, frame.assign(y=0))

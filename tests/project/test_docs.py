@@ -355,7 +355,9 @@ def test_every_help_fits_a_terminal(name):
     assert name != "ledger" or not [line for line in said if re.search(r"\w\.\.\.$", line)]  # cut by click
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path):
+    """.ci/run builds it in every run."""
     pytest.importorskip("mkdocs", reason="the extra docs is not installed; .ci/run builds the site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],

@@ -92,10 +92,9 @@ def test_a_shape_holds_under_noise(options, knots):
     assert abs(np.array(found[0])).max() + abs(np.array(found[1])).max() > 0
 
 
-def test_ray_trains_the_same_model(local_ray):
+def test_ray_trains_the_same_model(parties_on_ray):
     one = job(vfl.Curve(knots=KNOTS, shape="increasing", smooth=0.1), epsilon=1.0)
-    here, there = trained(one), vfl.train(one, frame(), at="ray")
-    assert np.array_equal(here.w, there.w)
+    assert np.array_equal(trained(one).w, parties_on_ray.train(one, frame()).w)
 
 
 @pytest.mark.parametrize(

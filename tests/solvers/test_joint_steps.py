@@ -53,7 +53,7 @@ def test_the_energy_of_the_proof_never_rises() -> None:
         unit = np.sqrt(M)
         C = (H + np.diag(rng.uniform(0.0, 1.0, p))) / np.outer(unit, unit)
         problem: Any = SimpleNamespace(n_records=1, penalty=vfl.L1(strength), penalised=np.ones(p))
-        joint = JointSteps(problem, M, C, passes=400, momentum=β, seed=1)
+        joint = JointSteps(problem, M, C, passes=100, momentum=β, seed=1)
         rule = ProxStep(np.zeros(p), np.zeros(p), vfl.NoPenalty())
         step = Step(Block(0, "bank", 0, p, 0), np.zeros(p), np.ones(p), Clip(1.0, p), rule, event)
         w, energies = rng.standard_normal(p), []

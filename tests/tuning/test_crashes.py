@@ -18,33 +18,46 @@ from vfl.tuning.run import resume
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CHILD = """
-import os, signal, sys
+TUNES = """
+import json, os, signal, sys
 from tests.tuning.setting import CANDIDATES, job, table
 from coordinator.executor import Executor
 from vfl.tuning import run, sealed
 
-folder, step, when, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-owner, name = {
-    "reserve": (run.Book, "reserve"), "charge": (run.Book, "charge"), "query": (Executor, "__call__"),
-    "keep": (run.Sealed, "keep"), "settle": (run.Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_whole"),
-    "unpack": (run, "_unpack"), "write": (run, "write_whole"), "remove": (run.Sealed, "remove"),
-}[step]
-real, count = getattr(owner, name), 0
+def tune(folder=None):
+    run.tune(job(), CANDIDATES, table(), at="inprocess", output=folder, watch=lambda event: None)
 
-def killed(*args, **options):
-    global count
-    count += 1
-    if when == "before" and count == times:
-        os.kill(os.getpid(), signal.SIGKILL)
-    value = real(*args, **options)
-    if when == "after" and count == times:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return value
+def killed_tune(folder, step, when, times):
+    owner, name = {
+        "reserve": (run.Book, "reserve"), "charge": (run.Book, "charge"), "query": (Executor, "__call__"),
+        "keep": (run.Sealed, "keep"), "settle": (run.Book, "settle"), "draw": (run, "chosen"),
+        "stage": (run, "write_whole"), "unpack": (run, "_unpack"), "write": (run, "write_whole"),
+        "remove": (run.Sealed, "remove"),
+    }[step]
+    real, count = getattr(owner, name), 0
 
-setattr(owner, name, killed)
-run.tune(job(), CANDIDATES, table(), at="inprocess", output=folder, watch=lambda event: None)
+    def killed(*args, **options):
+        nonlocal count
+        count += 1
+        if when == "before" and count == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        value = real(*args, **options)
+        if when == "after" and count == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    setattr(owner, name, killed)
+    tune(folder)
+
+tune()  # loads every module once
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        killed_tune(*json.loads(line))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
+"""A process that forks a tune for each line [folder, step, when, times], and answers with its exit status."""
 
 STEPS = [
     ("reserve", "before", 1),
@@ -82,6 +95,17 @@ OFTEN = STEPS[3:5] + STEPS[8:9] + STEPS[12:13] + STEPS[14:16]
 """Steps of the default run of the tests."""
 
 
+@pytest.fixture(scope="module")
+def tunes():
+    started = subprocess.Popen(
+        [sys.executable, "-c", TUNES], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with started:
+        yield started
+        started.stdin.close()
+
+
 @pytest.mark.parametrize(
     ("step", "when", "times"),
     [
@@ -89,14 +113,11 @@ OFTEN = STEPS[3:5] + STEPS[8:9] + STEPS[12:13] + STEPS[14:16]
         for step in STEPS
     ],
 )
-def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tmp_path, monkeypatch):
+def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tunes, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), step, when, str(times)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    tunes.stdin.write(json.dumps([str(folder), step, when, times]) + "\n")
+    tunes.stdin.flush()
+    assert int(tunes.stdout.readline()) == -signal.SIGKILL
     begun = (step, when) not in {("reserve", "before"), ("reserve", "after"), ("charge", "before")}
     assert len(entries(folder, "charge")) == (2 if begun else 0)
     winner = (folder / "winner.json").read_text() if (folder / "winner.json").exists() else None
