@@ -122,7 +122,7 @@ def needed(most: float, truth: float, runs: int, level: float) -> float:
     """Return the probability that `runs` runs show more than `most`, if a guess is right with probability `truth`."""
     from scipy.stats import binom
 
-    # The bound exceeds `most` exactly if, at accuracy `most`, at least this many right guesses have probability below `level`.
+    # The bound exceeds `most` exactly if a guesser of accuracy `most` is right this often with probability below `level`.
     least = int(binom.isf(level, runs, most)) + 1
     return float(binom.sf(least - 1, runs, truth))
 

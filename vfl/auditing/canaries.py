@@ -36,7 +36,8 @@ most (vfl.privacy.geometry.PAIR); to 0.146 they move nearly as much."""
 class Record:
     """One simulated record.
 
-    cells : (columns,) in [−1, 1], position between the scaled 0 and a bound. label : −1, 0 or 1 for low, middle, high.
+    cells : (columns,) positions: −1 and 1 are the bounds, 0 is the value that scaling maps to 0. label : −1, 0 or 1 for low,
+        middle, high.
     """
 
     cells: Vector

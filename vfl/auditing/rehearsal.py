@@ -244,7 +244,7 @@ class Rehearsal:
             released, charges = execute(query)
             capped = getattr(query, "capped", None) is not None
             passes_charged |= capped and bool(charges)
-            # A charge pays for the releases of its query, for the later batches of its pass, or for the rest of its pass.
+            # A charge pays for the releases of its query; also for later batches of the pass, or for the rest of a capped pass.
             paid = bool(charges) or (query.batch is not None and query.batch.number > 0) or (capped and passes_charged)
             if query.batch is not None:
                 folds[query.batch] = None

@@ -48,7 +48,7 @@ class ClassOutcomes(CellsAndLoss):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutClasses(HeldOut):
-    """Measures of a multinomial model: μ-GDP for each held-out record, and independent of all other records.
+    """Measures of a multinomial model. The release is μ-GDP for each held-out record and does not depend on other records.
 
     One release: counts of right and wrong predictions by class, and the sum of the clamped losses (ClassOutcomes).
     """

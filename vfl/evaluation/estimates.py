@@ -223,7 +223,7 @@ def share_interval(
 ) -> Interval:
     """Return Fieller's interval for hits/(hits + misses) of noisy counts, within [0, 1].
 
-    Let hits be the sum of k released counts, and hits and misses together that of K. Under the rate r,
+    Let hits be the sum of k released counts, and hits + misses the sum of K. Under the rate r,
     (1 − r)·hits − r·misses has mean 0, and variance
     σ²((1 − r)²k + r²(K − k) − (k − rK)²/cells) + count·r(1 − r).
 

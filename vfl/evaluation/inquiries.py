@@ -140,7 +140,7 @@ def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut(Inquiry):
-    """Measures of the model: μ-GDP for each held-out record, and independent of all other records.
+    """Measures of the model. Their releases are μ-GDP for each held-out record and do not depend on other records.
 
     The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
     classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at

@@ -29,7 +29,7 @@ NAME = "score"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score(Inquiry):
-    """One measure of the model: μ-GDP for each held-out record, and independent of all other records.
+    """One measure of the model. The release is μ-GDP for each held-out record and does not depend on other records.
 
     A record loses t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
     `accuracy`, t is 1 where the prediction is wrong.

@@ -26,7 +26,7 @@ OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
 
 
 ALL = "all records"
-"""Name under which findings hold the threshold of a model without groups."""
+"""Key of the threshold in `Findings.thresholds` if all records have the same one."""
 
 
 def margin_of(threshold: float, loss: Loss) -> float:

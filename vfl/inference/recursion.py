@@ -30,7 +30,7 @@ def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vect
     """
     m, p, _ = H.shape
     weight = 1.0 / (len(updates) - skipped)
-    A, V = np.zeros((m, p, p)), np.zeros((m, p, p))  # A: derivative of the mean along the error after this update
+    A, V = np.zeros((m, p, p)), np.zeros((m, p, p))  # A: derivative of the mean by the error after this update
     diagonal = np.arange(p)
     pending: list[Vector] = []
     for number in range(len(updates) - 1, -1, -1):
@@ -49,7 +49,7 @@ def noise_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vect
 
 
 def iterate_covariance(updates: Sequence[Update], skipped: int, H: Vector) -> Vector:
-    """Return the mean covariance (p, p) of single iterates after the first `skipped` updates, due to noise.
+    """Return the covariance (p, p) of an iterate due to noise, averaged over the iterates after the first `skipped` updates.
 
     updates : as in `noise_covariance`. H : (p, p) curvature of the sum.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # it. A larger bound costs time and changes no result.
 NDTRI_ERROR = 2.0**-48
 
-# At 2^48 the greatest |Z| of 63 bits, 9.1, gives less than 2^52: half-integers are doubles, and sums fit in int64.
+# 63 bits give |Z| of at most 9.1. Values at this scale are then below 2^52: half-integers are doubles, and sums fit in int64.
 LARGEST_SCALE = 2.0**48
 
 _TAIL_BITS = 63

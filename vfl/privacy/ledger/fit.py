@@ -59,8 +59,8 @@ class FitBook:
         adjacency = adjacency_of(plan)
         if self._reservation is not None:
             raise BudgetError(
-                "this book covers one fit only, which has reserved it already: use a new book, or name a "
-                "ledger that all fits share"
+                "this book is for one fit, and its budget is reserved already: use a new book, or name a ledger that all fits "
+                "share"
             )
         accounting, asked, fits = self._asked(plan)
         if not fits:

@@ -176,7 +176,7 @@ class SqliteStore:
             connection.execute("PRAGMA fullfsync=ON")
 
     def _read_identity(self, connection: sqlite3.Connection) -> str:
-        # A view, or another table, could run a query that never ends.
+        # Compare the schema before any query: a view in place of a table could run a query that never ends.
         made = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE name IN ('format', 'entries')"))
         plain = made.get("format") == _SCHEMA[0]
         found = connection.execute("SELECT version, ledger FROM format LIMIT 2").fetchall() if plain else []
