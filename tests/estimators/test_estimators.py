@@ -572,7 +572,7 @@ def test_owners_of_the_columns_as_a_mapping():
 @pytest.mark.parametrize("epsilon", [-1, 0, math.inf, math.nan])
 def test_errors_name_the_estimators_own_parameter(epsilon):
     X = features(50)
-    with pytest.raises(PrivacyError, match="is no guarantee: epsilon=None"):
+    with pytest.raises(PrivacyError, match="epsilon=None trains without privacy"):
         vfl.VerticalLogisticRegression(epsilon=epsilon, bounds=(-1, 1), classes=(0, 1)).fit(X, classes(X))
 
 

@@ -15,13 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
-from vfl.csv import OPTIONS
 from vfl.errors import DataError, JobFileError, PartitionError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
-from vfl.losses import LOSSES
-from vfl.penalties import PENALTIES
 from vfl.planning import plan as make_plan
-from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,36 +49,38 @@ def solved_by(**options: Any) -> vfl.Plan:
     return make_plan(job(solver=vfl.SkGD(**options)), 100)
 
 
-BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] = {
     "a bound of one of two columns of a name": (
         lambda: job(
             partition=partition(parties={"bank": ["income", "age"], "telco": ["calls", "data_mb", "age"]}),
         ),
         PartitionError,
-        "column 'age' is held by 'bank' and 'telco': say which, 'bank.age' or 'telco.age'",
+        ("'age'", "'bank'", "say which, 'bank.age' or 'telco.age'"),
     ),
     "two parties of one name": (
         lambda: partition(parties=[("bank", ["a"]), ("bank", ["b"])]),
         PartitionError,
-        "two parties are named 'bank': every party needs a name of its own",
+        ("'bank'", "every party needs a name of its own"),
     ),
     "label at no party": (
         lambda: partition(label=("bnk", "default")),
         PartitionError,
         (
-            "label 'default': there is no party 'bnk' (did you mean 'bank'?); "
-            "a party that holds the label alone is listed with no columns, []"
+            "'default'",
+            "'bnk'",
+            "did you mean 'bank'?",
+            "a party that holds the label alone is listed with no columns, []",
         ),
     ),
     "label among the features": (
         lambda: partition(label=("bank", "age")),
         PartitionError,
-        "column 'age' is a feature of 'bank' and also the label of 'bank': take it out of the features, or rename one",
+        ("'age'", "'bank'", "take it out of the features, or rename one"),
     ),
     "blocks that miss a column": (
         lambda: partition(blocks={"bank": [["income"]], "telco": [["calls", "data_mb"]]}),
         PartitionError,
-        "column 'age' of party 'bank' is in no block: blocks must cover all columns",
+        ("'age'", "'bank'", "blocks must cover all columns"),
     ),
     "blocks and block_size": (
         lambda: make_plan(
@@ -93,252 +91,216 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             100,
         ),
         PartitionError,
-        "the partition names its blocks: leave block_size out, or leave the blocks out",
+        ("leave block_size out, or leave the blocks out",),
     ),
     "bounds of a name one letter off": (
         lambda: job(bounds=BOUNDS | {"incme": (0, 1)}),
         SpecificationError,
-        (
-            "column 'incme' is declared, and no party of the partition holds it (did you mean 'income'?); spell it alike "
-            "in the partition, the declarations and the data"
-        ),
+        ("'incme'", "did you mean 'income'?", "spell it alike in the partition, the declarations and the data"),
     ),
     "reversed bounds": (
         lambda: job(bounds=BOUNDS | {"age": (100, 18)}),
         SpecificationError,
-        "column 'age': bounds [100, 18] are reversed: write [18, 100]",
+        ("'age'", "write [18, 100]"),
     ),
     "infinite bounds": (
         lambda: job(bounds=BOUNDS | {"age": (18, float("inf"))}),
         SpecificationError,
-        "column 'age': bounds [18, inf] are not finite: declare a range, values outside are clamped",
+        ("'age'", "declare a range, values outside are clamped"),
     ),
     "a missing bound": (
         lambda: job(bounds=bounds_without("age")),
         SpecificationError,
         (
-            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
-            "file, release them with vfl.private_bounds, or use scaling='none'"
+            "'age'",
+            "age = [LOW, HIGH] under [bounds]",
+            "release them with vfl.private_bounds",
         ),
     ),
     "a missing bound, unscaled and private": (
         lambda: job(bounds=bounds_without("age"), scaling="none"),
         PrivacyError,
-        (
-            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
-            "file, or release them with vfl.private_bounds; without, scaling='none' needs an explicit clip in the solver "
-            "and a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j under "
-            "[privacy.smoothness] of a job file)"
-        ),
+        ("'age'", "[bounds]", "M_j} in Privacy, or column = M_j under [privacy.smoothness] of a job file)"),
     ),
     "an unbounded label under squared loss": (
         lambda: job(loss="squared"),
         PrivacyError,
-        (
-            "squared loss has an unbounded derivative: declare bounds for the label 'default', "
-            "or give the solver an explicit clip"
-        ),
+        ("declare bounds for the label 'default', or give the solver an explicit clip",),
     ),
     "a fill outside the bounds": (
         lambda: job(fill={"age": 1000}),
         SpecificationError,
-        "column 'age': fill 1000 lies outside the bounds [18, 100]",
+        ("'age'", "fill 1000 lies outside the bounds [18, 100]"),
     ),
     "a loss one letter off": (
         lambda: job(loss="logistc"),
         SpecificationError,
-        "unknown loss 'logistc' (did you mean 'logistic'?); known: " + ", ".join(sorted(LOSSES)),
+        ("'logistc'", "did you mean 'logistic'?"),
     ),
     "an unknown scaling": (
         lambda: job(scaling="standard"),
         SpecificationError,
-        "scaling must be 'bounds' or 'none', not 'standard'",
+        ("'bounds'", "'none'"),
     ),
     "a trust that is not built": (
         lambda: job(trust="nobody"),
         SpecificationError,
-        "unknown trust 'nobody'; give one of: trusted, secure",
+        ("'nobody'", "trusted, secure"),
     ),
     "one class twice": (
         lambda: job(classes=("no", "no")),
         SpecificationError,
-        "classes are two different labels of a classification loss, the negative one first",
+        ("classes are two different labels of a classification loss, the negative one first",),
     ),
     "ε = 0": (
         lambda: vfl.Privacy(epsilon=0.0),
         PrivacyError,
-        (
-            "epsilon must be positive and finite, not 0.0; "
-            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
-        ),
+        ("epsilon", 'privacy = "none" in a job file'),
     ),
     "ε < 0": (
         lambda: vfl.Privacy(epsilon=-1.0),
         PrivacyError,
-        (
-            "epsilon must be positive and finite, not -1.0; "
-            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
-        ),
+        ("epsilon", 'privacy = "none" in a job file'),
     ),
     "ε = ∞": (
         lambda: vfl.Privacy(epsilon=float("inf")),
         PrivacyError,
-        (
-            "epsilon must be positive and finite, not inf; "
-            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
-        ),
+        ("epsilon", 'privacy = "none" in a job file'),
     ),
     "ε = NaN": (
         lambda: vfl.Privacy(epsilon=float("nan")),
         PrivacyError,
-        (
-            "epsilon must be positive and finite, not nan; "
-            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
-        ),
+        ("epsilon", 'privacy = "none" in a job file'),
     ),
     "δ = 1": (
         lambda: vfl.Privacy(epsilon=1.0, delta=1.0),
         PrivacyError,
-        "delta must lie strictly between 0 and 1, not 1.0; leave it out for 1/n²",
+        ("leave it out for 1/n²",),
     ),
     "δ = 0": (
         lambda: vfl.Privacy(epsilon=1.0, delta=0.0),
         PrivacyError,
-        "delta must lie strictly between 0 and 1, not 0.0; leave it out for 1/n²",
+        ("leave it out for 1/n²",),
     ),
     "smoothness one letter off": (
         lambda: vfl.Privacy(epsilon=1.0, smoothness="privat"),
         SpecificationError,
-        (
-            "unknown smoothness 'privat' (did you mean 'private'?); "
-            "give one of private, bounds, data, or a mapping from columns to M_j"
-        ),
+        ("'privat'", "did you mean 'private'?"),
     ),
     "negative smoothness": (
         lambda: vfl.Privacy(epsilon=1.0, smoothness={"age": -1.0}),
         SpecificationError,
-        "smoothness of column 'age' must be positive and finite",
+        ("'age'",),
     ),
     "smoothness of some columns": (
         lambda: job(privacy=vfl.Privacy(epsilon=1.0, smoothness={"income": 1.0})),
         PrivacyError,
-        "smoothness declares no M_j for 'age'",
+        ("'age'",),
     ),
     "smoothness of no column": (
         lambda: job(privacy=vfl.Privacy(epsilon=1.0, smoothness=dict.fromkeys([*BOUNDS, "ages"], 1.0))),
         SpecificationError,
-        "smoothness names 'ages', which is not a column (did you mean 'age'?)",
+        ("'ages'", "did you mean 'age'?"),
     ),
     "all of the budget for smoothness": (
         lambda: vfl.Privacy(epsilon=1.0, smoothness_share=1.0),
         PrivacyError,
-        "smoothness_share must lie strictly between 0 and 1, not 1.0",
+        ("smoothness_share must lie strictly between 0 and 1, not 1.0",),
     ),
     "margins of an unknown type": (
         lambda: job(margins="float16"),
         SpecificationError,
-        "unknown margins 'float16'; give one of: float64, float32",
+        ("'float16'", "float64, float32"),
     ),
     "float32 margins without sweeps": (
         lambda: job(margins="float32", solver=vfl.GD()),
         SpecificationError,
-        (
-            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and GD with these "
-            "options sends none: leave margins out"
-        ),
+        ("'float32'", "leave margins out"),
     ),
     "float32 margins with one block a message": (
         lambda: job(margins="float32", solver=vfl.SkGD(sweep="block")),
         SpecificationError,
-        (
-            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and SkGD with these "
-            "options sends none: leave margins out"
-        ),
+        ("'float32'", "leave margins out"),
     ),
     "float32 margins on shares": (
         lambda: job(margins="float32", trust="secure", privacy=vfl.Privacy(epsilon=1.0)),
         SpecificationError,
-        (
-            "margins='float32' rounds the margins that parties see in sweeps of SkGD and CD, and "
-            "trust='secure' sends none: leave margins out"
-        ),
+        ("'float32'", "'secure'", "leave margins out"),
     ),
-    "clip = 0": (lambda: vfl.SkGD(clip=0.0), SpecificationError, "SkGD: clip must be positive, not 0.0"),
-    "clip < 0": (lambda: vfl.SkGD(clip=-1.0), SpecificationError, "SkGD: clip must be positive, not -1.0"),
-    "clip = NaN": (lambda: vfl.SkGD(clip=float("nan")), SpecificationError, "SkGD: clip must be positive, not nan"),
+    "clip = 0": (lambda: vfl.SkGD(clip=0.0), SpecificationError, ("clip must be positive, not 0.0",)),
+    "clip < 0": (lambda: vfl.SkGD(clip=-1.0), SpecificationError, ("clip must be positive, not -1.0",)),
+    "clip = NaN": (lambda: vfl.SkGD(clip=float("nan")), SpecificationError, ("clip must be positive, not nan",)),
     "no clip with privacy": (
         lambda: solved_by(clip=float("inf")),
         PrivacyError,
-        (
-            "SkGD: clip=inf bounds no record's influence: give a finite clip, or train without privacy (privacy=None, or "
-            'privacy = "none" in a job file)'
-        ),
+        ('give a finite clip, or train without privacy (privacy=None, or privacy = "none" in a job file)',),
     ),
     "no passes": (
         lambda: vfl.SkGD(passes=0),
         SpecificationError,
-        "SkGD: passes must be a whole number of at least 1, not 0",
+        ("passes must be a whole number of at least 1, not 0",),
     ),
     "half a pass": (
         lambda: vfl.SkGD(passes=1.5),
         SpecificationError,
-        "SkGD: passes must be a whole number of at least 1, not 1.5",
+        ("passes must be a whole number of at least 1, not 1.5",),
     ),
     "passes and inner rounds": (
         lambda: vfl.SkGD(passes=3, inner_rounds=3),
         SpecificationError,
-        "SkGD: give passes, or outer_rounds and inner_rounds, not both",
+        ("give passes, or outer_rounds and inner_rounds, not both",),
     ),
     "a step of 0": (
         lambda: vfl.SkGD(step_size=0.0),
         SpecificationError,
-        "SkGD: step_size must be positive and finite, not 0.0",
+        ("step_size must be positive and finite, not 0.0",),
     ),
     "an unknown sweep": (
         lambda: vfl.SkGD(sweep="all"),
         SpecificationError,
-        "SkGD: sweep must be one of party, visit, block, not 'all'",
+        ("sweep must be one of party, visit, block, not 'all'",),
     ),
     "sampling one letter off": (
         lambda: vfl.SkGD(sampling="shufled"),
         SpecificationError,
-        (
-            "unknown sampling 'shufled' (did you mean 'shuffled'?); "
-            "known: shuffled, cyclic, uniform, importance, nice, full"
-        ),
+        ("'shufled'", "did you mean 'shuffled'?", "shuffled, cyclic, uniform, importance, nice, full"),
     ),
     "τ-nice without τ": (
         lambda: vfl.SkGD(sampling="nice"),
         SpecificationError,
-        "sampling='nice' needs tau, and no other sampling takes it",
+        ("'nice'",),
     ),
     "a negative penalty": (
         lambda: vfl.L2(-1.0),
         SpecificationError,
-        "L2 needs a finite strength of at least 0, not -1.0",
+        ("L2 needs a finite strength of at least 0, not -1.0",),
     ),
     "a seed that is no number": (
         lambda: vfl.SeededNoise(1.5),
         SpecificationError,
-        "SeededNoise: seed must be an int, not float; use int(...)",
+        ("use int(...)",),
     ),
     "no records": (
         lambda: make_plan(job(), 0),
         SpecificationError,
-        "n_records must be a whole number of at least 1, not 0",
+        ("n_records must be a whole number of at least 1, not 0",),
     ),
     "half a record": (
         lambda: make_plan(job(), 3e4),
         SpecificationError,
-        "n_records must be a whole number, 30000, not 30000.0",
+        ("n_records must be a whole number, 30000, not 30000.0",),
     ),
     "a number of records in text": (
         lambda: make_plan(job(), "1000"),
         SpecificationError,
-        "n_records must be a whole number, 1000, not '1000'",
+        ("'1000'",),
     ),
     **{
-        f"{option} = {value!r}": (lambda option=option, value=value: job(**{option: value}), SpecificationError, said)
+        f"{option} = {value!r}": (
+            lambda option=option, value=value: job(**{option: value}),
+            SpecificationError,
+            (said,),
+        )
         for option, value, said in (
             ("penalty", "l2", "penalty must be a penalty such as vfl.L2(0.1), not 'l2'"),
             ("penalty", 0.1, "penalty must be a penalty such as vfl.L2(0.1), not 0.1"),
@@ -374,12 +336,12 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         f"classes = {value!r}": (
             lambda value=value: job(loss="multinomial", classes=value),
             SpecificationError,
-            f'classes must be a list of all labels, ["A", "B", "C"], not {value!r}',
+            (f'classes must be a list of all labels, ["A", "B", "C"], not {value!r}',),
         )
         for value in (3, "abc")
     },
     **{
-        f"train with {options}": (lambda options=options: train_nothing(**options), SpecificationError, said)
+        f"train with {options}": (lambda options=options: train_nothing(**options), SpecificationError, (said,))
         for options, said in (
             (
                 {"spec": "job.toml"},
@@ -393,7 +355,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         )
     },
     **{
-        f"{kind.__name__}({options})": (lambda kind=kind, options=options: kind(**options), SpecificationError, said)
+        f"{kind.__name__}({options})": (lambda kind=kind, options=options: kind(**options), SpecificationError, (said,))
         for kind, options, said in (
             (vfl.Privacy, {"epsilon": "1"}, "epsilon must be a number, 1, not '1'"),
             (vfl.Privacy, {"epsilon": None}, "epsilon must be a number, not None"),
@@ -415,17 +377,19 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "nothing to train": (
         lambda: make_plan(vfl.Job(partition=partition(parties={"bank": []}), privacy=None, intercept=False), 10),
         SpecificationError,
-        "nothing to train: no party has a column, and there is no intercept",
+        ("no party has a column, and there is no intercept",),
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_bad_job_is_refused_with_this_message(case: tuple[Callable[[], Any], type[Exception], str]) -> None:
-    make, kind, said = case
+def test_a_bad_job_is_refused_with_these_facts(
+    case: tuple[Callable[[], Any], type[Exception], tuple[str, ...]],
+) -> None:
+    make, kind, facts = case
     with pytest.raises(kind) as raised:
         make()
-    assert str(raised.value) == said
+    assert [fact for fact in facts if fact not in str(raised.value)] == []
     assert type(raised.value) is kind
 
 
@@ -691,213 +655,213 @@ def test_the_environment_is_not_part_of_the_digest(tmp_path: Path) -> None:
     assert environment != other
 
 
-BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
+BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], tuple[str, ...]]] = {
     "an unknown key": (
         ('loss = "logistic"', 'losss = "logistic"'),
         JobFileError,
-        ("unknown key 'losss' in the job file (did you mean 'loss' or 'classes'?); known: {all}"),
+        ("'losss'", "did you mean 'loss' or 'classes'?"),
     ),
     "an unknown table": (
         ("[ray]", "[rya]"),
         JobFileError,
-        ("unknown key 'rya' in the job file (did you mean 'ray'?); known: {all}"),
+        ("'rya'", "did you mean 'ray'?"),
     ),
     "an unknown key of privacy": (
         ("epsilon =", "epsilom ="),
         JobFileError,
         (
-            "unknown key 'epsilom' in [privacy] (did you mean 'epsilon'?); "
-            "known: epsilon, delta, noise, smoothness, smoothness_share, class_balance, inference"
+            "'epsilom'",
+            "[privacy]",
+            "did you mean 'epsilon'?",
+            "epsilon, delta, noise, smoothness, smoothness_share, class_balance, inference",
         ),
     ),
     "an unknown key of the solver": (
         ("passes =", "pases ="),
         JobFileError,
-        ("unknown key 'pases' in [solver] (did you mean 'passes'?); known: {solver}"),
+        ("'pases'", "[solver]", "did you mean 'passes'?"),
     ),
     "an unknown key of the partition": (
         ("label = [", "labels = ["),
         PartitionError,
-        "partition: unknown key 'labels' (did you mean 'label'?); known are label, parties, blocks, groups, exposure, weight",
+        ("'labels'", "did you mean 'label'?"),
     ),
     "an unknown key of ray": (
         ("address =", "adress ="),
         JobFileError,
         (
-            "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, shards, pin, resources, "
-            "ready_seconds, party_cpus, parties_per_process"
+            "'adress'",
+            "[ray]",
+            "did you mean 'address'?",
+            "address, shards, pin, resources, ready_seconds, party_cpus, parties_per_process",
         ),
     ),
     "data of no party": (
         ('telco = "sub', 'telko = "sub'),
         JobFileError,
-        "unknown key 'telko' in [data] (did you mean 'telco'?); known: bank, telco",
+        ("'telko'", "[data]", "did you mean 'telco'?", "bank, telco"),
     ),
     "data and a table": (
         ("[ray]", "[simulation]\ntable = 'all.csv'\n[ray]"),
         JobFileError,
-        "give [data] with a source for each party, or [simulation] with one table, not both",
+        ("[data]", "[simulation]"),
     ),
     "a hold-out of the simulation": (
         ("[ray]", "[simulation]\nholdout = 0.2\n[ray]"),
         JobFileError,
-        "a hold-out is part of the job: move holdout out of [simulation], above the tables",
+        ("move holdout out of [simulation], above the tables",),
     ),
     "a hold-out in words": (
         ("format = 1", "format = 1\nholdout = 'some'"),
         JobFileError,
-        "the job file: holdout must be a number, not 'some'",
+        ("holdout must be a number, not 'some'",),
     ),
     "an unknown key of evaluation": (
         ("[ray]", "[evaluation]\nepsilom = 1.0\n[ray]"),
         JobFileError,
-        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: {evaluation}",
+        ("'epsilom'", "[evaluation]", "did you mean 'epsilon'?"),
     ),
     "a table that is no path": (
         ("[ray]", "[simulation]\ntable = 3\n[ray]"),
         JobFileError,
-        "[simulation] table must be a path, not 3",
+        ("[simulation]",),
     ),
     "data that are no path": (
         ('bank = "bank.parquet"', "bank = 3"),
         JobFileError,
-        "[data.bank] must be a path, or a table with a path and the format of its text",
+        ("[data.bank]",),
     ),
     "data without a path": (
         ('bank = "bank.parquet"', 'bank = { delimiter = ";" }'),
         JobFileError,
-        "[data.bank] must be a path, or a table with a path and the format of its text",
+        ("[data.bank]",),
     ),
     "data with an unknown option": (
         ('bank = "bank.parquet"', 'bank = { path = "bank.csv", delimeter = ";" }'),
         JobFileError,
-        "[data.bank]: a CSV file has no option 'delimeter' (did you mean 'delimiter'?); known: {csv}",
+        ("[data.bank]", "'delimeter'", "did you mean 'delimiter'?"),
     ),
     "data in an unknown encoding": (
         ('bank = "bank.parquet"', 'bank = { path = "bank.csv", encoding = "latin-99" }'),
         JobFileError,
-        "[data.bank]: encoding 'latin-99' of a CSV file is unknown to Python",
+        ("[data.bank]", "encoding 'latin-99' of a CSV file is unknown to Python"),
     ),
     "another format": (
         ("format = 1", "format = 2"),
         JobFileError,
-        "this vfl reads job files with format = 1, not 2",
+        ("this vfl reads job files with format = 1, not 2",),
     ),
     "a format that is no number": (
         ("format = 1", "format = true"),
         JobFileError,
-        "this vfl reads job files with format = 1, not True",
+        ("this vfl reads job files with format = 1, not True",),
     ),
-    "no format": (("format = 1\n", ""), JobFileError, "this vfl reads job files with format = 1, not None"),
+    "no format": (("format = 1\n", ""), JobFileError, ("this vfl reads job files with format = 1, not None",)),
     "no privacy": (
         ("privacy = { epsilon = 1.0, noise = { seed = 3 } }", ""),
         JobFileError,
-        'the job file has no [privacy]: give epsilon, or privacy = "none"',
+        ("[privacy]", 'give epsilon, or privacy = "none"'),
     ),
     "privacy in other words": (
         ("privacy = { epsilon = 1.0, noise = { seed = 3 } }", 'privacy = "off"'),
         JobFileError,
-        "privacy is a table, or \"none\" to train without, not 'off'",
+        ("'off'",),
     ),
-    "no epsilon": (("epsilon = 1.0, ", ""), JobFileError, "[privacy]: epsilon is missing"),
+    "no epsilon": (("epsilon = 1.0, ", ""), JobFileError, ("[privacy]", "epsilon is missing")),
     "epsilon in words": (
         ("epsilon = 1.0", 'epsilon = "one"'),
         JobFileError,
-        "[privacy]: epsilon must be a number, not 'one'",
+        ("[privacy]", "epsilon must be a number, not 'one'"),
     ),
     "ε = 0": (
         ("epsilon = 1.0", "epsilon = 0"),
         PrivacyError,
-        (
-            "epsilon must be positive and finite, not 0; "
-            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
-        ),
+        ("epsilon", 'privacy = "none" in a job file'),
     ),
     "a seed in words": (
         ("seed = 3", 'seed = "three"'),
         JobFileError,
-        "[privacy.noise]: seed must be a whole number, not 'three'",
+        ("[privacy.noise]", "seed must be a whole number, not 'three'"),
     ),
     "no penalty of that kind": (
         ('kind = "l2"', 'kind = "l3"'),
         JobFileError,
-        "unknown kind 'l3' in [penalty]; known: {penalties}",
+        ("'l3'", "[penalty]"),
     ),
-    "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty]: strength is missing"),
+    "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, ("[penalty]", "strength is missing")),
     "no solver of that kind": (
         ('kind = "SkGD"', 'kind = "SkGd"'),
         JobFileError,
-        "unknown kind 'SkGd' in [solver] (did you mean 'SkGD'?); known: {solvers}",
+        ("'SkGd'", "[solver]", "did you mean 'SkGD'?"),
     ),
     "passes in words": (
         ("passes = 10", 'passes = "ten"'),
         JobFileError,
-        "[solver]: passes must be a whole number, not 'ten'",
+        ("[solver]", "passes must be a whole number, not 'ten'"),
     ),
     "passes that are true": (
         ("passes = 10", "passes = true"),
         JobFileError,
-        "[solver]: passes must be a whole number, not True",
+        ("[solver]", "passes must be a whole number, not True"),
     ),
     "an intercept in words": (
         ("intercept = true", 'intercept = "no"'),
         JobFileError,
-        "the job file: intercept must be true or false, not 'no'",
+        ("intercept must be true or false, not 'no'",),
     ),
     "a loss that is a number": (
         ('loss = "logistic"', "loss = 3"),
         JobFileError,
-        "the job file: loss must be text, not 3",
+        ("loss must be text, not 3",),
     ),
     "classes that are no list": (
         ('classes = ["no", "yes"]', "classes = 3"),
         JobFileError,
-        "the job file: classes are a list of two labels, the negative one first, not 3",
+        ("classes are a list of two labels, the negative one first, not 3",),
     ),
     "bounds that are no pair": (
         ("calls = [0, 500]", "calls = 500"),
         SpecificationError,
-        "column 'calls': bounds are two numbers, low and high, not 500",
+        ("'calls'", "bounds are two numbers, low and high, not 500"),
     ),
     "a missing bound": (
         (", calls = [0, 500]", ""),
         SpecificationError,
         (
-            "no bounds for column 'calls': declare bounds={'calls': (low, high)}, or calls = [LOW, HIGH] under [bounds] of a "
-            "job file, release them with vfl.private_bounds, or use "
-            "scaling='none'"
+            "'calls'",
+            "calls = [LOW, HIGH] under [bounds]",
+            "release them with vfl.private_bounds",
         ),
     ),
     "columns that are no list": (
         ('telco = ["calls"]', 'telco = "calls"'),
         PartitionError,
-        "party 'telco': give a list of column names, not the single text 'calls'",
+        ("'telco'", "give a list of column names, not the single text 'calls'"),
     ),
 }
 
 
-KNOWN = {
-    "job": [f.name for f in dataclasses.fields(vfl.Job) if f.init],
-    "all": [*(f.name for f in dataclasses.fields(vfl.Job) if f.init), *jobfile.ENVIRONMENT, "format"],
-    "solver": [f.name for f in dataclasses.fields(vfl.SkGD)],
-    "solvers": SOLVERS,
-    "penalties": PENALTIES,
-    "csv": OPTIONS,
-    "evaluation": [f.name for f in dataclasses.fields(vfl.Evaluation)],
-}
-
-
 @pytest.mark.parametrize("case", BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_file_is_refused_with_this_message(
-    case: tuple[tuple[str, str], type[Exception], str], tmp_path: Path
+def test_a_bad_file_is_refused_with_these_facts(
+    case: tuple[tuple[str, str], type[Exception], tuple[str, ...]], tmp_path: Path
 ) -> None:
-    (right, wrong), kind, said = case
+    (right, wrong), kind, facts = case
     assert right in FILE
     with pytest.raises(kind) as raised:
         read(tmp_path, FILE.replace(right, wrong))
-    for name, known in KNOWN.items():  # lists that grow with the project
-        said = said.replace(f"{{{name}}}", ", ".join(known))
-    assert str(raised.value) == said
+    assert [fact for fact in facts if fact not in str(raised.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "known"), [("loss =", "losss =", [*jobfile.ENVIRONMENT, "format"]), ("passes =", "pases =", [])]
+)
+def test_an_unknown_key_is_refused_with_the_known_ones(
+    right: str, wrong: str, known: list[str], tmp_path: Path
+) -> None:
+    kind = vfl.Job if known else vfl.SkGD
+    with pytest.raises(JobFileError) as raised:
+        read(tmp_path, FILE.replace(right, wrong))
+    assert str(raised.value).endswith(", ".join([*(f.name for f in dataclasses.fields(kind) if f.init), *known]))
 
 
 def test_a_missing_or_invalid_file(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _epsilon(certificate: Certificate) -> str | None:
         planned = recomputed(certificate.accounting, certificate.reserved, certificate.delta)
         if found < planned * (1.0 - tolerance):
             raise _Mismatch(
-                f"it states fewer releases (ε = {found!r}) than were reserved (ε = {planned!r}), but a complete run"
+                f"it states a complete run, but fewer releases (ε = {found!r}) than were reserved (ε = {planned!r})"
             )
     if not math.isclose(found, certificate.epsilon, rel_tol=tolerance):
         raise _Mismatch(f"its releases have ε = {found!r} at δ = {certificate.delta!r}, not {certificate.epsilon!r}")
@@ -360,7 +360,7 @@ def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     if plan is None:
         return None
     if plan.job.digest != certificate.job_digest:
-        raise _Mismatch("the job file is not that of the run: it was changed")
+        raise _Mismatch("the job file was changed after the run")
     job = plan.job
     for name, value, stated in (
         ("name", job.name, certificate.job),
@@ -388,7 +388,7 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
         return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
     made = certificate.code_version
     where = "" if made == __version__ else f"; this is vfl {__version__}: verify it with vfl {made}, which issued it"
-    raise _Mismatch(f"the field {differing[0]!r} is not the one that follows from the job and n{where}")
+    raise _Mismatch(f"the field {differing[0]!r} does not follow from the job and n{where}")
 
 
 def _differing(certificate: Certificate, plan: Plan) -> list[str]:
@@ -443,16 +443,16 @@ def _knots(certificate: Certificate, plan: Plan | None, released: Sequence[Relea
     except (ArithmeticError, LookupError, TypeError, ValueError):  # an altered log may hold anything
         same = False
     if not same:
-        raise _Mismatch("those of the histograms in the run's log are not the certified ones")
-    return "of the curves: those of the histograms in the run's log are the certified ones"
+        raise _Mismatch("the histograms in the run's log give other knots than the certified ones")
+    return "those that the histograms in the run's log give"
 
 
 def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
     if plan is None or not released or not certificate.moments_digest:
         return None
     if moments_digest(plan, moments_among(plan, released)) != certificate.moments_digest:
-        raise _Mismatch("those in the run's log are not the certified ones")
-    return "of the columns, from which smoothness follows: those in the run's log are the certified ones"
+        raise _Mismatch("the run's log has moments that differ from the certified ones")
+    return "of the columns, from which smoothness follows: the certified ones are in the run's log"
 
 
 def _why_no_moments(certificate: Certificate) -> str:
@@ -502,7 +502,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
     reserve = next(_of(entries, "reserve"))
     settle = next(_of(entries, "settle"), None)
     if settle is None or (settle["seq"], settle["hash"]) != (place["entries"], place["head"]):
-        raise _Mismatch("its chain does not contain the certified head: it is another ledger, or another copy")
+        raise _Mismatch("its chain lacks the certified head: give the ledger of the run, in its newest copy")
     caps = [entry for entry in _of(document["entries"], "cap") if entry["dataset"] == account]
     delta = next(e["body"]["delta"] for e in reversed(caps) if e["seq"] < reserve["seq"])
     body = reserve["body"]

@@ -105,7 +105,9 @@ class VerticalPoissonRegressor(VerticalRegressor):
             return 0.0, max(float(y.max()), 1e-6)
         low, high = declared
         if not low >= 0.0:
-            raise SpecificationError(f"label_bounds are those of counts and amounts, from 0 on, not ({low}, {high})")
+            raise SpecificationError(
+                f"label_bounds of counts and amounts are two numbers from 0 on, not ({low}, {high})"
+            )
         return low, high
 
     def _exposure(self, exposure: Vector | None) -> dict[str, Given]:

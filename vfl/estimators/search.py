@@ -122,7 +122,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
             )
         if self.estimator.epsilon is None:
             raise PrivacyError(
-                "epsilon=None searches without privacy, where a private choice costs noise for nothing: use GridSearchCV"
+                "epsilon=None searches without privacy, so a private choice would add noise for nothing: use GridSearchCV"
             )
         grid = list(ParameterGrid(self.param_grid))
         fitted = [clone(self.estimator).set_params(**params) for params in grid]

@@ -205,7 +205,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise SpecificationError(f"the partition names {role} {column!r}: give it, fit(X, y, {keyword}=...)")
         plain = self.epsilon is None and self.bounds is None  # no clamping was requested
         if self.curves and (plain or is_sparse(X)):
-            raise SpecificationError("curves need a dense X and declared bounds=: give them, or leave curves out")
+            raise SpecificationError("curves need a dense X and bounds=(lo, hi): give both, or leave curves out")
         job = Job(
             name=type(self).__name__,
             partition=partition,
@@ -257,11 +257,13 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             return None
         require_number("epsilon", self.epsilon)
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PrivacyError(f"epsilon={self.epsilon!r} is no guarantee: epsilon=None trains without privacy")
+            raise PrivacyError(
+                f"epsilon must be positive and finite, not {self.epsilon!r}; epsilon=None trains without privacy"
+            )
         if self.noise is not None and not isinstance(self.noise, SeededNoise):
             raise PrivacyError(
-                f"noise is None or vfl.SeededNoise(...), which makes nothing private, not {self.noise!r}; random_state "
-                "orders the blocks"
+                f"noise must be None, or vfl.SeededNoise(seed) for a fit that is NOT PRIVATE, not {self.noise!r}; to order the "
+                "blocks, give random_state"
             )
         return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise, inference=self.inference)
 
@@ -276,7 +278,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             if "passes" not in options:
                 raise SpecificationError(f"{solver.name} makes no passes that max_iter could limit: leave it out")
             if solver.passes is not None or getattr(solver, "inner_rounds", None) is not None:
-                raise SpecificationError("max_iter is the solver's passes: give one of the two")
+                raise SpecificationError("max_iter and the passes of the solver are one option: give one of them")
             changes["passes"] = operator.index(self.max_iter)
         if self.tol is not None:
             if "tol" not in options:

@@ -191,8 +191,8 @@ class Job:
             declared = self.schema[column]
             if isinstance(declared, Curve) and declared.knots is None:
                 raise SpecificationError(
-                    f"the curve of column {column!r} finds its knots, and the start belongs to other knots: declare those of "
-                    "the model to start from (Result.knots)"
+                    f"the run would find new knots of column {column!r}, and the start has coefficients for its own knots: "
+                    "declare the knots of the model to start from (Result.knots)"
                 )
         columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
         start.require([name for column in columns for name in coordinates_of(column, self.class_names)])
@@ -260,7 +260,7 @@ class Job:
         if self.margins != STORAGES[0] and (self.trust != TRUSTS[0] or not self.solver.sweeps):
             why = f"trust={self.trust!r}" if self.trust != TRUSTS[0] else f"{self.solver.name} with these options"
             raise SpecificationError(
-                f"margins={self.margins!r} rounds the margins that parties see in sweeps of SkGD and CD, and {why} sends none: "
+                f"margins={self.margins!r} rounds margins that SkGD and CD send to parties in sweeps, but {why} sends none: "
                 "leave margins out"
             )
 
@@ -335,7 +335,7 @@ class Job:
                 )
             if privacy is None:
                 raise SpecificationError(
-                    "evaluation: without privacy all measures are exact: leave score out, which chooses one for its noise"
+                    "evaluation: score names the one measure to release, and without privacy all are exact: leave score out"
                 )
             if self.fairness is not None:
                 raise SpecificationError(
@@ -392,7 +392,9 @@ class Job:
                 grouped = not isinstance(column, str) or column.endswith(OF_PARTY)
                 name = column if grouped else self.partition.named(column)
                 if name in named:
-                    raise SpecificationError(f"column {name!r}: {option} are declared twice, bare and with its party")
+                    raise SpecificationError(
+                        f"column {name!r}: {option} are declared twice, with and without its party"
+                    )
                 named[name] = value
             object.__setattr__(self, option, named)
         if self.fairness is not None:
@@ -486,7 +488,7 @@ class Job:
             coordinates = self.schema.features(self.partition.features)
             for coordinate in coordinates:
                 if coordinate not in privacy.smoothness:
-                    raise PrivacyError(f"smoothness declares no M_j for {coordinate!r}")
+                    raise PrivacyError(f"smoothness declares no M_j for {coordinate!r}: give one")
             for name in privacy.smoothness:
                 if name not in coordinates:
                     raise SpecificationError(

@@ -82,7 +82,9 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
     if secure.margin is not None:
-        raise SpecificationError("secure: margin is of the sigmoid, which squared loss does not use: leave it out")
+        raise SpecificationError(
+            "secure: margin limits the sigmoid, which squared loss does not have: leave margin out"
+        )
     smallest = min(gram_caps(products.clip, products.squares).values())
     found = gram_bits(problem.n_records, products.event.sigma / smallest**2)
     widths = {q: len(names) + (q == roles.label) for q, names in problem.layout.columns.items()}

@@ -250,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             split = urlsplit(self.path)
         except ValueError:
-            raise Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is not an address") from None
         _, _, rest = split.path.partition("/")
         token, _, path = rest.partition("/")
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):

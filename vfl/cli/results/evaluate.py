@@ -62,11 +62,11 @@ def command(
     if not sources and where.federation is None:
         if threshold is not None:
             raise click.UsageError(
-                "--threshold needs --data: released measures are of the thresholds that the job names"
+                "--threshold needs --data: the released measures have the thresholds that the job names"
             )
         for option in ("engine", "address", "shards", "cores"):
             if getattr(where, option):
-                raise click.UsageError(f"--{option} needs --data: it places the measuring of other records")
+                raise click.UsageError(f"--{option} needs --data: it says where other records are measured")
         if found and (why := result.altered()):
             raise OutputError(
                 f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"

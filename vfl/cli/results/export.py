@@ -55,7 +55,7 @@ def command(run: Path, party: str | None, output: Path | None, forms: tuple[str,
         raise SpecificationError(f"export one form at a time: give --{forms[0]} or --{forms[1]}")
     form = forms[0] if forms else None
     if party is not None and form is not None and form not in OF_PARTS:
-        raise SpecificationError(f"--{form} is of the whole model: give it without --party")
+        raise SpecificationError(f"--{form} exports the whole model: leave --party out")
     if output is None and form != "tracking":
         raise click.MissingParameter(param_hint="'--output'", param_type="option")
     result = Result.load(run)

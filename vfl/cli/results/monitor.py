@@ -97,7 +97,7 @@ def command(
     else:
         if epsilon is None or ledger is None:
             raise SpecificationError(
-                "each counting is paid for: give --epsilon and --ledger, or --party to look at your own columns"
+                "each counting costs ε: give --epsilon and --ledger, or --party to look at your own columns"
             )
         site, paid = where.site(result.job, policy=policies), epsilon
         account = dataset or result.job.dataset
@@ -153,11 +153,11 @@ def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
     path = run / BASELINE
     if path.exists():
         if before:
-            raise SpecificationError(f"{str(path)!r} holds the baseline, which was paid for: leave --training out")
+            raise SpecificationError(f"{str(path)!r} already holds the baseline: leave --training out")
         return Counted.load(path)
     if not before:
         raise SpecificationError(
-            "there is no baseline yet: give --training, the records of the training, to pay for one"
+            "there is no baseline yet: give --training, the records of the training, to release one"
         )
     found: Counted = counted(before)
     found.save(path)
