@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -1128,17 +1129,16 @@ class TestDroppedColumns:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"columns": {"c": vfl.Dropped()}}, "all columns of party 'telco' are dropped: leave the party out"),
-            ({"columns": {"y": vfl.Dropped()}}, "column 'y' is the label, which cannot be dropped"),
-            ({"columns": {"bb": vfl.Dropped()}}, "no party owns a column 'bb' to drop (did you mean 'b'?)"),
-            ({"columns": {"b": vfl.Dropped()}, "fill": {"b": 0}}, "column 'b' is dropped: leave it out of fill"),
+            ({"columns": {"c": vfl.Dropped()}}, "'telco' are dropped: leave the party out"),
+            ({"columns": {"y": vfl.Dropped()}}, "'y' is the label"),
+            ({"columns": {"bb": vfl.Dropped()}}, "did you mean 'b'?"),
+            ({"columns": {"b": vfl.Dropped()}, "fill": {"b": 0}}, "leave it out of fill"),
         ],
     )
     def test_columns_that_cannot_be_dropped(self, changes: dict[str, Any], message: str) -> None:
         partition = vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, ("bank", "y"))
-        with pytest.raises(SpecificationError) as raised:
+        with pytest.raises(SpecificationError, match=re.escape(message)):
             vfl.Job(partition=partition, privacy=None, scaling="none", **changes)
-        assert str(raised.value) == message
 
 
 def test_replace_can_remove_the_hold_out() -> None:

@@ -189,7 +189,9 @@ def test_the_command_prints_drift_and_exits_with_7(result: Result, tmp_path: Pat
     assert "Calibration over time" in shown
     assert "index at 2 times" in shown
     assert len([*(tmp_path / "run" / "monitored").iterdir()]) == 2
-    assert "which was paid for" in call("monitor", run, "--data", files["same"], "--training", files["then"], *paid).err
+    assert (
+        "leave --training out" in call("monitor", run, "--data", files["same"], "--training", files["then"], *paid).err
+    )
     own = call(
         "monitor",
         run,
