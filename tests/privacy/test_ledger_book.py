@@ -161,7 +161,7 @@ def test_mixes_are_added_up_as_zcdp(make):
 def test_the_book_of_a_fit_covers_this_fit_only_and_says_so():
     book = FitBook(EPSILON, DELTA)
     reservation = book.reserve([(calibrated(2), 2)], job="j", run="r")
-    with pytest.raises(BudgetError, match="one fit only"):
+    with pytest.raises(BudgetError, match="use a new book"):
         book.reserve([(gaussian(1e-6), 1)], job="j", run="s")
     assert not book.preview([(gaussian(1e-6), 1)]).fits
     assert "this one fit only" in reservation.settle().scope
