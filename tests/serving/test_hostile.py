@@ -178,24 +178,49 @@ def views(n: int, length: int) -> pa.Array:
 @pytest.mark.parametrize(
     "cells",
     [
-        views(20_000, 1_000),
-        pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000, dtype=np.int32)), views(20_000, 1_000)),
+        views(20_000, 5_000),
+        views(20_000, 7_000_000),
+        pa.DictionaryArray.from_arrays(pa.array(np.arange(20_000, dtype=np.int32)), views(20_000, 5_000)),
         pa.array([["a"]]),
         pa.array([["a"]], pa.list_view(pa.string())),
         pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([["a"]])),
         pa.RunEndEncodedArray.from_arrays(pa.array([20_000], pa.int32()), pa.array(["a"])),
     ],
-    ids=["views", "views in a dictionary", "lists", "views of lists", "lists in a dictionary", "runs"],
+    ids=[
+        "views",
+        "views of long text",
+        "views in a dictionary",
+        "lists",
+        "views of lists",
+        "lists in a dictionary",
+        "runs",
+    ],
 )
 def test_cells_that_share_memory_or_nest_are_refused(cells: pa.Array) -> None:
     body = arrow_body(cells)
     assert len(body) < application.LARGEST_BODY
-    with pytest.raises(scoring.Refusal, match="nested values, or text in views"):
+    with pytest.raises(scoring.Refusal, match=r"nested values|share memory"):
         application.of_arrow(body)
 
 
+def test_dictionaries_that_many_batches_share_are_refused_before_they_are_checked() -> None:
+    """10,000 batches with a dictionary of 4 MB would take a minute to check."""
+    text = pa.array(["é" * (1 << 21)])
+    one = pa.record_batch([pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), text)], names=["x"])
+    for batches, outcome in (
+        (10, contextlib.nullcontext()),
+        (10_000, pytest.raises(scoring.Refusal, match="fewer batches")),
+    ):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, one.schema) as writer:
+            for _ in range(batches):
+                writer.write_batch(one)
+        with outcome:
+            assert application.of_arrow(sink.getvalue().to_pybytes()).n == batches
+
+
 def test_views_and_dictionaries_of_usual_text_are_read() -> None:
-    for cells in (views(20_000, 100), pa.array(["a", None, "long enough for a buffer"], pa.string_view())):
+    for cells in (views(20_000, 1_000), pa.array(["a", None, "long enough for a buffer"], pa.string_view())):
         assert application.of_arrow(arrow_body(cells)).n == len(cells)
         assert application.of_arrow(arrow_body(cells.dictionary_encode())).n == len(cells)
 

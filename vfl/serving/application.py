@@ -9,6 +9,7 @@ import logging
 import struct
 import time
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -252,21 +253,12 @@ def _array(cells: list[Any]) -> Any:
 def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
     """Return the request in a body that is an Arrow stream. Raises Refusal. purpose, model : from the headers."""
     try:
-        compressed = _is_compressed(body)
-        if not compressed:
-            table = pa.ipc.open_stream(body).read_all()
-            table.validate(full=True)
+        table = _table(body)
     except (pa.ArrowException, OSError, ValueError, TypeError, struct.error):
         raise Refusal(400, "bad_arrow", "the body is not an Arrow stream") from None
-    if compressed:
-        raise Refusal(400, "bad_arrow", "send the Arrow stream without compression")
     if len(set(table.column_names)) < len(table.column_names):
         raise Refusal(422, "bad_columns", "two columns have one name")
     columns = {name: table.column(name) for name in table.column_names}
-    if any(_stands_for_more(column) for column in columns.values()):
-        raise Refusal(
-            422, "bad_columns", "a column holds nested values, or text in views that is longer than a body may be"
-        )
     ids = columns.pop("id", None)
     if ids is not None and not (
         pa.types.is_integer(ids.type) or pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
@@ -277,21 +269,35 @@ def of_arrow(body: bytes, purpose: str = "", model: str | None = None) -> Asked:
     return Asked(None if ids is None else ids.to_pylist(), columns, purpose, model)
 
 
-def _stands_for_more(column: pa.ChunkedArray) -> bool:
-    """Return True if a column's cells may take much more memory than its part of the body.
+def _table(body: bytes) -> pa.Table:
+    """Return the valid table of an Arrow stream.
 
-    Views and lists may all refer to the same bytes. Dictionaries of text stay encoded (parties.storage.cells).
+    Columns, views and dictionaries may refer to the same bytes, so that a small body may stand for much text. The memory that
+    the text takes, and the time to check it, are bounded before they are taken.
     """
-    encoded = pa.types.is_dictionary(column.type)
-    kind = column.type.value_type if encoded else column.type
-    if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-        return True
-    if not (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)):
-        return False
-    views = [chunk.dictionary if encoded else chunk for chunk in column.chunks]
+    if _is_compressed(body):
+        raise Refusal(400, "bad_arrow", "send the Arrow stream without compression")
+    table = pa.ipc.open_stream(body).read_all()
+    table.validate()
+    for kind in (own.value_type if pa.types.is_dictionary(own) else own for own in table.schema.types):
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+            raise Refusal(422, "bad_columns", "send numbers, text, truth values or dates, without nested values")
+    size = 0
+    for chunk in chain.from_iterable(column.chunks for column in table.columns):
+        size += chunk.nbytes + _viewed(chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk)
+        if size > MOST_HELD:
+            raise Refusal(413, "too_large", "the cells share memory: send less text, or fewer batches")
+    table.validate(full=True)
+    return table
+
+
+def _viewed(cells: pa.Array) -> int:
+    """Return the total length of text in views; 0 for other cells."""
+    if not len(cells) or not (pa.types.is_string_view(cells.type) or pa.types.is_binary_view(cells.type)):
+        return 0
     # A view has 16 bytes, of which the first four are its length (Arrow Columnar Format, "Variable-size Binary View Layout").
-    lengths = (np.frombuffer(own.buffers()[1], "<i4")[4 * own.offset :: 4][: len(own)] for own in views if len(own))
-    return sum(int(each.sum(dtype=np.int64)) for each in lengths) > LARGEST_BODY
+    lengths = np.frombuffer(cells.buffers()[1], "<i4")[4 * cells.offset :: 4][: len(cells)]
+    return int(np.maximum(lengths, 0).sum(dtype=np.int64))
 
 
 def _is_compressed(body: bytes) -> bool:
