@@ -90,7 +90,7 @@ def _trusted(plan: Plan) -> Transfer:
 
 
 def _secure(plan: Plan) -> Transfer:
-    """Return the bounds of a run on shares, in which each parcel passes the coordinator's link twice.
+    """Return the bounds of a run on shares, in which each sealed message passes the coordinator's link twice.
 
     Each model takes four requests: terms and angles, rows, the check of the rows, and residuals. So does each opening of sums:
     columns in two steps, contributions to the noise, and the dealer's words. All products of columns take one opening.

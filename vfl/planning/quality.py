@@ -114,7 +114,7 @@ def descent(problem: Problem, solver: str) -> float:
 
 
 def gain_of(auc: float, share: float) -> tuple[float, float]:
-    """Return (H, G): the loss of a constant model, and the gain of the best model for normal scores in both classes."""
+    """Return (H, G): the loss of a constant model, and the gain of the best model if scores are normal in both classes."""
     margins, weights = margins_of(auc, share)
     losses = np.logaddexp(0.0, np.repeat([-1.0, 1.0], len(_nodes)) * margins)
     entropy = -share * math.log(share) - (1.0 - share) * math.log1p(-share)
@@ -122,7 +122,7 @@ def gain_of(auc: float, share: float) -> tuple[float, float]:
 
 
 def margins_of(auc: float, share: float) -> tuple[Vector, Vector]:
-    """Return margins of the best model for normal scores in both classes, and their probabilities, which add up to 1."""
+    """Return margins of the best model if scores are normal in both classes, and their probabilities, which add up to 1."""
     z = _normal.inv_cdf(auc)
     base, half, spread = math.log(share / (1.0 - share)), z * z, math.sqrt(2.0) * z
     margins = np.concatenate([base + half + spread * _nodes, base - half + spread * _nodes])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 SLACK = 1.001
-"""Safety factor: SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
+"""Safety factor on 2C, the sensitivity of a sum that is clipped at C, for the rounding of values to a grid."""
 TYPICAL_MARGIN = 8.0
 """Default of V, the largest margin for which a plan bounds the bias and counts the traffic."""
 LARGEST_BIAS = 0.5

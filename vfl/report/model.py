@@ -174,7 +174,7 @@ def importance(facts: Facts) -> Markup | None:
 
 
 def importance_note(facts: Facts) -> str:
-    """Return the errors that the intervals of importance cover, in words."""
+    """Return sentences on the errors that the intervals of importance cover."""
     if facts.result.inference is None:
         return IMPORTANCE_NOTE.format("")
     covered = IMPORTANCE_NOTE.replace(
