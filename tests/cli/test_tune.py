@@ -125,12 +125,11 @@ def test_the_cap_of_a_data_set_stops_a_tune_with_exit_code_4(here):
 
 def test_a_tune_that_was_cut_off_is_resumed_by_the_same_command_as_a_run(here, monkeypatch):
     from vfl.errors import OutputError
-    from vfl.tuning import run as tuning_run
 
     def full(*_):
         raise OutputError("the disk is full")
 
-    monkeypatch.setattr(tuning_run, "_commit", full)
+    monkeypatch.setattr(vfl.Result, "document", full)  # of the winner, when it is stored
     with pytest.raises(OutputError):
         ran("tune", "small.toml", "--candidates", "tune.toml", "--engine", "inprocess", "--output", "run")
     monkeypatch.undo()
