@@ -395,7 +395,7 @@ def _differing(certificate: Certificate, plan: Plan) -> list[str]:
     """Return the names of the fields of a certificate that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
-    if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
+    if _chosen(certificate):  # `_choice` compares the charges, which are those of all candidates
         del expected["reserved"]
         expected["who_sees_what"] = seen(expected["who_sees_what"])
     del expected["flags"]  # the run may have added some; `_plan` looks for those that the job requires

@@ -48,7 +48,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
     alpha : strength of the penalty, λ = alpha.
     label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
         (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
-    mean_bounds : public range (lo, hi) of plausible means, multiplied by exposures, lo > 0. Steps shrink as the range grows.
+    mean_bounds : public range (lo, hi) of plausible means, exposure included, lo > 0. Steps shrink as the range grows.
         None is (h/400, h) for the upper label bound h. Without privacy None is (m/20, 20m) for the mean m of y.
     exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
         needs it; without privacy None clamps nothing.

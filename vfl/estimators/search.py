@@ -84,7 +84,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     cv_results_ : {"params": all combinations}. certificate_ : vfl.Certificate of the whole search.
     classes_, n_features_in_, feature_names_in_ : attributes of the winner.
 
-    Raises vfl.errors, before anything is charged if they can, and scikit-learn's own errors for a bad X or y.
+    Raises vfl.errors, where possible before anything is charged, and scikit-learn's own errors for a bad X or y.
     """
 
     def __init__(

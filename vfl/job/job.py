@@ -314,8 +314,8 @@ class Job:
             margin_of(threshold, loss_of(self.loss))
         if asked.decides and self.fairness is not None and self.fairness.thresholds:
             raise SpecificationError(
-                "fairness: thresholds per group replace that of the evaluation: leave out fairness.thresholds, or thresholds "
-                "and cost of the evaluation"
+                "fairness.thresholds chooses thresholds per group in place of the evaluation's one: leave it out, or leave out "
+                "thresholds and cost of the evaluation"
             )
         if asked.deviance_cap is not None and loss_of(self.loss).power is None:
             raise SpecificationError(

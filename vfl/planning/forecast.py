@@ -236,7 +236,7 @@ def expected(job: Job, n_records: int, signal: float, positives: float | None) -
 
 
 def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
-    """Return the union of the ranges of each measure, with the best and constant values of the first, stronger signal."""
+    """Return {measure: union of its ranges}, with the best and constant values of the first range, whose signal is stronger."""
     if not each:
         return {}
     ends = {name: ([one[name].low for one in each], [one[name].high for one in each]) for name in each[0]}
