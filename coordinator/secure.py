@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Piece, Reply
+from vfl.messages import Backward, Gram, Reply
 from vfl.messages.joining import SealingKey
 from vfl.planning import layout_of
 from vfl.privacy.events import Gaussian
@@ -142,7 +142,7 @@ class SecureTransport:
         if query is not None and query.knots is not None and query.knots != self._knots:
             self._knots, self._session = query.knots, ""
         try:
-            if isinstance(query, Backward) and isinstance(self._sharing, GramSharing):
+            if isinstance(query, Gram) and isinstance(self._sharing, GramSharing):
                 return self._piece(query, key, self._sharing)
             if isinstance(query, Backward):
                 return self._opened(query, key, self._logistic)
@@ -157,18 +157,15 @@ class SecureTransport:
             raise PrivacyError("a run with NoisyGram shares products of columns and no residuals")
         return self._sharing
 
-    def _piece(self, query: Backward, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
+    def _piece(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
         """Return one piece of the products of columns. The first piece opens all products, under one charge."""
-        batch = query.batch
-        if not isinstance(batch, Piece):
-            raise PrivacyError("products of columns are released only in the pieces that NoisyGram plans")
+        number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
             # Consecutive pieces are two rounds apart. The release has the key of the first piece, also in a resumed run.
-            self._gram = self._products(replace(key, round=key.round - 2 * batch.number), sharing)
+            self._gram = self._products(replace(key, round=key.round - 2 * number), sharing)
             self._new = tuple(self._gram[j, j:] for j in range(len(self._gram)))
-        column = self._gram[:, batch.number - 1] if batch.number else self._gram[:, -1]
-        parts = zip(query.blocks, query.scales, strict=True)
-        return {block.party: Reply((scale * column[block.coordinates],)) for block, scale in parts}
+        blocks = zip(query.blocks, query.read(self._gram), strict=True)
+        return {block.party: Reply((u,)) for block, u in blocks}
 
     def newly_opened(self) -> Released:
         """Return the products opened since the last call: entry j is row j of the symmetric matrix, from its diagonal on.
@@ -190,7 +187,7 @@ class SecureTransport:
                 if owner != party:
                     self._post(party, TakeProducts(session, owner, sharing.widths[owner]))
         self._post(DEALER, DealProducts(session, key))
-        first = self._plan.solver.piece(self._plan.problem, 0)  # type: ignore[attr-defined]  # of solvers with products
+        (first, *_) = self._plan.solver.pieces(self._plan.problem)  # type: ignore[attr-defined]  # of solvers with products
         for party in parties:
             self._post(party, ContributeProducts(session, first, key))
         found = self._disclosed()

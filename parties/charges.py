@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import BudgetExceeded, ConsentRefused
-from vfl.messages import Backward, Descend, Piece, Query
+from vfl.messages import Backward, Descend, Gram, Piece, Query
 from vfl.privacy.events import on_part
 
 if TYPE_CHECKING:
@@ -23,18 +23,15 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 
-def _extent(query: Backward) -> tuple[object, ...]:
-    """Return the piece, blocks and clip that define a share's sum; the party compares cap and noise separately."""
+def _extent(query: Gram) -> tuple[object, ...]:
+    """Return the piece, columns and clip that define a share's sum; the party compares cap and noise separately."""
     number = None if query.batch is None else (query.batch.number, query.batch.of)
-    return number, query.part, query.blocks, type(query.clip), query.clip.dimension
+    return number, query.part, query.blocks, query.held, query.own, type(query.clip), query.clip.dimension
 
 
-def _rows(query: Backward, planned: Backward) -> Vector:
-    """Return centres and scales of a share's columns, (2, s), in units of the planned scales.
-
-    Scales of the plan are 1 and √2, so division undoes a product to one rounding.
-    """
-    return np.array([query.centres[0] - planned.centres[0], query.scales[0] / planned.scales[0]])
+def _rows(query: Gram) -> Vector:
+    """Return centres and scales of a share's columns, (2, s)."""
+    return np.array([query.centres[0], query.scales[0]])
 
 
 class Charges:
@@ -131,18 +128,17 @@ class Charges:
         parties' shares together by the weights, as in every release of several parties.
         """
         batch, solver = query.batch, self._plan.solver if self._plan is not None else None
-        piece = getattr(solver, "piece", None)
-        if piece is not None and self._plan is not None and batch is not None and isinstance(query, Backward):
-            planned = piece(self._plan.problem, min(batch.number, self._plan.problem.layout.n_coordinates))
-            own = None if planned is None else planned.shares().get(self._party)
+        pieces = getattr(solver, "pieces", None)
+        if pieces is not None and self._plan is not None and batch is not None and isinstance(query, Gram):
+            planned = {piece.fold.number: piece.shares() for piece in pieces(self._plan.problem)}
+            own = planned.get(batch.number, {}).get(self._party)
             if own is not None and _extent(query) == _extent(own):
-                rows = _rows(query, own)
+                rows = _rows(query)
                 if solver is None or not solver.infers:
-                    self._rows = np.array([[0.0], [1.0]])
+                    self._rows = _rows(own)
                 elif batch.number == 0 or self._rows is None:
                     self._rows = rows
-                known = self._rows[:, -rows.shape[1] :]
-                if known.shape[1] in (1, rows.shape[1]) and np.allclose(rows, known, rtol=2.0**-50, atol=0.0):
+                if np.array_equal(rows, self._rows):
                     return
         raise ConsentRefused(
             f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "

@@ -188,8 +188,7 @@ class Policy:
                 if column not in self.columns:
                     hint = "; '*' is not a wildcard for columns: list their names" if "*" in self.columns else ""
                     refuse("columns", f"it uses column {column!r}, which is not allowed{hint}")
-        inference = job.privacy is not None and job.privacy.inference_share
-        if (inference or (job.solver.shows_columns and job.trust != "secure")) and not self.products:
+        if job.shows_columns and not self.products:
             refuse(
                 "products",
                 "it would show columns to other participants before noise, and the policy does not allow that",

@@ -302,8 +302,8 @@ class Holder:
     ) -> Words:
         """Charge the release; return the words of the products with each other party, in order, then of the own block."""
         own = request.query.shares().get(self.name)
-        planned = getattr(self._plan.solver, "piece", None)
-        if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem, 0)):
+        planned = getattr(self._plan.solver, "pieces", None)
+        if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem)[0]):
             raise self._refusal("was asked for products of columns that its job does not plan")
         check(request.query)
         self.charges.record(own, request.key)

@@ -22,6 +22,7 @@ from vfl.errors import DataError, PrivacyError
 from vfl.holdout import Side
 from vfl.messages import (
     Backward,
+    Columns,
     Descend,
     Forward,
     Greeting,
@@ -203,7 +204,7 @@ class Party:
                 (sums,) = self._sums(query, records)
                 best = self._select(query, w, sums, replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
-            case Forward() | RecordNorms() | Groups():
+            case Forward() | RecordNorms() | Columns() | Groups():
                 reply = Reply(vector=self._vector(query, records))
             case Tally(side=Side.TRAINING) if self._holder is not None and getattr(
                 query.statistic, "labels_only", False

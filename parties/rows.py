@@ -6,19 +6,32 @@ no budget: parties.party does both, once for all rows of the party.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parties.record_cap import OwnBounds
 from parties.storage.classes import ClassColumns
-from parties.storage.dense import Columns
+from parties.storage.dense import Columns as Dense
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
 from vfl.kernels.geometry import Geometry, capped, pieces
-from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
+from vfl.messages import (
+    OFF_DIAGONAL,
+    Backward,
+    Columns,
+    Descend,
+    Forward,
+    Gram,
+    Groups,
+    Moments,
+    Ranges,
+    RecordNorms,
+    Select,
+    Tally,
+)
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
 from vfl.shards.lending import no_room
@@ -155,6 +168,8 @@ class Rows:
                     self._sum(step.block, step.centre, step.scale, step.clip, r, bounds)
                     for step in query.steps[self._party]
                 ]
+            case Gram():
+                return [self._products(query, _required(records.weights))]
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
                 r = self._weights(query, records)
                 bounds = None if query.capped is None else self._bounds.of(query.capped, None, r, WEIGHTS)
@@ -195,6 +210,11 @@ class Rows:
                 return self._moved(rows, w, zeros, 0.0)
             case Forward(coordinates={self._party: (block, w)}):
                 return self._moved(self._block(block), w, self._zeros(), query.shifts.get(self._party, 0.0))
+            case Columns(rows={self._party: row}):
+                columns = np.empty((row[0].size, self.columns.n_records))
+                for j in range(row[0].size):
+                    columns[j] = self._column(row, j)
+                return columns.ravel()
             case RecordNorms(side=Side.HELD_OUT, rows={self._party: row}):
                 return self._norms(self._apart_block(row[0]), row)
             case RecordNorms(rows={self._party: row}):
@@ -256,12 +276,12 @@ class Rows:
         """
         own = (knots or {}).get(self._party)
         for columns in (self.columns, self.held_out):
-            if columns is not None and (own or isinstance(columns, Columns)):
+            if columns is not None and (own or isinstance(columns, Dense)):
                 dense = self._dense(columns)
                 dense.curves.place(own or None, dense.array, fixes=fixes)
 
-    def _dense(self, columns: Storage) -> Columns:
-        if not isinstance(columns, Columns):
+    def _dense(self, columns: Storage) -> Dense:
+        if not isinstance(columns, Dense):
             raise PrivacyError(f"party {self._party!r} stores its columns as a sparse matrix, which has no curves")
         return columns
 
@@ -296,6 +316,31 @@ class Rows:
             return sums
         plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
+
+    def _products(self, query: Gram, weights: Vector) -> Sums:
+        """Return the products of own columns with the margins' vectors, then with one another; one column at a time.
+
+        The clip bounds each column's part of a record. The weights t bound all parts together.
+        """
+        (block,), (centre,), (scale,), clip = query.blocks, query.centres, query.scales, query.clip
+        if weights.size != query.width * self.columns.n_records:
+            raise PrivacyError(f"party {self._party!r} was sent another number of vectors than its products need")
+        t, *held = weights.reshape(query.width, -1)[: 1 + len(query.rows_for(self._party))]
+        sums = [self._sum(block, centre, OFF_DIAGONAL * scale, clip, r, None) for r in held]
+        for j in range(block.size if query.own else 0):
+            r = t * self._column((block, centre, scale), j)
+            if clip.finite:
+                r = np.where(np.isfinite(r), r, 0.0)  # t is 0 where the norm overflows
+            later = replace(block, start=block.start + j)
+            factors = np.where(np.arange(later.size) == 0, 1.0, OFF_DIAGONAL)
+            sums.append(self._sum(later, centre[j:], factors * scale[j:], clip, r, None))
+        return np.concatenate(sums)  # type: ignore[return-value]  # all are integers, or all are not
+
+    def _column(self, row: tuple[Block, Vector, Vector], j: int) -> Vector:
+        """Return scale_j (x_j − c_j), (n,), of column j of a block."""
+        block, centre, scale = row
+        own, s = replace(block, start=block.start + j, stop=block.start + j + 1), float(scale[j])
+        return self._moved(self._block(own), np.array([s]), self._zeros(), -float(centre[j]) * s)
 
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
         """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.

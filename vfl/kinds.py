@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 6
+FORMAT = 7
 """Version of all plain forms; it increases with every change to a kind's parameters or a message's fields."""
 
 FEW = 128
@@ -199,6 +199,7 @@ register(
 )
 register("message", "select", messages.Select, coordinates=_by_block)
 register("message", "record_norms", messages.RecordNorms, rows=_rows)
+register("message", "columns", messages.Columns, rows=_rows)
 register("message", "groups", messages.Groups, columns=mapping(sequence(row(TEXT, WHOLE))))
 register(
     "message",
@@ -229,7 +230,7 @@ declare(Backward=Parameter("backward kind", lambda query: encode("message", quer
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
-_register("message", messages, "ranges backward sample tally unnoised reweigh greeting book_heads")
+_register("message", messages, "ranges backward gram sample tally unnoised reweigh greeting book_heads")
 _register("message", events, "release_key")
 _register(
     "message",

@@ -107,8 +107,8 @@ class ShardTransport(RayTransport):
         """Return the bytes per record that shards exchange for a party's part of a query. Labels and limits count once."""
         swept = isinstance(share, Descend) and share.sweep
         margin = self.targets.n_margins * (np.dtype(self.targets.kind).itemsize if swept else 8)
-        count = margin * (share.need is not Need.NOTHING)
-        count += answered * (margin if isinstance(share, Descend | Forward) else 8)
+        count = margin * share.width * (share.need is not Need.NOTHING)
+        count += answered * (margin if isinstance(share, Descend | Forward) else 8 * share.width)
         if share.need is Need.MARGINS:
             count += 8 * (1 + self.targets.weights) * self.traffic.first(party, "labels", 0.0)
             cap = share.capped if isinstance(share, Descend) else None

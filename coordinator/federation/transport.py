@@ -15,7 +15,7 @@ from coordinator.federation.link import SENTENCE
 from coordinator.transport import MOST_RECORDS, NOTHING, Call, MessageTransport, Posted, given
 from vfl.errors import FederationError, PartyLost
 from vfl.holdout import Side
-from vfl.messages import Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
+from vfl.messages import Columns, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Introduce, Introduced, Load, MakeSalt, Sealed, SealingKey, TakeSalt
 from vfl.planning.machine import memory_here
 from vfl.secure.requests import Request
@@ -41,9 +41,9 @@ MOST_WORDS = 1 << 26
 CONSTANTS = ("labels", "limits")
 COPIES = 2
 """Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
-OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
+OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Columns, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries answered with a vector: (K·n,) for those of OF_MARGINS, with K margins per record, and (n,) for the others."""
+"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else `width` times (n,)."""
 
 
 class FederationTransport(MessageTransport):
@@ -240,7 +240,7 @@ class FederationTransport(MessageTransport):
         if not isinstance(share, WITH_VECTOR):
             return NOTHING
         n_trained, n_held = self._parts(self._n_records[party])
-        per_record = self._targets.n_margins if isinstance(share, OF_MARGINS) else 1
+        per_record = self._targets.n_margins if isinstance(share, OF_MARGINS) else share.width
         entry = np.dtype(self._kind_of(share)).itemsize
         return {"vector": entry * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)}
 

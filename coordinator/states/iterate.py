@@ -12,7 +12,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Records, Reweigh, Tally
+from vfl.messages import Backward, Columns, Descend, Forward, Moments, Ranges, RecordNorms, Records, Reweigh, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ class Iterate:
                 return {self._label: query}
             case Backward():
                 return dict.fromkeys(self._sizes, query)
-            case Forward(side=Side.TRAINING) | RecordNorms(side=Side.TRAINING) | Reweigh():
+            case Forward(side=Side.TRAINING) | RecordNorms(side=Side.TRAINING) | Columns() | Reweigh():
                 return {}
             case Descend() if query.replayed is not None:
                 return {}

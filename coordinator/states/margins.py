@@ -14,7 +14,18 @@ from coordinator.states.state import State
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
+from vfl.messages import (
+    HELD_GROUPS,
+    HELD_NORMS,
+    HELD_OUT,
+    HELD_POSITIONS,
+    Backward,
+    Descend,
+    Need,
+    Piece,
+    Records,
+    Weighted,
+)
 from vfl.shards.lending import no_room
 from vfl.targets import Targets, beside, weighed
 
@@ -124,8 +135,9 @@ class Margins(State):
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            if query.batch is not None:
-                members = query.batch.members(self._place.n_trained)
+            batch = None if isinstance(query.batch, Piece) else query.batch  # a piece has every record
+            if batch is not None:
+                members = batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
@@ -134,7 +146,7 @@ class Margins(State):
             for _ in range(1 + bool(getattr(query.weighting, "squares_weights", False))):
                 weights = weighed(weights, self._weights)
             # The charge of a pass assumes disjoint batches, so membership is applied here and not by the weighting.
-            return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
+            return Records(weights=weights if batch is None else weights * self._kept["batch"])
         return Records()
 
     @np.errstate(all="ignore")  # a cast to float32 may overflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Select
+from vfl.messages import Backward, Columns, Descend, Forward, Moments, Ranges, RecordNorms, Select
 from vfl.messages.query import by_party
 
 if TYPE_CHECKING:
@@ -44,5 +44,5 @@ def _blocks(query: Query) -> Iterator[tuple[str, Block]]:
             yield from ((name, step.block) for name, steps in query.steps.items() for step in steps)
         case Forward() | Select():
             yield from ((name, block) for name, (block, _) in query.coordinates.items())
-        case RecordNorms():
+        case RecordNorms() | Columns():
             yield from ((name, block) for name, (block, _, _) in query.rows.items())

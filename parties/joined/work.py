@@ -12,7 +12,7 @@ from parties.joined.addressed import check_addressed
 from parties.joined.answered import Answered
 from parties.services.training import RECORDS
 from vfl.errors import FederationError, PrivacyError
-from vfl.messages import Descend, Need, Notice
+from vfl.messages import Descend, Need, Notice, held_at_once
 from vfl.messages.joining import TRAIN, About, Conclude, Done, Load, Multiply, Score, TakeMargins
 from vfl.planning import layout_of
 from vfl.secure.check_rows import CHECK_ROWS
@@ -167,7 +167,10 @@ class TrainingWork(Work):
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
             largest = sealed_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
             return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
-        return Limits(body, {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS})
+        limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
+        if self._task.job.shows_columns:  # t, the label and columns of another party
+            limits["weights"] *= 2 + held_at_once(party.n_trained)
+        return Limits(body, limits)
 
     def takes(self, message: Any) -> Iterable[str]:
         """Return the names of the vectors that a call takes."""
@@ -192,7 +195,11 @@ class TrainingWork(Work):
         if isinstance(message, tuple) and self._party is not None:
             query, key = message
             check_addressed(query, own, self._party.n_coordinates)
-            vectors = {name: self._of_records(name, vectors[name], self._party) for name in RECORDS if name in vectors}
+            vectors = {
+                name: self._of_records(name, vectors[name], self._length(name, self._party) * query.width)
+                for name in RECORDS
+                if name in vectors
+            }
             if _noised(query):
                 self._take(key, _first_part(query, own), len(query.events()))
         if isinstance(message, Contribute | ContributeProducts):
@@ -253,9 +260,9 @@ class TrainingWork(Work):
     def _kind(self, name: str) -> str:
         return self._task.job.margins if name == "margins" else "float64"
 
-    def _of_records(self, name: str, raw: Any, party: Party) -> Any:
+    def _of_records(self, name: str, raw: Any, length: int) -> Any:
         vector = as_vector(raw, self._kind(name))
-        if len(vector) != self._length(name, party):
+        if len(vector) != length:
             raise PrivacyError(
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )

@@ -130,13 +130,9 @@ class TestProducts:
         rows = [party._holder._gram._rows * sharing.caps()[name] for name, party in transport.holders.items()]
         columns = np.vstack(rows) * 2.0**-sharing.bits.columns  # the label is the last column
         gram = columns @ columns.T
-        pieces = [np.concatenate(e.released) for e in events if isinstance(e, Round) and e.kind == "Backward"]
-        assert len(pieces) == len(gram)
-        assert pieces[0] == pytest.approx(2.0**0.5 * gram[-1, :-1], rel=1e-9)
-        for j, piece in enumerate(pieces[1:]):
-            scale = np.where(np.arange(j, len(gram) - 1) == j, 1.0, 2.0**0.5)
-            assert piece == pytest.approx(scale * gram[j, j:-1], rel=1e-9)
-        assert [len(e.charges) for e in events if isinstance(e, Round) and e.kind == "Backward"] == [1] + [0] * 7
+        made = [e for e in events if isinstance(e, Round) and e.kind == "Gram"]
+        assert _matrix(spec, [e.released for e in made])[:, :-1] == pytest.approx(gram[:, :-1], rel=1e-9)
+        assert [len(e.charges) for e in made] == [1] + [0] * (parties - 2)
 
     @pytest.mark.parametrize(
         ("lost", "who"),
@@ -153,7 +149,7 @@ class TestProducts:
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
 
-    @pytest.mark.parametrize("at", [1, 6])
+    @pytest.mark.parametrize("at", [2, 4])
     @pytest.mark.parametrize("private", [False, True], ids=["seeded", "private"])
     def test_kill_and_resume(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, private: bool, at: int) -> None:
         """All products are in the log with the first piece: the run goes on without a second opening or charge."""
@@ -168,6 +164,7 @@ class TestProducts:
                     raise Killed
 
         opened: list[np.ndarray] = []
+        monkeypatch.setattr("vfl.messages.queries.MOST_HELD_BYTES", 1)  # a piece per column of the first party
         spec = _squared(2)
         spec = replace(spec, privacy=vfl.Privacy(epsilon=8.0)) if private else spec
         with pytest.raises(Killed):
@@ -177,23 +174,27 @@ class TestProducts:
         events: list[Any] = []
         again = vfl.resume(tmp_path / "run", REGRESSION, at="inprocess", watch=events.append)
         assert not [charge for event in events if isinstance(event, Round | Lost) for charge in event.charges]
-        pieces = [e.released for e in events if isinstance(e, Round) and e.kind == "Backward"]
-        for j, piece in enumerate(pieces, start=8 - len(pieces)):
-            own = np.concatenate(piece)
-            scale = np.where(np.arange(len(own)) == 0, 1.0, 2.0**0.5)
-            assert (own == scale * opened[j - 1][:-1]).all()
+        pieces = [e.released for e in events if isinstance(e, Round) and e.kind == "Gram"]
+        of = plan(spec, N).solver.pieces(plan(spec, N).problem)
+        whole = np.zeros((8, 8))
+        for j, row in enumerate(opened):
+            whole[j, j:] = whole[j:, j] = row
+        for query, piece in zip(of[len(of) - len(pieces) :], pieces, strict=True):
+            assert all((own == expected).all() for own, expected in zip(piece, query.read(whole), strict=True))
+        assert len(pieces) == len(of) - at // 2
         if not private:
             monkeypatch.undo()
+            monkeypatch.setattr("vfl.messages.queries.MOST_HELD_BYTES", 1)
             assert (again.w == outcome(Watched(spec, REGRESSION))[0].w).all()
 
     def test_a_resumed_run_without_the_products_cannot_pay_for_them_again(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Fresh noise makes a second opening another release, which the plan does not cover."""
-        spec = replace(_squared(2), privacy=vfl.Privacy(epsilon=8.0))
+        spec = replace(_squared(3), privacy=vfl.Privacy(epsilon=8.0))
 
         def watch(event: object) -> None:
-            if isinstance(event, Round) and event.number == 6:
+            if isinstance(event, Round) and event.number == 2:
                 raise RuntimeError
 
         with pytest.raises(RuntimeError):
@@ -202,6 +203,16 @@ class TestProducts:
         monkeypatch.setattr(checkpoint, "read", lambda *_: (start, budget, replace(log, products=())))
         with pytest.raises(vfl.BudgetExceeded, match="the next release asks for"):
             vfl.resume(tmp_path / "run", REGRESSION, at="inprocess")
+
+
+def _matrix(spec: vfl.Job, released: list[Any]) -> np.ndarray:
+    """Return the symmetric matrix that the released pieces of a run make."""
+    planned = plan(spec, N)
+    pieces = planned.solver.pieces(planned.problem)  # type: ignore[attr-defined]
+    M = np.zeros((planned.problem.layout.n_coordinates + 1,) * 2)
+    for piece, own in zip(pieces, released, strict=True):
+        piece.fill(M, own)
+    return M
 
 
 def _squared(parties: int) -> vfl.Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,16 +16,19 @@ import vfl
 from coordinator.rounds import Round
 from parties.book import RunCount
 from parties.party import Party
-from tests.inference.setting import N, job, table
+from parties.rows import Rows
+from parties.storage.dense import Columns
+from tests.inference.setting import NAMES, N, job, table
+from vfl import messages
 from vfl.errors import ConsentRefused, PrivacyError
-from vfl.kernels import dense as kernels
-from vfl.kernels.geometry import Geometry, capped, record_limits
+from vfl.kernels.geometry import capped, record_limits
 from vfl.losses import loss_of
-from vfl.messages import Backward, Block
+from vfl.messages import Backward, Block, RecordNorms, Records, queries
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
+from vfl.solvers import noisy_gram
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
 
@@ -32,41 +36,52 @@ LOSSES = ("logistic", "squared", "huber", "poisson")
 CELLS = [0.0, 1e-200, 1e-8, -1.0, 3.0, 1e9, -1e150, math.inf, math.nan]
 
 
-def contribution(x, centre, scale, margin, label, weighting, split=0):
-    """Return the entries that one record adds to all pieces, through the margins' weighting and the parties' kernels.
+def contribution(x, centre, scale, margin, label, weighting, split=0, most=1 << 26):
+    """Return the entries that one record adds to all pieces, through the margins' weighting and the parties' rows.
 
-    split : number of columns of a first party; a second one owns the others.
+    split : number of columns of a first party; a second one owns the others. most : bytes of columns that margins hold at once.
     """
     p, geometry = len(x), ProductClip(1.0, len(x) * (len(x) + 1) // 2)
     parts = {"q": slice(0, split), "r": slice(split, p)} if 0 < split < p else {"q": slice(0, p)}
-    X = {party: np.asfortranarray([x[own], [0.0] * (own.stop - own.start)]) for party, own in parts.items()}
     rows = {
         party: (Block(k, party, 0, own.stop - own.start, own.start), centre[own], scale[own])
         for k, (party, own) in enumerate(parts.items())
     }
-    norms = sum(kernels.record_norms(X[party], centre[own], scale[own]) for party, own in parts.items())
-    found = []
-    for number in range(p):
-        asked = products.column(number, rows)
-        ((party, (block, weights)),) = asked.coordinates.items()
-        own = np.asfortranarray(X[party][:, block.local])
-        column = kernels.forward(own, weights, np.zeros(2), asked.shifts[party])
-        r, _ = weighting(np.array([margin, 0.0]), np.array([label, 0.0]), {"norms": norms, "column": column})
-        r[1] = 0.0
-        for share in products.piece(_Sized(p), number, rows, weighting, None).shares().values():
-            (block,) = share.blocks
-            at = Geometry(share.centres[0], share.scales[0], 1.0, geometry.grid)
-            own = np.asfortranarray(X[block.party][:, block.local])
-            found.append(kernels.gradient(own, r, r, kernels.WEIGHTS, at) * geometry.grid)
+    held = {
+        party: Rows(party, Columns(np.asfortranarray([x[own], [0.0] * (own.stop - own.start)]), NAMES[own]))
+        for party, own in parts.items()
+    }
+    norms = sum(held[party].vector(RecordNorms({party: row}), Records()) for party, row in rows.items())
+    kept, found = {"norms": norms}, []
+    with mock.patch.object(queries, "MOST_HELD_BYTES", most):
+        pieces = noisy_gram.pieces(rows, 2, lambda _: weighting, geometry, None)
+    for query in noisy_gram.asked(pieces, rows):
+        if isinstance(query, messages.Columns):
+            ((party, share),) = query.shares().items()
+            kept["columns"] = held[party].vector(share, Records())
+            continue
+        r, replaced = weighting(np.array([margin, 0.0]), np.array([label, 0.0]), kept)
+        kept.update(replaced)
+        weights = (r.reshape(-1, 2) * [1.0, 0.0]).ravel()
+        for party, share in query.shares().items():
+            (sums,) = held[party].sums(share, Records(weights=weights))
+            found.append(sums * geometry.grid)
     return np.concatenate(found), geometry
 
 
-class _Sized:
-    """A problem of which only the number of coordinates is read."""
+def triangle(x, t):
+    """Return the entries of t·xxᵀ with off-diagonal ones times √2, in any order."""
+    return np.sort(np.concatenate([t * x**2, math.sqrt(2.0) * t * np.outer(x, x)[np.tril_indices(len(x), -1)]]))
 
-    def __init__(self, p):
-        self.layout = self
-        self.n_coordinates = p
+
+@pytest.mark.parametrize("split", [0, 1, 2, 4])
+@pytest.mark.parametrize("most", [1, 1 << 26])
+def test_the_pieces_hold_every_product_once(split, most):
+    """Whatever the parties and the number of columns that travel at a time."""
+    x, weighting = np.array([1.0, -2.0, 3.0, 0.5, -0.25]), Products(loss_of("squared"), 1e6, 100.0, 1e-4, True)
+    found, geometry = contribution(x, np.zeros(5), np.ones(5), 0.0, 1.0, weighting, split, most)
+    assert len(found) == geometry.dimension
+    np.testing.assert_allclose(np.sort(found), triangle(x, 0.01), atol=geometry.grid)
 
 
 @settings(deadline=None, max_examples=150)
@@ -83,15 +98,16 @@ class _Sized:
     bound=st.sampled_from([1e-9, 1.0, 1e9]),
     of_curvature=st.booleans(),
     split=st.integers(0, 2),
+    most=st.sampled_from([1, 1 << 26]),
 )
 def test_no_pair_of_records_exceeds_the_sensitivity(
-    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, split
+    rows, centre, scale, margins, labels, loss, cap, bound, of_curvature, split, most
 ):
     """Whatever cells, margins, labels, caps and bounds are, at one party or two."""
     weighting = Products(loss_of(loss), cap, bound, 1e-4, of_curvature)
     with np.errstate(all="ignore"):
         (a, geometry), (b, _) = (
-            contribution(x, np.array(centre), np.array(scale), v, y, weighting, split)
+            contribution(x, np.array(centre), np.array(scale), v, y, weighting, split, most)
             for x, v, y in zip(rows, margins, labels, strict=True)
         )
     assert np.linalg.norm(a) <= geometry.sensitivity / math.sqrt(2.0)
@@ -114,11 +130,12 @@ def test_weights_are_the_slope_and_the_square_of_capped_residuals(loss, cap):
     if loss == "poisson":
         y = rng.poisson(2.0, 400).astype(float)
     norms, chosen = rng.uniform(1.0, 9.0, 400), loss_of(loss)
-    kept = {"norms": norms, "column": np.ones(400)}
+    kept = {"norms": norms, "columns": 2.0 * np.ones(400)}
     ρ = capped(chosen.derivative(v, y), record_limits(norms, cap), chosen.kernel)
-    second, _ = Products(chosen, cap, 50.0, 1e-5, of_curvature=False)(v, y, kept)
+    second, column = Products(chosen, cap, 50.0, 1e-5, of_curvature=False)(v, y, kept)[0].reshape(2, -1)
     np.testing.assert_allclose(second, np.minimum(ρ**2 / 50.0, 1.0 / norms))
-    first, _ = Products(chosen, cap, 50.0, 1e-5, of_curvature=True)(v, y, kept)
+    np.testing.assert_allclose(column, 2.0 * second)
+    first = Products(chosen, cap, 50.0, 1e-5, of_curvature=True)(v, y, kept)[0][:400]
     q, κ = abs(chosen.derivative(v, y)), cap / np.sqrt(norms)
     if loss == "logistic":
         m = np.maximum(q, 1.0 - q)
@@ -158,19 +175,27 @@ def piece_of(spec, number, scale=1.0):
         for party, block in problem.layout.whole().items()
     }
     event = products.events_of(problem, 0.01)[0]
-    return products.piece(problem, number, rows, products.weightings_of(problem, problem.loss, 5.0)[0], event)
+    return products.pieces_of(problem, rows, products.weightings_of(problem, problem.loss, 5.0)[0], event)[number]
+
+
+@pytest.fixture
+def column_by_column(monkeypatch):
+    """Let margins hold a single column at a time."""
+    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)
 
 
 class TestTheParty:
     def record(self, charges, spec, number, scale=1.0):
         charges.record(piece_of(spec, number, scale).shares()["b"], ReleaseKey(number))
 
+    @pytest.mark.usefixtures("column_by_column")
     def test_planned_pieces_pass(self):
         spec = job("squared")
         own = RunCount(spec, "b", N)
-        for number in range(6):
+        for number in range(2):
             self.record(own, spec, number)
 
+    @pytest.mark.usefixtures("column_by_column")
     def test_another_scale_within_a_matrix_is_refused(self):
         spec = job("squared")
         own = RunCount(spec, "b", N)
@@ -185,16 +210,18 @@ class TestTheParty:
             self.record(RunCount(without, "b", N), spec, 0)
 
 
-@pytest.mark.parametrize("change", ["cap", "centre", "weighting", "column"])
+@pytest.mark.usefixtures("column_by_column")
+@pytest.mark.parametrize("change", ["cap", "centre", "weighting", "twice", "upper"])
 def test_other_sums_are_refused(change):
-    piece = piece_of(job("squared"), 2)
+    piece = piece_of(job("squared"), 1)
     assert piece.clip.sensitivity_of(piece, 1) == piece.clip.sensitivity
     clip = replace(piece.clip, cap=0.5) if change == "cap" else piece.clip
     given = {
         "cap": {"clip": clip},
         "centre": {"centres": tuple(1e9 + c for c in piece.centres)},
         "weighting": {"weighting": loss_of("squared")},
-        "column": {"fold": replace(piece.fold, number=4)},
+        "twice": {"own": True},
+        "upper": {"held": replace(piece.held, offset=4)},
     }[change]
     with pytest.raises(PrivacyError, match="products"):
         clip.sensitivity_of(replace(piece, **given), 1)
@@ -224,8 +251,10 @@ ATTACKS = {
     ),
     "without noise": lambda q: replace(q, event=None),
     "a later piece": lambda q: other(q, fold={"number": q.fold.number + 2}),
-    "the first piece": lambda q: other(q, fold={"number": 0}),
+    "the other piece": lambda q: other(q, fold={"number": 1 - q.fold.number}),
     "of a smaller matrix": lambda q: other(q, fold={"of": q.fold.of - 1}),
+    "with other columns": lambda q: replace(q, held=replace(q.held, start=0, stop=2)),
+    "with the own triangle, or without": lambda q: replace(q, own=not q.own),
     "in other units": lambda q: replace(q, scales=tuple(2.0 * s for s in q.scales)),
     "around another centre": lambda q: replace(q, centres=tuple(c + 1.0 for c in q.centres)),
     "as a release of its own": lambda q: replace(q, fold=None),
@@ -233,6 +262,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.usefixtures("column_by_column")
 def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, tmp_path):
     """A coordinator follows every piece of a run by each of ATTACKS, under a new key. The book stays at the job's ε."""
     answer, refused, spec = Party.answer, Counter(), job("squared", privacy={"delta": 1e-6})
@@ -256,7 +286,7 @@ def test_a_party_with_a_book_makes_no_other_release_for_intervals(monkeypatch, t
     result = vfl.train(spec, vfl.Source(table("squared"), policy=policies), at="inprocess")
     assert result.inference is not None
     assert set(refused) == set(ATTACKS)
-    assert len(set(refused.values())) == 1
+    assert set(refused.values()) == {6}  # of each matrix, two pieces at b and one at a
     for party in policies:
         (balance,) = SqliteLedger(tmp_path / f"{party}.book").show()
         assert balance.spent == pytest.approx(1.0)

@@ -84,7 +84,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LONGER", 1e-3)
     monkeypatch.setattr(correlations, "LONGER", 1e-3)
     monkeypatch.setattr(correlations, "SHARE", 0.9)  # so that the passes' charge hides nothing
-    monkeypatch.setattr(record_defaults, "takes_joint_steps", lambda problem, noise: True)
+    monkeypatch.setattr(record_defaults, "declines_joint_steps", lambda problem, noise, messages: "")
 
 
 def with_intervals(loss: str) -> vfl.Job:

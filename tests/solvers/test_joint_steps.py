@@ -18,7 +18,7 @@ from vfl.errors import ConsentRefused, PartyLost, SpecificationError
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
-from vfl.messages import Block, Step
+from vfl.messages import Block, Step, queries
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -68,12 +68,11 @@ def test_the_energy_of_the_proof_never_rises() -> None:
 def test_the_model_has_the_columns_correlations() -> None:
     rng, p, n, bound = np.random.default_rng(1), 4, 50_000, 6.0
     Z = rng.standard_normal((n, p)) @ np.linalg.cholesky(0.5 * np.eye(p) + 0.5).T
-    G = Z.T @ Z / bound
-    pieces = [np.concatenate([[G[j, j]], np.sqrt(2.0) * G[j + 1 :, j]]) for j in range(p)]
-    np.testing.assert_allclose(correlations.model(pieces, bound, 0.0, n), 0.5 * np.eye(p) + 0.5, atol=0.02)
+    found = Z.T @ Z / bound
+    np.testing.assert_allclose(correlations.model(found, bound, 0.0, n), 0.5 * np.eye(p) + 0.5, atol=0.02)
     sigma = 0.25 * np.sqrt(2.0) * n / (2.0 * np.sqrt(p) * bound)  # noise of spectral norm 0.25
-    assert np.linalg.eigvalsh(correlations.model(pieces, bound, sigma, n))[0] == pytest.approx(0.5, abs=0.02)
-    assert np.linalg.eigvalsh(correlations.model(pieces, bound, 3.0 * sigma, n))[0] == pytest.approx(0.75)
+    assert np.linalg.eigvalsh(correlations.model(found, bound, sigma, n))[0] == pytest.approx(0.5, abs=0.02)
+    assert np.linalg.eigvalsh(correlations.model(found, bound, 3.0 * sigma, n))[0] == pytest.approx(0.75)
 
 
 def test_the_rule_leaves_the_charge_and_takes_fewer_messages() -> None:
@@ -89,6 +88,21 @@ def test_the_rule_leaves_the_charge_and_takes_fewer_messages() -> None:
 def test_short_runs_take_steps_column_by_column() -> None:
     spec = replace(LONG, privacy=vfl.Privacy(epsilon=0.3, delta=1e-5))
     assert plan(spec, 4_000).solver == plan(replace(spec, solver=vfl.SkGD()), 4_000).solver
+
+
+def test_the_plan_says_what_joint_steps_would_save_and_why_none_are_taken() -> None:
+    def said(spec: vfl.Job) -> str:
+        return " ".join(plan(spec, 4_000).explain().split())
+
+    plain, few = replace(LONG, solver=vfl.SkGD()), vfl.Privacy(epsilon=0.3, delta=1e-5)
+    fewer, now = (plan(spec, 4_000).round_trips for spec in (LONG, plain))
+    assert f"joint = true would train in {fewer} messages in place of {now}." in said(plain)
+    assert "products = true" in said(plain)
+    assert "joint = true" not in said(LONG)
+    assert "joint = true" not in said(replace(plain, privacy=few))
+    assert "joint = true changes nothing: below μn/p" in said(replace(LONG, privacy=few))
+    own_clips = setting.job(vfl.SkGD(joint=True), "squared", epsilon=4_000.0)
+    assert "joint = true changes nothing: each column has a clip of its own" in said(own_clips)
 
 
 def test_nearly_parallel_columns_of_two_parties_need_no_more_passes() -> None:
@@ -117,7 +131,10 @@ def test_a_run_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_array_equal(setting.drive(spec, setting.log_of(made, cut))[1].w, whole.w)
 
 
-def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_others() -> None:
+def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queries, "MOST_HELD_BYTES", 1)  # one column at a time
     assert LONG.privacy is not None
     planned = plan(replace(LONG, privacy=replace(LONG.privacy, noise=None)), 4_000)
     problem, whole = planned.problem, planned.problem.layout.whole()
@@ -130,14 +147,13 @@ def test_a_partys_book_pays_for_the_pieces_of_one_matrix_once_and_takes_no_other
             scale = 1.0 + (number >= stretched)
             rows = {q: (block, np.full(block.size, 0.1), np.full(block.size, scale)) for q, block in whole.items()}
             weighting = correlations.weighting_of(problem, problem.loss, 3.0)
-            query = products.piece(problem, number, rows, weighting, correlations.event_of(problem, 0.2)).shares()[
-                party
-            ]
+            event = correlations.event_of(problem, 0.2)
+            query = products.pieces_of(problem, rows, weighting, event)[number].shares()[party]
             own._require_planned(query)
             found.append(len(own._events(query)))
         return found
 
-    every = range(problem.layout.n_coordinates)
+    every = range(3)  # the columns of the first party
     assert planned.solver.joint
     assert charged(4_000, every) == [1, *[0] * (len(every) - 1)]
     assert charged(4_000, (0, 1, 1, 2)) == [1, 0, 1, 0]  # a repeated piece is another release
@@ -161,7 +177,7 @@ class WithoutBank(InProcessTransport):
         return super().ask(shares, records, key)
 
 
-@pytest.mark.parametrize("number", [5, 13], ids=["at the products", "at a step"])
+@pytest.mark.parametrize("number", [3, 4, 9], ids=["at the columns", "at the products", "at a step"])
 def test_a_run_ends_without_a_lost_party(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correlations, "LONGER", 0.5)
     spec = replace(LONG, solver=vfl.SkGD(joint=True, passes=5))

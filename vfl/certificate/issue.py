@@ -104,7 +104,7 @@ GEOMETRY: Mapping[str, str] = {
 OF_PRODUCTS = {
     "party": "; for products of columns (intervals, joint steps), the scaled columns of the parties before it, times a weight "
     "per record",
-    "coordinator": "; for products of columns, every scaled column",
+    "coordinator": "; for products of columns, the scaled columns of all parties but the last",
 }
 
 
@@ -127,9 +127,7 @@ def who_sees_what(
         said = said | {"coordinator": said["coordinator"] + "; the exposure of every record"}
     if histograms:
         said = said | {"coordinator": said["coordinator"] + OF_CURVES}
-    if (job.privacy is not None and job.privacy.inference_share) or (
-        job.trust == "trusted" and job.solver.shows_columns
-    ):
+    if job.shows_columns:
         said = {who: what + OF_PRODUCTS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")

@@ -589,6 +589,12 @@ class Job:
         """Number of margins per record: K with multinomial loss, else 1."""
         return max(1, len(self.class_names))
 
+    @property
+    def shows_columns(self) -> bool:
+        """True if participants see other parties' columns before noise, so that policies ask for consent."""
+        inference = self.privacy is not None and self.privacy.inference_share
+        return bool(inference) or (self.solver.shows_columns and self.trust == "trusted")
+
     def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
         """Return the shape of predicted margins: (n,), or (n, K) with multinomial loss."""
         return (n_records, self.n_margins) if self.multinomial else (n_records,)

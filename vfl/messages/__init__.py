@@ -8,9 +8,13 @@ from vfl.messages.handshake import Notice as Notice
 from vfl.messages.handshake import Phase as Phase
 from vfl.messages.passes import Paid as Paid
 from vfl.messages.passes import RecordCap as RecordCap
+from vfl.messages.queries import MOST_HELD_BYTES as MOST_HELD_BYTES
+from vfl.messages.queries import OFF_DIAGONAL as OFF_DIAGONAL
 from vfl.messages.queries import Backward as Backward
+from vfl.messages.queries import Columns as Columns
 from vfl.messages.queries import Descend as Descend
 from vfl.messages.queries import Forward as Forward
+from vfl.messages.queries import Gram as Gram
 from vfl.messages.queries import Groups as Groups
 from vfl.messages.queries import Moments as Moments
 from vfl.messages.queries import Ranges as Ranges
@@ -21,6 +25,8 @@ from vfl.messages.queries import Select as Select
 from vfl.messages.queries import Step as Step
 from vfl.messages.queries import Tally as Tally
 from vfl.messages.queries import Unnoised as Unnoised
+from vfl.messages.queries import held_at_once as held_at_once
+from vfl.messages.query import COLUMNS as COLUMNS
 from vfl.messages.query import HELD_GROUPS as HELD_GROUPS
 from vfl.messages.query import HELD_NORMS as HELD_NORMS
 from vfl.messages.query import HELD_OUT as HELD_OUT

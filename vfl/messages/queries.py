@@ -9,6 +9,8 @@ is split into one share per party; a share is a query of the same type.
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
 | Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
+| Gram | products of columns, Σ_i t_i z_ij z_ik + noise | yes | | one joint Gaussian for all pieces |
+| Columns | scale_j (x_ij − c_j) of some columns | | an n-vector per column | |
 | Forward | X_k w_k, of the training or the held-out part | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian per step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
@@ -23,6 +25,7 @@ alone (`Query.side`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,7 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.messages.query import (
+    COLUMNS,
     HELD_GROUPS,
     HELD_NORMS,
     HELD_OUT,
@@ -185,7 +189,7 @@ class Backward(Joint, Weighted):
         bound the joint contribution, and `event` carries the joint sensitivity.
     capped : as in `Descend`; with noise, it names its charge. The executor turns the steps of a visit into these queries.
     fold : disjoint public batch of the query, for which margins set all other records' weights to 0; or the piece of a
-        larger release.
+        larger release (`Gram`).
     """
 
     blocks: tuple[Block, ...]
@@ -229,6 +233,82 @@ class Backward(Joint, Weighted):
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the change that the query made to the state of margins."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
+
+
+OFF_DIAGONAL = math.sqrt(2.0)
+"""Factor of off-diagonal entries of a released triangle, whose Euclidean norm is then the Frobenius norm of the matrix."""
+MOST_HELD_BYTES = 1 << 26
+"""Largest size of the columns that margins hold at once. Wider parties send their columns in several messages."""
+
+
+def held_at_once(n_records: int) -> int:
+    """Return the largest number of columns that margins hold at once."""
+    return max(1, MOST_HELD_BYTES // (8 * max(n_records, 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gram(Backward):
+    """Products of columns Σ_i t_i z_ij z_ik, z_ij = scale_j (x_ij − c_j): a piece of one joint release.
+
+    A party receives one vector with t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column that
+    margins hold. It releases the products of the label and of the columns of another party with its own columns, and then, if
+    `own`, the lower triangle of its own columns, column by column. Off-diagonal entries, and those of the label, count √2.
+
+    held : columns of one party that margins hold; None for none.
+    """
+
+    held: Block | None = None
+    own: bool = True
+
+    @property
+    def of_label(self) -> bool:
+        """True if the label is multiplied with all columns."""
+        return bool(getattr(self.weighting, "of_label", False))
+
+    @property
+    def width(self) -> int:
+        """Number of vectors of n entries in the weights."""
+        return 1 + self.of_label + (0 if self.held is None else self.held.size)
+
+    def rows_for(self, party: str) -> list[int]:
+        """Return the rows of the symmetric matrix that meet a party's columns, in order; the label has the last row."""
+        columns: Iterable[int] = ()
+        if self.held is not None and self.held.party != party:
+            columns = range(self.held.coordinates.start, self.held.coordinates.stop)
+        return [*([-1] * self.of_label), *columns]
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector per block: its products with the margins' vectors, then its own triangle."""
+        return tuple(
+            block.size * len(self.rows_for(block.party)) + block.size * (block.size + 1) // 2 * self.own
+            for block in self.blocks
+        )
+
+    def read(self, M: Vector) -> tuple[Vector, ...]:
+        """Return what the query would release of a symmetric matrix M, a vector per block."""
+        found = []
+        for block in self.blocks:
+            S, (upper, factors) = block.coordinates, _triangle(block.size if self.own else 0)
+            cross = OFF_DIAGONAL * M[self.rows_for(block.party), S]
+            found.append(np.concatenate([cross.ravel(), factors * M[S, S][upper]]))
+        return tuple(found)
+
+    def fill(self, M: Vector, released: tuple[Vector, ...]) -> None:
+        """Write the released products into the symmetric matrix M, in place: the inverse of `read`."""
+        for block, u in zip(self.blocks, released, strict=True):
+            S, rows = block.coordinates, self.rows_for(block.party)
+            count = len(rows) * block.size
+            cross = u[:count].reshape(len(rows), block.size) / OFF_DIAGONAL
+            M[rows, S], M[S, rows] = cross, cross.T
+            upper, factors = _triangle(block.size if self.own else 0)
+            for place in (upper, upper[::-1]):
+                M[S, S][place] = u[count:] / factors
+
+
+def _triangle(size: int) -> tuple[tuple[Any, Any], Vector]:
+    """Return the indices of an upper triangle, row by row, and the factor of each entry."""
+    first, second = np.triu_indices(size)
+    return (first, second), np.where(first == second, 1.0, OFF_DIAGONAL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -399,6 +479,26 @@ class RecordNorms(Query):
     def target(self) -> str:
         """Name under which margins keep the sum: 'norms', and another for held-out records."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns(Query):
+    """Scaled and centred columns of one party, one after another, to margins only.
+
+    rows : {party: (block, centres, scales)}, of one party.
+    """
+
+    rows: Mapping[str, tuple[Block, Vector, Vector]]
+
+    @property
+    def target(self) -> str:
+        """Margins keep the columns until products with them are released."""
+        return COLUMNS
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(block.size for block, _, _ in self.rows.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

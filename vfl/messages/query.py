@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
 """Names under which margins keep Xw, norms and groups of the held-out part, which no weighting can reach."""
+COLUMNS = "columns"
+"""Name under which margins keep the columns of one party, one after another, until products with them are released."""
 HELD_POSITIONS = "held out: positions"
 """Name under which margins keep the positions of their held-out records among all held-out records; public."""
 
@@ -190,6 +192,11 @@ class Query:
     def batch(self) -> Fold | None:
         """The query's disjoint public batch, or its piece of a larger release; None for neither."""
         return None
+
+    @property
+    def width(self) -> int:
+        """Number of vectors of n entries in the weights that go with the query, or in the answer to it."""
+        return 1
 
     def shares(self) -> Mapping[str, Query]:
         """Return each addressed party's share. In a query with `part`, each share has its own noise stream."""

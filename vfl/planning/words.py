@@ -70,6 +70,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_trust(plan),
         *_sparse(plan),
         _cost(plan),
+        *_remark(plan),
         *_link(plan),
         *_alignment(plan),
         *_faint(plan),
@@ -89,7 +90,8 @@ def whole(plan: Plan) -> Lines:
         if plan.split is not None:
             lines.append(("", "ε is the largest of what the parts cost: no record is in two of them"))
         lines += _flags(plan)
-    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_link(plan), *_alignment(plan), *_asks(plan)]
+    lines += [*_curves(plan), *_trust(plan), _cost(plan), *_remark(plan), *_link(plan)]
+    lines += [*_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
     return (*lines, *_reasoned_advice(plan))
 
@@ -205,6 +207,11 @@ def _cost(plan: Plan) -> tuple[str, str]:
         return "cost", f"{traffic}; the time is not predicted, since {UNPREDICTED}"
     taken = f"about {plan.seconds:.2g} s of rounds on an idle machine"
     return "cost", f"{traffic}, {taken}, after processes have started and parties have loaded"
+
+
+def _remark(plan: Plan) -> Lines:
+    said = "" if plan.sharing is not None else plan.job.solver.remark(plan.problem, plan.solver)
+    return (("", said),) if said else ()
 
 
 def _link(plan: Plan) -> Lines:

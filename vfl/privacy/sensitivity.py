@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Groups, Moments, Piece, Ranges, RecordNorms, Select, Tally
+from vfl.messages import Backward, Columns, Descend, Forward, Groups, Moments, Piece, Ranges, RecordNorms, Select, Tally
 from vfl.messages.kinds import vectors_of
 from vfl.privacy import magnitudes
 from vfl.privacy.events import Gaussian
@@ -81,7 +81,7 @@ def required(query: Query) -> float | None:
             columns = [column for own in query.columns.values() for column, _ in own]
             if len(set(columns)) < len(columns) or any(s < 1 for own in query.columns.values() for _, s in own):
                 raise PrivacyError("a query of groups needs different columns, and strides of at least 1")
-        case RecordNorms():
+        case RecordNorms() | Columns():
             for block, centre, scale in query.rows.values():
                 _fits(block, centre, scale)
     return None

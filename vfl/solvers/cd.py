@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from vfl.errors import SpecificationError
 from vfl.solvers.skgd import SkGD
@@ -45,6 +45,10 @@ class CD(SkGD):
                 "uniform, importance"
             )
         SkGD.__post_init__(self)
+
+    def remark(self, problem: Problem, resolved: Self) -> str:
+        """Return '', since CD takes no joint steps."""
+        return ""
 
     def _check(self, problem: Problem) -> None:
         if problem.layout.explicit is not None or problem.penalty.grouped:

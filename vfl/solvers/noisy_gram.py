@@ -11,7 +11,7 @@ import numpy as np
 from vfl.arguments import as_floats, require_positive
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
-from vfl.messages import Backward, Forward, Piece, Weighting
+from vfl.messages import COLUMNS, OFF_DIAGONAL, Columns, Gram, Piece, Weighting, held_at_once
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
@@ -23,7 +23,7 @@ from vfl.solvers.releases.smoothness import OVERFLOW
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from vfl.messages import Block, Query
     from vfl.privacy.events import Event, Gaussian
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
 
-COLUMN = "column"
-OFF_DIAGONAL = math.sqrt(2.0)
+    Rows = Mapping[str, tuple[Block, Vector, Vector]]
+
 LARGEST_P = 2000
 FAINT = 2.0
 """μn/p below which the noise of the products outweighs their information."""
@@ -64,32 +64,29 @@ class GramClip(Clip):
     def sensitivity_of(self, query: Query, size: int) -> float:
         """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which move by 2C².
 
-        A piece multiplies one column, or the label, by itself and the columns after it, with the weighting `Row` of the
-        same C². Only the coordinator knows the rows' norms, so a party must trust that the weights follow `Row`.
+        Weights follow the weighting `Row` of the same C². Only the coordinator knows the rows' norms, so a party must trust
+        that they do. The first piece alone multiplies the label, and the party's columns with one another.
         """
         if not self.finite:
             return math.inf
-        if not (isinstance(query, Backward) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row)):
+        if not (isinstance(query, Gram) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row)):
             raise PrivacyError("the clip 'gram' bounds pieces of a Gram matrix alone: use the clip 'norm'")
-        number, p, row = query.fold.number, query.fold.of - 1, query.weighting
-        fits = (self.dimension, row.square, row.of_label) == (p * (p + 1) // 2 + p, self.cap, number == 0)
-        for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
-            at = np.arange(block.offset + block.start, block.offset + block.stop)
-            once = np.where(at == number - 1, 1.0, OFF_DIAGONAL)
-            fits = fits and bool((at >= number - 1).all() and (at < p).all() and (scale == once).all())
-            fits = fits and not centre.any()
-        if not fits:
+        first, row, p = query.fold.number == 0, query.weighting, order(self.dimension) - 1
+        fits = (row.square, row.of_label) == (self.cap, first) and self.dimension == p * (p + 3) // 2
+        for centre, scale in zip(query.centres, query.scales, strict=True):
+            fits = fits and not centre.any() and bool((scale == 1.0).all())
+        if not (fits and within_triangle(query, p)):
             raise PrivacyError("the clip 'gram' came with a piece outside the lower triangle: use the clip 'norm'")
         return self.sensitivity
 
 
 @dataclass(frozen=True, slots=True)
 class Row(Weighting):
-    """Weighting r_i = s_i² x_ij for the column j that the coordinator holds, or s_i² t(y_i − c) for the label.
+    """Weights s_i², then s_i² t(y_i − c) for the label if it is asked for, then s_i² x_ij for every column that margins hold.
 
-    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label. r_i = 0 for a row that is not finite.
+    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label; 0 for a row that is not finite.
 
-    square : C². label_scale : t. label_centre : c. of_label : True for the label, False for the column.
+    square : C². label_scale : t. label_centre : c. of_label : True if the label is asked for.
     """
 
     square: float
@@ -100,15 +97,85 @@ class Row(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return the weights, ((1 + h)·n,), and free the columns that margins held."""
         y = self.label_scale * (labels - self.label_centre)
-        r = y if self.of_label else kept[COLUMN]
+        label = [y] if self.of_label else []
         if math.isinf(self.square):
-            return r.copy(), {}
+            return along_columns(np.ones(y.size), label, kept)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = kept["norms"] + y * y
             shrink = np.where(squares <= HUGE, np.minimum(1.0, self.square / np.maximum(squares, TINY)), 0.0)
-            return np.where(shrink > 0.0, shrink * r, 0.0), {}
+            return along_columns(shrink, label, kept)
+
+
+def along_columns(t: Vector, first: list[Vector], kept: Mapping[str, Vector]) -> tuple[Vector, Mapping[str, Vector]]:
+    """Return t, then t∘z for the given vectors and the columns that margins hold, and the state without these columns.
+
+    Where t is 0, because the row is not finite, so are the others.
+    """
+    n, held = t.size, kept.get(COLUMNS, np.zeros(0))
+    weights = np.empty((1 + len(first) + (held.size // n if n else 0), n))
+    weights[0] = t
+    columns = held.reshape(-1, n) if held.size else held.reshape(0, n)
+    for row, z in zip(weights[1:], (*first, *columns), strict=True):
+        np.multiply(t, z, out=row)
+        row[t == 0.0] = 0.0
+    return weights.ravel(), {COLUMNS: np.zeros(0)}
+
+
+def order(dimension: int) -> int:
+    """Return the p with p(p + 1)/2 = dimension, or the next larger one."""
+    return math.ceil((math.sqrt(8.0 * dimension + 1.0) - 1.0) / 2.0 - 1e-9)
+
+
+def within_triangle(query: Gram, p: int) -> bool:
+    """Return True if a piece multiplies columns below p with those of earlier parties, and the first piece alone own ones."""
+    held, first = query.held, query.fold is not None and query.fold.number == 0
+    for block in query.blocks:
+        S = block.coordinates
+        later = held is None or (first and block.party == held.party) or block.offset >= held.coordinates.stop
+        if not (S.start >= 0 and S.stop <= p and later):
+            return False
+    return query.own == first and (held is None or held.coordinates.start >= 0)
+
+
+def pieces(
+    rows: Rows,
+    n_records: int,
+    weighting: Callable[[int], Weighting],
+    clip: GramClip,
+    event: Gaussian | None,
+    seed: tuple[int, ...] = (),
+) -> tuple[Gram, ...]:
+    """Return the queries for all products of the columns of some parties, as pieces of one joint release.
+
+    Each party's columns are multiplied with those of the parties after it. Margins hold at most `held_at_once` of them at a
+    time, so small data of two parties need one piece. The first piece also multiplies each party's own columns.
+
+    rows : {party: (all its columns, centres, scales)}. weighting : function from the number of a piece to its weighting.
+    """
+    most, wholes = held_at_once(n_records), [whole for whole, _, _ in rows.values()]
+    cut = [
+        replace(own, start=at, stop=min(at + most, own.stop)) for own in wholes[:-1] for at in range(0, own.size, most)
+    ]
+    found = []
+    for number, held in enumerate(cut or [None]):
+        own = [row for row in rows.values() if held is None or not number or row[0].offset > held.offset]
+        blocks, centres, scales = zip(*own, strict=True)
+        fold = Piece(number, max(len(cut), 1), seed)
+        found.append(
+            Gram(weighting(number), blocks, centres, scales, clip, event, fold=fold, held=held, own=not number)
+        )
+    return tuple(found)
+
+
+def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
+    """Yield the pieces of a release in order, each after the query for the columns that margins hold in it."""
+    for piece in found:
+        if piece.held is not None:
+            _, centre, scale = rows[piece.held.party]
+            yield Columns({piece.held.party: (piece.held, centre[piece.held.local], scale[piece.held.local])})
+        yield piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,16 +183,17 @@ class NoisyGram(Solver):
     """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
-    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released in pieces
-    of one column each, with Δ = √2·C² plus rounding (`GramClip` derives it). The pieces are fixed beforehand, and the whole
-    release is charged before the first one.
+    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released with
+    Δ = √2·C² plus rounding (`GramClip` derives it), in one piece unless data are large (`pieces`). The pieces are fixed
+    beforehand, and the whole release is charged before the first one.
 
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
     adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
     method for p in the tens and large n. Its noise grows with p.
 
-    Who sees what: under trust='trusted' the coordinator holds each raw column, one after the other, and parties receive it as
-    weights. Participants therefore see other parties' columns *before* noise. Under trust='secure' nobody sees them.
+    Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and the parties
+    after each receive them as weights. Participants therefore see other parties' columns *before* noise. Under
+    trust='secure' nobody sees them.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: no clipping.
     label_scale : t, weight of the label in a row. None: the largest label gets the length of the longest row of features, both
@@ -191,27 +259,22 @@ class NoisyGram(Solver):
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then the products of the label with all columns, then of every column with itself and later ones.
+        """Collect the norms, then the products of the label and of all columns.
 
-        The label comes first, so that every party sees the pieces in an unbroken order, which its book can check.
+        The first piece holds the products of the label too.
         """
         if self.constant:
             return (yield from alone.schedule(problem))
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
-        event = self._event(problem)
+        event, M = self._event(problem), np.zeros((p + 1, p + 1))
         if self._geometry(problem).finite:
             yield joint.record_norms(problem)
-        products = yield self.piece(problem, 0)
-        b = np.concatenate(products) / (OFF_DIAGONAL * t)
-        G = np.zeros((p, p))
-        for j, owner in enumerate(_owners(problem)):
-            column = replace(owner, start=j - owner.offset, stop=j - owner.offset + 1)
-            yield Forward({owner.party: (column, np.ones(1))}, into=COLUMN)
-            products = yield self.piece(problem, j + 1)
-            G[j:, j] = np.concatenate(products)
-            G[j + 1 :, j] /= OFF_DIAGONAL
-        G = np.tril(G) + np.tril(G, -1).T
+        for query in asked(self.pieces(problem), _rows(problem)):
+            released = yield query
+            if isinstance(query, Gram):
+                query.fill(M, released)
+        G, b = M[:p, :p], M[p, :p] / t
         if event is not None:
             G = lifted(G, event.sigma * math.sqrt(2.0 * p))
         elif not (np.isfinite(G).all() and np.isfinite(b).all()):
@@ -220,10 +283,10 @@ class NoisyGram(Solver):
         return w + problem.intercept * c if problem.centred else w
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: one for the norms, two per column, one for the label."""
+        """Return the number of messages: one for the norms, one per piece, and one for the columns that margins hold in it."""
         if self.constant:
             return 1
-        return 2 * problem.layout.n_coordinates + 1 + self._geometry(problem).finite
+        return sum(1 for _ in asked(self.pieces(problem), _rows(problem))) + self._geometry(problem).finite
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return one sentence for every option."""
@@ -243,26 +306,16 @@ class NoisyGram(Solver):
     def _event(self, problem: Problem) -> Gaussian | None:
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
-    def piece(self, problem: Problem, number: int) -> Backward:
-        """Return piece 0 (products of the label with all columns) or piece k (of column k − 1 with itself and later ones).
-
-        It depends on public facts alone, so a party's book can compute it too.
-        """
-        first = max(number - 1, 0)
-        weighting = Row(
-            self._geometry(problem).cap, self.label_scale or 1.0, _label_centre(problem), of_label=number == 0
+    def pieces(self, problem: Problem) -> tuple[Gram, ...]:
+        """Return the queries of the release. They depend on public facts alone, so a party's book can compute them too."""
+        geometry, scale, c = self._geometry(problem), self.label_scale or 1.0, _label_centre(problem)
+        return pieces(
+            _rows(problem),
+            problem.n_records,
+            lambda number: Row(geometry.cap, scale, c, of_label=not number),
+            geometry,
+            self._event(problem),
         )
-        blocks, scales = [], []
-        for whole in problem.layout.whole().values():
-            start = max(first - whole.offset, 0)
-            if start < whole.size:
-                blocks.append(replace(whole, start=start))
-                at = np.arange(whole.offset + start, whole.offset + whole.stop)
-                scales.append(np.where(at == number - 1, 1.0, OFF_DIAGONAL))
-        zeros = tuple(np.zeros(block.size) for block in blocks)
-        piece = Piece(number, problem.layout.n_coordinates + 1, ())
-        geometry, event = self._geometry(problem), self._event(problem)
-        return Backward(weighting, tuple(blocks), zeros, tuple(scales), geometry, event, fold=piece)
 
 
 def outweighed(problem: Problem) -> bool:
@@ -282,9 +335,9 @@ def lifted(G: Vector, floor: float) -> Vector:
     return 0.5 * (raised + raised.T)
 
 
-def _owners(problem: Problem) -> Iterator[Block]:
-    for whole in problem.layout.whole().values():
-        yield from (whole for _ in range(whole.size))
+def _rows(problem: Problem) -> Rows:
+    """Return all columns of each party as they are."""
+    return {party: (own, np.zeros(own.size), np.ones(own.size)) for party, own in problem.layout.whole().items()}
 
 
 def _label_centre(problem: Problem) -> float:

@@ -171,7 +171,7 @@ def products_of(solver: Solver, problem: Problem, label: str) -> Products | None
     """
     if not isinstance(solver, NoisyGram):
         return None
-    first = solver.piece(problem, 0)
+    first = solver.pieces(problem)[0]
     row = first.weighting
     if not isinstance(row, Row) or not isinstance(first.event, Gaussian):
         raise PrivacyError("products of columns are opened with noise")

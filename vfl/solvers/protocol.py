@@ -111,6 +111,14 @@ class Solver(Protocol):
         """Return one sentence for every option of a resolved solver."""
         ...
 
+    def remark(self, problem: Problem, resolved: Self) -> str:
+        """Return a sentence for the plan about an option that the user might add, or gave in vain; '' for none.
+
+        resolved : this solver with every option decided.
+        """
+        del problem, resolved
+        return ""
+
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that the coordinator waits for in a run, for a resolved solver."""
         ...

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from vfl.arguments import as_floats
-from vfl.errors import BudgetExceeded
+from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.messages import Descend
 from vfl.solvers.blocks.presence import Presence
 from vfl.solvers.blocks.shares import Budget, Shares, table
-from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
+from vfl.solvers.blocks.skgd_options import declined, require_fit, require_options, resolved
 from vfl.solvers.blocks.visits import BOUNDS, RECORD, Walk
 from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, accelerated
 from vfl.solvers.iterates.convergence import describe
@@ -25,7 +25,7 @@ from vfl.solvers.releases.smoothness import Curvature
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
-    from vfl.messages import Backward
+    from vfl.messages import Gram
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -62,9 +62,9 @@ class SkGD(Solver):
         `passes` is None, which then take as few as half of the passes; 0 for other runs.
     joint : True lets long runs take 40 passes. A pass releases all parties' gradients at the same margins, then takes a step in
         a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
-        columns. Margins then hold each scaled column, and parties receive it as weights, before noise: policies must say
-        `products = true`. Parties see residuals instead of margins and labels. A public rule takes such steps where they pay
-        (`record_defaults.takes_joint_steps`); other runs are as with False.
+        columns. Margins then hold the scaled columns of all parties but the last, and later parties receive them, before noise:
+        policies must say `products = true`. Parties see residuals instead of margins and labels. Where the steps do not pay
+        (`record_defaults.declines_joint_steps`), runs are as with False.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
         steps is given. It must be None with privacy: the number of steps of a private run must not depend on data.
@@ -141,7 +141,8 @@ class SkGD(Solver):
             yield from budget.made(Phase.FIRST, run)
             joint = self._joint_steps(run)
             for t, draws in enumerate(walk.outer()):
-                if t or self._begins(problem):
+                first = t * (self.inner_rounds or 1) // walk.draws_a_pass
+                if (t or self._begins(problem)) and not budget.due(first, run):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for number, drawn in draws:
@@ -228,6 +229,24 @@ class SkGD(Solver):
             *describe(self.tol),
         )
 
+    def remark(self, problem: Problem, resolved: Self) -> str:
+        """Return what joint steps would save and show, or why the rule takes none though they were asked for."""
+        if resolved.joint or not problem.private:
+            return ""
+        if self.joint:
+            return f"joint = true changes nothing: {declined(self, problem)}"
+        try:
+            other = replace(self, joint=True).resolve(problem)
+        except SpecificationError:
+            return ""
+        if not other.joint:
+            return ""
+        fewer, now = other.round_trips(problem), resolved.round_trips(problem)
+        return (
+            f"joint = true would train in {fewer:,} messages in place of {now:,}. "
+            "It shows columns to other participants before noise, so policies must say products = true"
+        )
+
     @property
     def adaptive(self) -> bool:
         """True if released values decide the order of blocks or the noise: importance sampling and some caps depend on M.
@@ -257,12 +276,12 @@ class SkGD(Solver):
         """Return True if the run starts at a nonzero model: a public fact, so all runs of a plan send the same queries."""
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
-    def piece(self, problem: Problem, number: int) -> Backward | None:
-        """Return the query for the products of a column with itself and all later ones, unscaled; None without products.
+    def pieces(self, problem: Problem) -> tuple[Gram, ...]:
+        """Return the queries for a matrix of products, of unscaled columns; () without products.
 
-        It depends on public facts alone, so a party's book can compare it with the coordinator's query (`products.piece`).
+        They depend on public facts alone, so a party's book can compare them with the coordinator's queries.
         """
-        return products.planned(problem, number) if problem.inference or self.joint else None
+        return products.planned(problem) if problem.inference or self.joint else ()
 
     def skipped(self, problem: Problem) -> int:
         """Return the number of block updates before the tail, which the average omits."""

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vfl.messages import Backward, Descend
+from vfl.messages import Descend, Gram
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.noisy_gram import OFF_DIAGONAL
 from vfl.solvers.releases.products import Products
 
 if TYPE_CHECKING:
@@ -36,13 +35,13 @@ class Observed:
     """Updates and releases of a finished run that determine the covariance of its model.
 
     scale, centre : (p,) scales and centres of the columns. noises : {of_curvature: (σ of a release, bound R)}.
-    products : {of_curvature: {j: released products of column j with itself and the later columns}}.
+    products : {of_curvature: released pieces of the products of the columns}.
     """
 
     updates: list[Update] = field(default_factory=list)
     centre: Vector = field(default_factory=lambda: np.zeros(0))
     scale: Vector = field(default_factory=lambda: np.zeros(0))
-    products: dict[bool, dict[int, Vector]] = field(default_factory=lambda: {True: {}, False: {}})
+    products: dict[bool, list[tuple[Gram, Released]]] = field(default_factory=lambda: {True: [], False: []})
     noises: dict[bool, tuple[float, float]] = field(default_factory=dict)
 
     def note(self, query: Any, released: Released) -> None:
@@ -57,25 +56,23 @@ class Observed:
                 kept = 1.0 / (1.0 + step.rule.steps * step.rule.penalty.convexity)
                 gain = step.rule.gain / step.scale
                 self.updates.append(Update(step.block.coordinates, gain, kept, step.event.sigma))
-        elif isinstance(query, Backward) and isinstance(query.weighting, Products) and query.fold is not None:
-            kind, number = query.weighting.of_curvature, query.fold.number
-            if not number:  # the first query covers all columns
-                once = np.where(np.arange(query.fold.of) == 0, 1.0, OFF_DIAGONAL)
-                self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales) / once
-            self.products[kind][number] = np.concatenate(released)
+        elif isinstance(query, Gram) and isinstance(query.weighting, Products):
+            kind = query.weighting.of_curvature
+            if not self.products[kind]:  # the first piece covers all columns
+                self.centre, self.scale = np.concatenate(query.centres), np.concatenate(query.scales)
+            self.products[kind].append((query, released))
             self.noises[kind] = (0.0 if query.event is None else query.event.sigma, query.weighting.bound)
 
     def matrix(self, *, of_curvature: bool) -> tuple[Vector, float] | None:
-        """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a column is missing.
+        """Return a released matrix of products, (p, p), and its σ, as sums over records; None if a piece is missing.
 
         Diagonal entries have noise of standard deviation σ, the others of σ/√2.
         """
-        pieces, p = self.products[of_curvature], len(self.scale)
-        if not p or len(pieces) < p:
+        pieces = self.products[of_curvature]
+        if not pieces or pieces[0][0].fold is None or len(pieces) < pieces[0][0].fold.of:
             return None
         sigma, bound = self.noises[of_curvature]
-        M = np.zeros((p, p))
-        for j, u in pieces.items():
-            M[j:, j] = u
-            M[j + 1 :, j] /= OFF_DIAGONAL
-        return bound * (np.tril(M) + np.tril(M, -1).T), bound * sigma
+        M = np.zeros((len(self.scale), len(self.scale)))
+        for query, released in pieces:
+            query.fill(M, released)
+        return bound * M, bound * sigma

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfl.arguments import as_floats, require_number
@@ -70,13 +71,20 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
     if solver.joint:
         rows.append(correlations.row(problem, correlations.SHARE))
     if shares.excess_share:
-        rows.append(excess.row(problem, shares.excess_share))
+        rows.append(excess.row(problem, shares.excess_share, joined=_joined(solver, problem)))
     if problem.inference:
         rows.append(products.row(problem, problem.inference))
     return tuple(rows)
 
 
-@dataclass(frozen=True, slots=True)
+def _joined(solver: SkGD, problem: Problem) -> bool:
+    """Return True if an outer round begins with the first later pass, so that the margins are rebuilt there once."""
+    walk = Walk(solver, problem, Curvature.flat(problem))
+    early = record_defaults.early_passes(walk.n_passes)
+    return early * walk.draws_a_pass % (solver.inner_rounds or 1) == 0
+
+
+@dataclass(frozen=True)
 class Budget:
     """Budget of a resolved SkGD on a problem. All releases together are μ-GDP under replace-one, with the problem's μ.
 
@@ -111,12 +119,21 @@ class Budget:
             if row.phase is phase:
                 yield from row.make(run, events)
 
+    @cached_property
+    def _has_between(self) -> bool:
+        return any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem))
+
+    def due(self, number: int, run: Run) -> bool:
+        """Return True if the next releases are those before pass `number`, which end with the margins of the current model."""
+        early = record_defaults.early_passes(run.walk.n_passes)
+        return self._has_between and not run.passed and number >= early and bool(run.present.mask.all())
+
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
         """Make the releases between the early and the later passes, before the first later pass.
 
         In the second half of the early passes, record w before each pass, for an average. number : the pass that begins at w.
         """
-        if run.passed or not any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem)):
+        if run.passed or not self._has_between:
             return
         early = record_defaults.early_passes(run.walk.n_passes)
         if number >= early:

@@ -15,7 +15,7 @@ from vfl.solvers.blocks.shares import Shares
 from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.solvers.iterates.convergence import require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_groups, require_one_of, require_whole
-from vfl.solvers.releases import correlations, counts
+from vfl.solvers.releases import correlations, counts, products
 from vfl.solvers.releases.smoothness import Curvature, require_curvature, require_representable
 from vfl.solvers.rules import defaults, intervals, record_defaults
 
@@ -91,9 +91,11 @@ def _require_record_options(solver: SkGD) -> None:
 def resolved(given: Solver, problem: Problem) -> Solver:
     """Return a copy of the solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
+    if given.joint and declined(given, problem):
+        given = replace(given, joint=False)
     solver = replace(given, clip=_clip(given, problem), shares=shares)
     if solver.joint:
-        given = solver = _with_joint_steps(solver, problem)
+        given = solver = _with_joint_steps(solver)
     if given.block_size is None and problem.layout.explicit is None:
         solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
     solver = replace(solver, momentum=_momentum(solver, problem))
@@ -155,11 +157,15 @@ def _momentum(solver: SkGD, problem: Problem) -> float:
     return record_defaults.momentum(problem, solver.step_size)
 
 
-def _with_joint_steps(solver: Solver, problem: Problem) -> Solver:
-    """Return the solver with the options of joint steps, or with joint=False where they do not pay by the public rule."""
+def declined(solver: SkGD, problem: Problem) -> str:
+    """Return the reason for which the public rule takes no joint steps, as a clause; '' if they pay."""
+    if _clip(solver, problem) != RECORD:
+        return "each column has a clip of its own, whose charge is not one per pass"
     noise = correlations.radius(problem.layout.n_coordinates, record_defaults.signal_to_noise(problem))
-    if not (solver.by_pass and record_defaults.takes_joint_steps(problem, noise)):
-        return replace(solver, joint=False)
+    return record_defaults.declines_joint_steps(problem, noise, products.messages_of(problem, 1)["messages"])
+
+
+def _with_joint_steps(solver: Solver) -> Solver:
     return replace(
         solver,
         sampling="full",
@@ -181,22 +187,17 @@ def _require_joint_options(solver: SkGD) -> None:
         "sampling": ("shuffled", "full"),
         "block_size": (None, 1),
         "parallel": (1,),
-        "outer_rounds": (None,),
-        "inner_rounds": (None,),
+        "inner_rounds": (None, 1),
         "step_size": (None, 1.0),
         "iterate": (None, "tail"),
         "noise_geometry": ("scaled",),
         "tol": (None,),
     }
     for option, values in usual.items():
-        if solver.joint and getattr(solver, option) not in values and not _is_resolved(solver):
+        if solver.joint and getattr(solver, option) not in values:
             raise SpecificationError(
                 f"{solver.name}: joint=True takes steps in a model of all columns and decides {option} itself: leave it out"
             )
-
-
-def _is_resolved(solver: SkGD) -> bool:
-    return solver.sampling == "full" and solver.inner_rounds == 1
 
 
 def _require_joint_fit(solver: SkGD, problem: Problem) -> None:

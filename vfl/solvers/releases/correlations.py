@@ -2,7 +2,7 @@
 
 Guarantee. The release is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
 
-Proof. The release is one matrix of products, in pieces, with the weighting `Products` of the curvature. That module has the
+Proof. The release is one matrix of products with the weighting `Products` of the curvature. That module has the
 proof for any margins, caps and bounds. Margins are 0 here, where logistic and squared loss have their largest curvature L.
 So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if no row is longer than √(R/L). Rows z_i
 are divided by √M_j, so a typical ‖z_i‖² is p/L.
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.messages import OFF_DIAGONAL
 from vfl.privacy.calibration import noise_multiplier
-from vfl.solvers.noisy_gram import OFF_DIAGONAL, lifted
+from vfl.solvers.noisy_gram import lifted
 from vfl.solvers.releases import products
 from vfl.solvers.releases.once import OneTime, Phase
 
@@ -60,50 +61,32 @@ def radius(p: int, ratio: float, share: float = SHARE) -> float:
 
 def row(problem: Problem, share: float) -> OneTime:
     """Return the products as a one-time release between the record norms and the first pass."""
-    p, parties = problem.layout.n_coordinates, len(problem.layout.whole())
+    p = problem.layout.n_coordinates
     said = (
         f"{p * (p + 1) // 2} products of columns for {share:.2g} of μ²: steps follow a joint model of all columns. "
-        "Margins hold each scaled column, and parties receive it as weights."
+        f"{products.SHOWN}"
     )
-    return OneTime(
-        Phase.FIRST,
-        share,
-        lambda mu: (event_of(problem, mu),),
-        release,
-        said,
-        messages=2 * p,
-        out=p,
-        back=-(-p // parties),
-    )
+    counted = products.messages_of(problem, 1)
+    return OneTime(Phase.FIRST, share, lambda mu: (event_of(problem, mu),), release, said, **counted)
 
 
 def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release the products, one column at a time. After the loss of a party there is no joint model."""
-    cap, p = run.walk.cap(), run.problem.layout.n_coordinates
+    """Release the products. After the loss of a party there is no joint model."""
+    cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
         return
-    weighting, pieces = weighting_of(run.problem, run.loss, cap.cap), []
-    for number in range(p):
-        yielded: Released | None = None
-        for query in (
-            products.column(number, cap.rows),
-            products.piece(run.problem, number, cap.rows, weighting, *events),
-        ):
-            yielded = yield from run.present.put(query, run.w)
-            if yielded is None:
-                return
-        pieces.append(np.concatenate(yielded or ()))
-    run.joint = model(pieces, weighting.bound, events[0].sigma, run.problem.n_records)
+    weighting = weighting_of(run.problem, run.loss, cap.cap)
+    found = yield from products.matrix(run, cap.rows, weighting, *events)
+    if found is not None:
+        run.joint = model(found, weighting.bound, events[0].sigma, run.problem.n_records)
 
 
-def model(pieces: list[Vector], bound: float, sigma: float, n_records: int) -> Vector:
+def model(found: Vector, bound: float, sigma: float, n_records: int) -> Vector:
     """Return C, (p, p): released correlations, with eigenvalues at least the norm of their noise.
 
-    pieces : products of column j with itself and the later ones, over `bound`. sigma : their noise, for entries times √2.
+    found : (p, p) products of the columns, over `bound`. sigma : their noise, for off-diagonal entries times √2.
     """
-    p = len(pieces)
-    C = np.eye(p)
-    for j, u in enumerate(pieces):
-        C[j + 1 :, j] = u[1:] * (bound / (OFF_DIAGONAL * n_records))
-    C += np.tril(C, -1).T
+    p = len(found)
+    C = found * (bound / n_records)
+    np.fill_diagonal(C, 1.0)
     return lifted(C, 2.0 * math.sqrt(p) * bound * sigma / (OFF_DIAGONAL * n_records))

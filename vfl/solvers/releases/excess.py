@@ -108,12 +108,22 @@ def sums_of(
     )
 
 
-def row(problem: Problem, share: float) -> OneTime:
-    """Return the sums as a one-time release between two passes. Each pass is charged for its own cap."""
-    p, sums = problem.layout.n_coordinates, len(FACTORS) - 1
+def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
+    """Return the sums as a one-time release between two passes. Each pass is charged for its own cap.
+
+    joined : True if the run rebuilds the margins before the next pass anyway.
+    """
+    p, sums, rebuilds = problem.layout.n_coordinates, len(FACTORS) - 1, 2 - joined
     said = f"sums of what C cuts for {share:.2g} of the μ² left: C is widened if their bias exceeds the noise."
     return OneTime(
-        Phase.BETWEEN, share, lambda mu: excess_events(mu, p), widen, said, messages=sums + 2, out=sums, back=2
+        Phase.BETWEEN,
+        share,
+        lambda mu: excess_events(mu, p),
+        widen,
+        said,
+        messages=sums + rebuilds,
+        out=sums,
+        back=rebuilds,
     )
 
 

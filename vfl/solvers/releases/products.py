@@ -9,37 +9,36 @@ Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Weight
 curvature and s_i² for the residuals' variance, so both facts still hold. Sums are divided by their bound R before the release.
 Their events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
 
-Who sees what: the coordinator holds each scaled column z_ij, one after the other, and the parties of later columns receive
+Who sees what: the coordinator holds the scaled columns z_ij of every party but the last, and the parties after it receive
 t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import Backward, Forward, Piece
+from vfl.messages import OFF_DIAGONAL, Gram, Piece
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.solvers.noisy_gram import COLUMN, OFF_DIAGONAL, GramClip
+from vfl.solvers.noisy_gram import GramClip, along_columns, asked, order, pieces, within_triangle
 from vfl.solvers.releases.once import OneTime, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from vfl.losses import Loss
-    from vfl.messages import Block, Query
+    from vfl.messages import Query
     from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
+    from vfl.solvers.noisy_gram import Rows
     from vfl.solvers.protocol import Released
     from vfl.solvers.releases.once import Run
     from vfl.types import Vector
-
-    Rows = Mapping[str, tuple[Block, Vector, Vector]]
 
 OF_CURVATURE = 0.6
 """Share of μ² for the curvature; the residuals' variance gets the rest."""
@@ -50,6 +49,7 @@ With a log link h_i depends on the mean, the exposure, and for amounts the label
 columns lies below the second, with margins of standard deviation 0.3 to 0.7. Lower curvature makes intervals wider."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
+SHOWN = "Margins hold the scaled columns of all parties but the last, and later parties receive them as weights."
 DIFFERENCE = 1e-4
 """Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
 
@@ -70,7 +70,7 @@ class ProductClip(GramClip):
     @property
     def sensitivity(self) -> float:
         """Δ of all entries together, under replace-one."""
-        p = _order(self.dimension)
+        p = order(self.dimension)
         floating = (p + 16.0) * 2.0**-52 + math.sqrt(p) * 2.0**-24
         return self.cap * (math.nextafter(OFF_DIAGONAL, 2.0) + 2.0 * floating) + self.grid * math.sqrt(self.dimension)
 
@@ -79,14 +79,13 @@ class ProductClip(GramClip):
 
         As with the clip 'gram', a party must trust the coordinator that the weights follow `Products`.
         """
-        fits = isinstance(query, Backward) and isinstance(query.fold, Piece) and isinstance(query.weighting, Products)
-        if fits and isinstance(query, Backward) and query.fold is not None:
-            number, p = query.fold.number, query.fold.of
-            fits = self.cap == 1.0 and self.dimension == p * (p + 1) // 2 and not query.capped
-            for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
-                at = np.arange(block.offset + block.start, block.offset + block.stop)
-                fits = fits and bool((at >= number).all() and (at < p).all() and (scale > 0.0).all())
-                fits = fits and bool((abs(scale * centre) <= FARTHEST).all())
+        p = order(self.dimension)
+        fits = self.cap == 1.0 and self.dimension == p * (p + 1) // 2
+        fits = fits and isinstance(query, Gram) and isinstance(query.fold, Piece) and within_triangle(query, p)
+        if fits and isinstance(query, Gram):
+            fits = isinstance(query.weighting, Products) and not query.capped
+            for centre, scale in zip(query.centres, query.scales, strict=True):
+                fits = fits and bool((scale > 0.0).all() and (abs(scale * centre) <= FARTHEST).all())
         if not fits:
             raise PrivacyError("the clip 'products' bounds pieces of one matrix of products alone: use the clip 'norm'")
         return self.sensitivity
@@ -94,12 +93,12 @@ class ProductClip(GramClip):
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Weighting r_i = t_i z_ij for the scaled column j that the coordinator holds.
+    """Weights t_i, then t_i z_ij for every scaled column j that margins hold.
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
     the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
-    the released gradients, so it is also right for a misspecified model. Margins multiply r_i by the weight s_i of the record,
-    as in every sum, and by s_i again for ρ_i².
+    the released gradients, so it is also right for a misspecified model. Margins multiply these by the weight s_i of the
+    record, as in every sum, and by s_i again for ρ_i².
 
     cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².
@@ -112,7 +111,7 @@ class Products:
     of_curvature: bool
 
     kernel: ClassVar[str] = ""
-    """No fused kernel, because only the margins hold the norms and the column."""
+    """No fused kernel, because only the margins hold the norms and the columns."""
 
     @property
     def squares_weights(self) -> bool:
@@ -122,7 +121,7 @@ class Products:
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return the weights, ((1 + h)·n,), and free the columns that margins held."""
         norms = kept["norms"]
         with np.errstate(over="ignore", invalid="ignore"):
             if self.of_curvature:
@@ -132,9 +131,8 @@ class Products:
                 m = np.maximum(m / (2.0 * self.half), 0.0)
             else:
                 m = self._residuals(margins, labels, norms) ** 2
-            t = np.minimum(m / self.bound, 1.0 / np.maximum(norms, 1.0))
-            r = t * kept[COLUMN]  # t is 0 where the norm overflows
-            return np.where(np.isfinite(r), r, 0.0), {}
+            t = np.minimum(m / self.bound, 1.0 / np.maximum(norms, 1.0))  # 0 where the norm overflows
+            return along_columns(np.where(np.isfinite(t), t, 0.0), [], kept)
 
     def _residuals(self, margins: Vector, labels: Vector, norms: Vector) -> Vector:
         return capped(self.loss.derivative(margins, labels), record_limits(norms, self.cap), self.loss.kernel)
@@ -179,72 +177,57 @@ def weightings_of(problem: Problem, loss: Loss, cap: float) -> tuple[Products, P
     return Products(loss, cap, first, half, True), Products(loss, cap, second, half, False)
 
 
-def piece(problem: Problem, number: int, rows: Rows, weighting: Products, event: Gaussian | None) -> Backward:
-    """Return the query for the products of column `number` with itself and all later ones.
-
-    rows : rows of the record cap, {party: (all its columns, centres, scales)}.
-    """
-    p, blocks, centres, scales = problem.layout.n_coordinates, [], [], []
-    for whole, centre, scale in rows.values():
-        start = max(number - whole.offset, 0)
-        if start < whole.size:
-            blocks.append(replace(whole, start=start))
-            at = np.arange(whole.offset + start, whole.offset + whole.stop)
-            centres.append(centre[start:])
-            scales.append(scale[start:] * np.where(at == number, 1.0, OFF_DIAGONAL))
-    fold = Piece(number, p, (int(weighting.of_curvature),))
-    return Backward(weighting, tuple(blocks), tuple(centres), tuple(scales), geometry_of(problem), event, fold=fold)
+def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian | None) -> tuple[Gram, ...]:
+    """Return the queries for a matrix of products. rows : {party: (all its columns, centres, scales)} of the record cap."""
+    clip, seed = geometry_of(problem), (int(weighting.of_curvature),)
+    return pieces(rows, problem.n_records, lambda _: weighting, clip, event, seed)
 
 
-def planned(problem: Problem, number: int) -> Backward:
-    """Return a piece as the plan knows it: without the centres and scales, which the run releases."""
+def planned(problem: Problem) -> tuple[Gram, ...]:
+    """Return the pieces as the plan knows them: without the centres and scales, which the run releases."""
     whole = problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
-    return piece(problem, number, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
+    return pieces_of(problem, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
 
 
-def column(number: int, rows: Rows) -> Forward:
-    """Return the query that sends a scaled and centred column to the coordinator."""
-    for party, (whole, centre, scale) in rows.items():
-        if whole.offset <= number < whole.offset + whole.size:
-            at = number - whole.offset
-            own, s = replace(whole, start=at, stop=at + 1), float(scale[at])
-            return Forward({party: (own, np.array([s]))}, into=COLUMN, shifts={party: -float(centre[at]) * s})
-    raise ValueError(f"there is no column {number}")
+def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
+    """Return the numbers of messages, and of vectors per party, that matrices of products take, by field of `OneTime`."""
+    found, parties = planned(problem), len(problem.layout.whole())
+    held = sum(piece.held.size for piece in found if piece.held is not None)
+    sent = sum(piece.width * len(piece.blocks) for piece in found)
+    return {
+        "messages": matrices * sum(1 + (piece.held is not None) for piece in found),
+        "out": -(-matrices * sent // parties),
+        "back": -(-matrices * held // parties),
+    }
 
 
 def row(problem: Problem, share: float) -> OneTime:
     """Return the one-time release of the curvature and the residuals' variance, made after the last pass."""
-    p, parties = problem.layout.n_coordinates, len(problem.layout.whole())
-    said = (
-        f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. Margins hold "
-        "each scaled column, and parties receive it as weights."
-    )
-    return OneTime(
-        Phase.END,
-        share,
-        lambda mu: events_of(problem, mu),
-        release,
-        said,
-        messages=1 + 4 * p,
-        out=2 * p,
-        back=1 + -(-2 * p // parties),
-    )
+    p, counted = problem.layout.n_coordinates, messages_of(problem, 2)
+    said = f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. {SHOWN}"
+    counted["messages"] += 1  # the model's margins
+    counted["back"] += 1
+    return OneTime(Phase.END, share, lambda mu: events_of(problem, mu), release, said, **counted)
 
 
 def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release both matrices at the final model, one column at a time. After the loss of a party, release nothing more."""
+    """Release both matrices at the final model. After the loss of a party, release nothing more."""
     cap = run.walk.cap()
     if cap is None or not run.present.mask.all():
         return
     yield from run.present.rebuilt(run.w)
     for weighting, event in zip(weightings_of(run.problem, run.loss, cap.cap), events, strict=True):
-        for number in range(run.problem.layout.n_coordinates):
-            for query in (column(number, cap.rows), piece(run.problem, number, cap.rows, weighting, event)):
-                if not run.present.mask.all() or (yield from run.present.put(query, run.w)) is None:
-                    return
+        if (yield from matrix(run, cap.rows, weighting, event)) is None:
+            return
 
 
-def _order(dimension: int) -> int:
-    """Return the p with p(p + 1)/2 = dimension, or the next larger one."""
-    return math.ceil((math.sqrt(8.0 * dimension + 1.0) - 1.0) / 2.0 - 1e-9)
+def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Generator[Query, Released, Vector | None]:
+    """Release a matrix of products, (p, p), in units of its bound. Return None if a party is lost, and release no more."""
+    M = np.zeros((run.problem.layout.n_coordinates,) * 2)
+    for query in asked(pieces_of(run.problem, rows, weighting, event), rows):
+        if not run.present.mask.all() or (released := (yield from run.present.put(query, run.w))) is None:
+            return None
+        if isinstance(query, Gram):
+            query.fill(M, released)
+    return M

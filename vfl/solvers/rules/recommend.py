@@ -75,7 +75,7 @@ SHORT = 0.02
 UNWEIGHED = ("NoisyGram", "SCD")
 """Solvers that train without weights of records (`Solver.weighs`)."""
 PRODUCTS = 500
-"""Largest p at which p² products, one message per column, are cheap to collect."""
+"""Largest p at which p² products are cheap to collect."""
 
 
 @dataclass(frozen=True, slots=True)

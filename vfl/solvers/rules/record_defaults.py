@@ -345,18 +345,20 @@ def momentum(problem: Problem, step: float | None = None) -> float:
     return max(0.0, min(MOMENTUM, 1.0 - (step or 1.0) / 2.0, 1.0 - FEW / passes(problem, step)))
 
 
-def takes_joint_steps(problem: Problem, noise: float) -> bool:
-    """Return True if a run that may show columns takes FEW steps in a joint model instead of many passes.
+def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
+    """Return why a run that may show columns takes no steps in a joint model, as a clause; '' if FEW such steps pay.
 
-    noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations).
-
-    Products of p columns take 2p messages, and every step two, for any number of parties. Without joint steps, a run takes one
-    message per party and pass.
+    noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations). messages : number of messages that
+    release them. Every step takes two, for any number of parties. Other runs take one message per party and pass.
     """
     count, parties = passes(problem), len(problem.layout.whole())
-    if signal_to_noise(problem) < MOVES_ON:  # momentum takes as few messages, and pays for no products
-        return False
-    return count >= LONG and noise <= UNCLEAR and 2 * (FEW + problem.layout.n_coordinates) < parties * count
+    if signal_to_noise(problem) < MOVES_ON:
+        return f"below μn/p = {MOVES_ON:g} passes with momentum take about as few messages, and pay for no products"
+    if noise > UNCLEAR:
+        return f"noise would hide the products of {problem.layout.n_coordinates} columns"
+    if count < LONG or 2 * FEW + messages >= parties * count:
+        return f"{count} passes of {parties} parties take no more messages"
+    return ""
 
 
 def model_passes(problem: Problem, steps: int) -> int:
