@@ -194,7 +194,7 @@ class _Log(Lane[Answered, None]):
 
 
 class LocalParty(PartyLane):
-    """A party whose data are opened by this process. callers : whose quotas it counts; None for all but the adding party."""
+    """A party whose data are opened by this process. callers : callers whose quotas it counts; None unless it adds up."""
 
     def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
