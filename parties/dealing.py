@@ -19,20 +19,9 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
+from vfl.secure import requests
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
-from vfl.secure.requests import (
-    Begin,
-    CheckRecords,
-    DealProducts,
-    DealSum,
-    DealTerms,
-    Meet,
-    given_parcels,
-    named_parcels,
-    openings,
-    owners_of,
-)
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
 from vfl.secure.sigmoid import SERIES
@@ -70,16 +59,16 @@ class Dealing(Service):
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the reply to a request, and the parcels that the dealer sends."""
-        if not isinstance(message, Meet | Begin | CheckRecords | DealTerms | DealSum | DealProducts):
+        if not isinstance(message, requests.TO_DEALER):
             raise self.undue(message)
-        reply, parcels = self.request(message, given_parcels(vectors))
-        return reply, named_parcels(parcels)
+        reply, parcels = self.request(message, requests.given_parcels(vectors))
+        return reply, requests.named_parcels(parcels)
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a request, and the parcels for its receivers. parcels : the parties' numbers of records."""
-        if parcels and not isinstance(request, CheckRecords):
+        if parcels and not isinstance(request, requests.CheckRecords):
             raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")
-        if isinstance(request, Meet):
+        if isinstance(request, requests.Meet):
             self._session = Session(DEALER, request.session, self._own)
             self._sharing, self._dealer, self._products = None, None, None
             self._checked = False
@@ -88,7 +77,7 @@ class Dealing(Service):
             raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
         if request.session != self._session.session:
             raise FederationError("the dealer received a message of a session that has ended")
-        if isinstance(request, Begin):
+        if isinstance(request, requests.Begin):
             sharing = self._planned(request.n_records)
             streams = self._session.begin(request.keys, sharing.roles.parties, self._noise)
             self._n_records = request.n_records
@@ -101,7 +90,7 @@ class Dealing(Service):
         if self._sharing is None:
             raise FederationError("the dealer received a message before the keys of its session")
         sharing = self._sharing
-        if isinstance(request, CheckRecords):
+        if isinstance(request, requests.CheckRecords):
             self._check_records(self._session, sharing.roles.parties, parcels)
             return Done(), []
         if not self._checked:
@@ -111,9 +100,9 @@ class Dealing(Service):
         if self._dealer is None:
             raise FederationError("the dealer received a message before the keys of its session")
         match request:
-            case DealTerms():
+            case requests.DealTerms():
                 return Done(), [self._fourier_terms(request.version, self._dealer, self._session, sharing)]
-            case DealSum():
+            case requests.DealSum():
                 return Done(), self._sums(request, self._dealer, self._session, sharing)
             case _:
                 raise FederationError(f"the dealer does not answer {type(request).__name__}")
@@ -142,7 +131,7 @@ class Dealing(Service):
 
     def _dealt(self, request: Request, session: Session, sharing: GramSharing) -> list[Parcel]:
         """Return the dealer's part of the products, sealed for the later party of each pair."""
-        if not isinstance(request, DealProducts) or self._products is None:
+        if not isinstance(request, requests.DealProducts) or self._products is None:
             raise FederationError(f"the dealer does not answer {type(request).__name__} here")
         parties = sharing.roles.parties
         sealed: list[Parcel] = []
@@ -153,7 +142,7 @@ class Dealing(Service):
             sealed.append(session.seal(later, f"products {request.key}", np.concatenate(words)))
         return sealed
 
-    def _sums(self, request: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
+    def _sums(self, request: requests.DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
         query = request.query
         if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
             raise PrivacyError(
@@ -161,8 +150,8 @@ class Dealing(Service):
             )
         check(query)
         sharing.require_planned(query.event)
-        words: dict[str, list[np.ndarray]] = {owner: [] for owner in owners_of(query)}
-        for opening in openings(query, request.key, request.setup, request.version):
+        words: dict[str, list[np.ndarray]] = {owner: [] for owner in requests.owners_of(query)}
+        for opening in requests.openings(query, request.key, request.setup, request.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)
             words[opening.owner].append(dealer.sum(opening, deviations))
         return [session.seal(owner, f"sum {request.key}", np.concatenate(own)) for owner, own in words.items()]

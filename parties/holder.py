@@ -24,33 +24,12 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
+from vfl.secure import requests
 from vfl.secure.check_rows import CHECK_ROWS
 from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
 from vfl.secure.member import Member
 from vfl.secure.opening import committed
-from vfl.secure.requests import (
-    Begin,
-    CheckRows,
-    Contribute,
-    ContributeProducts,
-    Contribution,
-    Disclose,
-    MaskAngles,
-    MaskProducts,
-    Meet,
-    OpenRows,
-    SetUp,
-    ShareResidual,
-    StateRecords,
-    TakeColumns,
-    TakeProducts,
-    TakeToss,
-    Toss,
-    openings,
-    receivers,
-    senders,
-)
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
@@ -100,11 +79,11 @@ class Holder:
         self._streams: Streams | None = None
         self._gram: GramMember | None = None
         self._member: Member | None = None
-        self._setup: SetUp | None = None
+        self._setup: requests.SetUp | None = None
         self._caps: dict[str, float] = {}
         self._coverage = Coverage(name, repeats=not noise.private)
         self._known: tuple[bytes, OwnColumns] | None = None
-        self._committed: Contribution | None = None
+        self._committed: requests.Contribution | None = None
 
     @property
     def sharing(self) -> Sharing | GramSharing:
@@ -121,28 +100,32 @@ class Holder:
 
     def takes(self, request: Request) -> int:
         """Return the number of parcels that must come with a request; 0 before the keys of the session are exchanged."""
-        return 0 if self._streams is None else len(senders(request, self.name, self.sharing.roles))
+        return 0 if self._streams is None else len(requests.senders(request, self.name, self.sharing.roles))
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a request, and the parcels for its `receivers`. parcels : from its `senders`."""
-        if isinstance(request, Meet):
+        if isinstance(request, requests.Meet):
             self._session, self._streams = Session(self.name, request.session, self._own), None
             self._member, self._setup, self._gram, self._committed = None, None, None, None
             return self._session.key, []
         if self._session is None or request.session != self._session.session:
             raise self._refusal("received a message of a session that has ended", FederationError)
         session = self._session
-        if isinstance(request, Begin):
+        if isinstance(request, requests.Begin):
             self._begin(session, request)
             return Done(), []
         if self._streams is None:
             raise self._refusal("received a message before the keys of its session", FederationError)
-        senders_of, receivers_of = (found(request, self.name, self.sharing.roles) for found in (senders, receivers))
+        roles = self.sharing.roles
+        senders_of, receivers_of = (
+            requests.senders(request, self.name, roles),
+            requests.receivers(request, self.name, roles),
+        )
         if len(parcels) != len(senders_of):
             raise self._refusal(f"received {len(parcels)} sealed parcels instead of {len(senders_of)}", FederationError)
-        if isinstance(request, Disclose):
+        if isinstance(request, requests.Disclose):
             return self._disclosed(), []
-        if isinstance(request, StateRecords):
+        if isinstance(request, requests.StateRecords):
             count = np.array([self._columns.n_records], dtype=np.uint64)
             return Done(), [session.seal(DEALER, RECORDS, count)]
         given = dict(zip(senders_of, parcels, strict=True))
@@ -158,9 +141,9 @@ class Holder:
     ) -> tuple[object, list[Parcel]]:
         n = self._columns.n_records
         match request:
-            case SetUp():
+            case requests.SetUp():
                 return Done(), self._set_up(request, member, session, to)
-            case TakeColumns():
+            case requests.TakeColumns():
                 setup, owner = self._of_setup(), request.owner
                 sizes = [stop - start for start, stop in setup.blocks[owner]]
                 words = session.open(owner, f"columns {setup.number}", parcels[owner], np.uint64, sum(sizes), n)
@@ -168,36 +151,36 @@ class Holder:
                 for start, stop in setup.blocks[owner]:
                     member.take_columns(owner, setup.number, start, stop, words[at : at + stop - start])
                     at += stop - start
-            case Toss():
+            case requests.Toss():
                 if self.name != self.sharing.roles.label:
                     raise self._refusal("was asked for the coin, which the label party draws", FederationError)
                 coin = self._noise.stream(SHARED, "coin").words(4)
                 self._tossed(member, coin)
                 return Done(), [session.seal(party, "coin", coin) for party in to]
-            case TakeToss():
+            case requests.TakeToss():
                 ((sender, parcel),) = parcels.items()
                 self._tossed(member, session.open(sender, "coin", parcel, np.uint64, 4))
-            case OpenRows():
+            case requests.OpenRows():
                 return Done(), self._opened_rows(request.version, member, session, parcels, to)
-            case CheckRows():
+            case requests.CheckRows():
                 self._check_rows(request, member, session, parcels)
-            case MaskAngles():
+            case requests.MaskAngles():
                 if member.coin is None:
                     raise self._refusal("was asked for angles before the coin by which the dealer is checked")
                 self._require_place(request.version.place)
                 masked = member.masked_angles(request.version, request.w, request.clamp)
                 return Done(), [session.seal(h, f"angles {request.version.name}", masked) for h in to]
-            case ShareResidual():
+            case requests.ShareResidual():
                 version = request.version
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
-            case Contribute():
+            case requests.Contribute():
                 return self._commitment(self._contribution(request, member, session, parcels), request, session), []
             case _:
                 raise self._refusal(f"does not answer {type(request).__name__}", FederationError)
         return Done(), []
 
-    def _begin(self, session: Session, request: Begin) -> None:
+    def _begin(self, session: Session, request: requests.Begin) -> None:
         roles = self.sharing.roles
         if request.n_records != self._columns.n_records:
             raise self._refusal("has a different number of records from the session", FederationError)
@@ -236,7 +219,9 @@ class Holder:
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
 
-    def _check_rows(self, request: CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]) -> None:
+    def _check_rows(
+        self, request: requests.CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]
+    ) -> None:
         width = 2 * self._terms(request.version.place)
         for sender, parcel in parcels.items():
             rows = width if sender in self.sharing.roles.holders else 0
@@ -250,7 +235,7 @@ class Holder:
             member.take_rows(request.version, sender, masks, shares)
         member.check_dealt(request.version)
 
-    def _set_up(self, request: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
+    def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
         """Cap the party's own rows and mask them, for every later w. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
@@ -275,17 +260,17 @@ class Holder:
         self, request: Request, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> tuple[object, list[Parcel]]:
         """Answer the requests of one release of all products of columns."""
-        if isinstance(request, MaskProducts) and self._streams is not None:
+        if isinstance(request, requests.MaskProducts) and self._streams is not None:
             self._gram = GramMember(sharing.roles, self.name, self._streams, self._noise, self._gram_rows(sharing))
             masked = self._gram.masked_columns()
             return Done(), [session.seal(other, "columns", masked) for other in to]
         member, n = self._gram, self._columns.n_records
         match request:
-            case TakeProducts() if member is not None and request.width == sharing.widths[request.owner]:
+            case requests.TakeProducts() if member is not None and request.width == sharing.widths[request.owner]:
                 words = session.open(request.owner, "columns", parcels[request.owner], np.uint64, request.width, n)
                 member.take_columns(request.owner, words)
                 return Done(), []
-            case ContributeProducts() if member is not None:
+            case requests.ContributeProducts() if member is not None:
                 return self._commitment(
                     self._opened_products(request, sharing, member, session, parcels), request, session
                 ), []
@@ -294,7 +279,7 @@ class Holder:
 
     def _opened_products(
         self,
-        request: ContributeProducts,
+        request: requests.ContributeProducts,
         sharing: GramSharing,
         member: GramMember,
         session: Session,
@@ -337,7 +322,9 @@ class Holder:
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
 
-    def _contribution(self, request: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> Words:
+    def _contribution(
+        self, request: requests.Contribute, member: Member, session: Session, parcels: dict[str, Parcel]
+    ) -> Words:
         query, key, version = request.query, request.key, request.version
         self._require_place(version.place)
         event = self._admitted(query, request)
@@ -351,7 +338,7 @@ class Holder:
         if DEALER in parcels:
             dealt = session.open(DEALER, f"sum {key}", parcels[DEALER], np.uint64, sum(sizes))
         found, at = [], 0
-        for opening in openings(query, key, request.setup, version):
+        for opening in requests.openings(query, key, request.setup, version):
             if opening.owner == self.name:
                 member.take_sum(opening, dealt[at : at + opening.size])
                 at += opening.size
@@ -359,21 +346,23 @@ class Holder:
             found.append(member.contribution(opening, deviations))
         return np.concatenate(found)
 
-    def _commitment(self, words: Words, request: Contribute | ContributeProducts, session: Session) -> Commitment:
+    def _commitment(
+        self, words: Words, request: requests.Contribute | requests.ContributeProducts, session: Session
+    ) -> Commitment:
         """Keep the words of an opening, and return a commitment to them."""
         drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
-        self._committed = Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
+        self._committed = requests.Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
         return committed(self.name, session.session, self._committed)
 
-    def _disclosed(self) -> Contribution:
+    def _disclosed(self) -> requests.Contribution:
         """Return the words of the last commitment, once."""
         words, self._committed = self._committed, None
         if words is None:
             raise self._refusal("was asked to disclose words that it has not committed to", FederationError)
         return words
 
-    def _admitted(self, query: Backward, request: Contribute) -> Gaussian:
+    def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
         """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
 
         The set-up bounds a record's joint contribution to all columns of all parties by C. So one charge covers disjoint
@@ -431,7 +420,7 @@ class Holder:
     def _refusal(self, why: str, kind: type[VflError] = PrivacyError) -> VflError:
         return kind(f"party {self.name!r} {why}")
 
-    def _of_setup(self) -> SetUp:
+    def _of_setup(self) -> requests.SetUp:
         if self._setup is None:
             raise self._refusal("received a message before the set-up of its columns", FederationError)
         return self._setup

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.errors import FederationError
-from vfl.messages.joining import (
-    Done,
-    Introduce,
-    Introduced,
-    MakeSalt,
-    Multiply,
-    Sealed,
-    SealingKey,
-    SendMargins,
-    SendSet,
-    TakeMargins,
-    TakeSalt,
-)
+from vfl.messages import joining
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -51,9 +39,9 @@ class Sealing:
         """Return the answer to a message of the exchange of keys; None for other messages."""
         others = [name for name in self._parties if name != self._party]
         match message:
-            case Introduce():
-                return SealingKey(self._sealer.key, self._sealer.signature)
-            case Introduced():
+            case joining.Introduce():
+                return joining.SealingKey(self._sealer.key, self._sealer.signature)
+            case joining.Introduced():
                 if message.keys.keys() != set(self._parties):
                     raise FederationError(f"party {self._party!r} was not given the keys of all parties")
                 for name in others:
@@ -61,21 +49,21 @@ class Sealing:
                         raise FederationError(f"{name!r} is not a party of this federation")
                     given = message.keys[name]
                     self._sealer.meet(name, given.key, given.signature, self._certificates[name])
-                return Done()
-            case MakeSalt():
+                return joining.Done()
+            case joining.MakeSalt():
                 self._aligning.salt = new_salt()
-                return Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
-            case TakeSalt():
+                return joining.Sealed({name: self._sealer.seal(name, "salt", self._aligning.salt) for name in others})
+            case joining.TakeSalt():
                 self._aligning.salt = bytes(self._sealer.open(message.maker, "salt", message.text))
-                return Done()
+                return joining.Done()
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the vectors of a message, unsealed if a party sealed them for this one."""
         match message:
-            case Multiply() if message.owner != self._party:
+            case joining.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
-            case TakeMargins():
+            case joining.TakeMargins():
                 name, sender, label = "margins", message.sender, "margins"
             case _:
                 return vectors
@@ -86,9 +74,9 @@ class Sealing:
     def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the vectors of an answer, sealed if they are for another party."""
         match message:
-            case SendSet() if message.to:
+            case joining.SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"
-            case SendMargins():
+            case joining.SendMargins():
                 name, label = "margins", "margins"
             case _:
                 return vectors

@@ -240,6 +240,10 @@ class Contribution:
     nonce: bytes
 
 
+TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts)
+"""Requests that the dealer answers."""
+
+
 def parcel_names(count: int) -> list[str]:
     """Return the names of `count` parcels, in order. A call carries parcels as vectors of these names, beside its body."""
     return [f"parcel {place}" for place in range(count)]
