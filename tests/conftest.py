@@ -45,6 +45,7 @@ os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # by default the other tests of a busy machine go before Ray's processes
 }
 
 # A shell makes its background jobs ignore SIGINT, and children inherit that: tests that interrupt a command need it heard.
@@ -141,7 +142,10 @@ settings.load_profile("repeated")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the test's own sequence of random bytes, fixtures included."""
+    """Start the test's own sequence of random bytes, fixtures included. End a worker's Ray after the tests on Ray."""
+    ray = sys.modules.get("ray")
+    if ray and "PYTEST_XDIST_WORKER" in os.environ and not ON_RAY.search(item.nodeid) and ray.is_initialized():
+        ray.shutdown()  # its processes take time of the other tests
     entropy.begin(item.nodeid, true=item.get_closest_marker("true_noise") is not None)
 
 

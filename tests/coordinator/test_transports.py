@@ -134,10 +134,21 @@ def test_ray_and_every_other_solver_agree_to_the_bit(on_ray: Any, name: str) -> 
 
 @pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["seeded", "no noise"])
 def test_the_public_call_on_ray_agrees_to_the_bit(local_ray: Any, private: bool) -> None:
-    """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline."""
-    spec, data = job(loss="squared", private=private), table(400)
+    """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline.
+
+    Two parties run on a user's Ray that has one CPU left.
+    """
+
+    @local_ray.remote(num_cpus=7)
+    class Busy:
+        def here(self) -> None:
+            pass
+
+    spec, data, busy = job(loss="squared", private=private), table(400), Busy.remote()
+    local_ray.get(busy.here.remote(), timeout=60)
     watched: dict[str, list[Any]] = {"ray": [], "inprocess": []}
     results = {e: vfl.train(spec, data, at=e, watch=seen.append) for e, seen in watched.items()}
+    local_ray.kill(busy)
     assert results["ray"].coef_.tobytes() == results["inprocess"].coef_.tobytes()
     assert results["ray"].intercept_ == results["inprocess"].intercept_
     assert results["ray"].certificate == results["inprocess"].certificate
@@ -148,7 +159,7 @@ def test_the_public_call_on_ray_agrees_to_the_bit(local_ray: Any, private: bool)
         assert u.tobytes() == v.tobytes()
 
 
-@pytest.mark.parametrize("inference", [True, "subsamples"])
+@pytest.mark.parametrize("inference", [pytest.param(True, marks=pytest.mark.slow), "subsamples"])
 def test_intervals_in_row_shards_on_ray_agree_to_the_bit(local_ray: Any, inference: bool | str) -> None:
     privacy = vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(5), inference=inference)
     spec = replace(job(loss="squared"), solver=vfl.SkGD(passes=2), penalty=vfl.NoPenalty(), privacy=privacy)

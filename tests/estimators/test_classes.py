@@ -167,11 +167,11 @@ def labels_read(y: Any, classes: Any) -> list[Any] | None:
 )
 def test_one_label_never_changes_how_the_others_are_read(classes: Any, container: str) -> None:
     plain = [classes[i % 2] for i in range(6)]
+    before = labels_read(CONTAINERS[container](plain), classes)
+    assert before is not None
 
     @given(odd=ODD, place=st.integers(0, 5))
     def check(odd: Any, place: int) -> None:
-        before = labels_read(CONTAINERS[container](plain), classes)
-        assert before is not None
         neighbour = [odd if i == place else label for i, label in enumerate(plain)]
         try:
             held = CONTAINERS[container](neighbour)
