@@ -30,11 +30,6 @@ class Shard:
         """Return the number of its records."""
         return self.stop - self.start
 
-    @property
-    def whole(self) -> bool:
-        """Return True if the shard holds all records."""
-        return self.size == self.n_records
-
 
 def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
     """Cut n records into shards whose sizes differ by at most one. Every participant computes the same cut.

@@ -46,7 +46,7 @@ class TunePlan:
 
     @cached_property
     def left(self) -> tuple[float, float]:
-        """Expected shares of the loss that remain with the best solver: for a single run, and for a trial (vfl.recommend)."""
+        """Shares of the loss that the best solver is expected to leave: in a single run, and in a trial (vfl.recommend)."""
         jobs = (self.tuning.jobs[0], self.tuning.trials[0])
         alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
         return alone, trial

@@ -82,7 +82,7 @@ def located(
 
 
 def require_fit(place: Place, job: Job) -> None:
-    """Raise PlacementError for a job that cannot run at this place. Organisations check their own processes."""
+    """Raise PlacementError for a job that cannot run at this place. Each organisation also checks a job itself."""
     if not isinstance(place, Organisations):
         place.require_fit(job.trust)
     elif job.privacy is not None and job.privacy.inference_share:

@@ -161,15 +161,15 @@ def evidence(
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 
-    Bins without a visible count, of visible·σ or half a record, are left out. A hidden count P_b beside a visible N_b enters as
-    N_b·P/N, at most as P_b, 2σ or half a record, whichever is largest: this is the value without information if noise may
-    explain it, and otherwise lies between that value and P_b, which makes the information value smaller.
+    A count is visible from visible·σ and half a record on. Bins without a visible count are left out. Beside a visible N_b, a
+    hidden P_b is replaced by its expectation without information, N_b·P/N, but by no more than the largest of P_b, 2σ and half
+    a record. The replacement lies between P_b and that expectation, which makes the information value smaller.
 
     Without information the value is at most Q = Σ (e_b²/P² + f_b²/N²)/s_b to second order, with shares s_b and errors e_b, f_b
     of the counts, whose variances are at most σ² + P_b and σ² + N_b. So Q is at most Σ λ_b Z_b² with normal Z_b and
     λ_b = (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b). It exceeds the limit Σλ + 2√(x Σλ²) + 2x·max λ with probability e^{−x} at
     most, here .001 (Laurent & Massart 2000, lemma 1; the negative correlations of multinomial counts only lower Q). A hidden
-    count adds nothing if it enters as N_b·P/N, so λ_b takes at least 2σ for it.
+    count that N_b·P/N replaces adds nothing to the value; λ_b takes at least 2σ in its place.
 
     sigma : standard deviation of the noise of each count; one number, or (2, b).
     """

@@ -47,8 +47,8 @@ class Sum:
 def sum_of(result: Result, party: str | None = None) -> Sum:
     """Return the margin of the model, or one party's part of it, which holds no other party's coefficients.
 
-    The parts of all parties and the intercept on scaled features add up to the margin. Columns are named as in one table of all
-    parties; with `party`, as in its own data.
+    The parts of all parties and the intercept on scaled features add up to the margin. Columns have their names in one table of
+    all parties; with `party`, their names in its own data.
 
     Raises SpecificationError for multinomial loss and for a column without formulas.
     """

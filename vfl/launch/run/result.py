@@ -442,10 +442,6 @@ class Result:
             return positive
         return np.column_stack([1.0 - positive, positive])
 
-    def labels_of(self, margins: Vector) -> Any:
-        """Return the predicted labels (n,) for margins (n,)."""
-        return labels_of(self.job, margins, self.margin_at(None))
-
     def with_inference(self, inference: Inference | None) -> Result:
         """Return a copy with these standard errors and an unsigned certificate whose digest covers them."""
         result = replace(self, inference=inference)
