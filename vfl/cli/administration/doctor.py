@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON
+from vfl.cli.options import JSON, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,6 +112,6 @@ def command(*, as_json: bool, measure: bool) -> None:
             last = findings[-1]
             click.echo(f"{'ok  ' if last['ok'] else 'FAIL'}  {name:<10} {last['finding']}")
     if as_json:
-        click.echo(json.dumps(findings, ensure_ascii=False))
+        print_json(findings)
     if not all(finding["ok"] for finding in findings):
         raise click.exceptions.Exit(1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import IDENTITY, JSON, PATH, pairs, path_option, several
+from vfl.cli.options import IDENTITY, JSON, PATH, pairs, path_option, print_json, several
+from vfl.errors import FederationError, SpecificationError
 
 if TYPE_CHECKING:
     from vfl.federation.file import Federation
@@ -48,7 +48,6 @@ def new(
 
     Parties are named as in the jobs. Only the coordinator needs an open port.
     """
-    from vfl.errors import SpecificationError
     from vfl.federation.file import write_federation
     from vfl.federation.identity import read_public
 
@@ -94,7 +93,6 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
     The coordinator waits for the parties and the dealer, which run vfl join. A party checks that it reaches the coordinator and
     shows the key that FILE pins. No data are touched. The exit code is 5 if a participant is missing.
     """
-    from vfl.errors import FederationError
     from vfl.federation.file import read_federation
     from vfl.launch.check import SKEW_SECONDS, check_coordinator, check_links
 
@@ -102,7 +100,7 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
     if name is not None and name != federation.coordinator.name:
         seconds_taken = check_coordinator(path, name, identity=identity, seconds=seconds)
         if as_json:
-            click.echo(json.dumps({"coordinator": federation.coordinator.name, "seconds": seconds_taken}))
+            print_json({"coordinator": federation.coordinator.name, "seconds": seconds_taken})
         else:
             click.echo(
                 f"{federation.coordinator.name} answers at {federation.address} with the key that {path} pins, and accepts the "
@@ -116,7 +114,7 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
     for link in check_links(path, identity=identity, seconds=seconds):
         missing += bool(link.why)
         if as_json:
-            click.echo(json.dumps(dataclasses.asdict(link), ensure_ascii=False))
+            print_json(dataclasses.asdict(link))
         elif link.why:
             click.echo(f"{link.party:<{width}}  no     {link.why}")
         else:
@@ -131,7 +129,7 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
 
 def _say(federation: Federation, path: Path, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_plain(federation, path), ensure_ascii=False))
+        print_json(_plain(federation, path))
         return
     click.echo(f"federation {federation.name}, coordinator at {federation.address}; file {path}")
     width = max(map(len, federation.members))

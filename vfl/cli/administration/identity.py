@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, PATH, path_option
+from vfl.cli.options import JSON, PATH, path_option, print_json
 from vfl.federation.identity import DAYS
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def new(name: str, folder: Path, days: int, *, as_json: bool) -> None:
     public = folder / f"{name}{CERTIFICATE_SUFFIX}"
     read = read_public(public)
     if as_json:
-        click.echo(json.dumps(_plain(read, folder / f"{name}{KEY_SUFFIX}"), ensure_ascii=False))
+        print_json(_plain(read, folder / f"{name}{KEY_SUFFIX}"))
         return
     click.echo(f"{folder / f'{name}{KEY_SUFFIX}'}: private key, readable by you only; keep it on this machine")
     click.echo(f"{public}: certificate, valid until {read.expires:%Y-%m-%d}; send it to the other participants")
@@ -59,7 +58,7 @@ def show(path: Path, *, as_json: bool) -> None:
     if key is not None:
         load_identity(key)
     if as_json:
-        click.echo(json.dumps(_plain(read, key), ensure_ascii=False))
+        print_json(_plain(read, key))
         return
     click.echo(f"{read.name}: certificate valid until {read.expires:%Y-%m-%d}")
     click.echo(f"fingerprint {read.fingerprint}")

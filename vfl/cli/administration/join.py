@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import signal
 import sys
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.options import IDENTITY, JSON_LINES, PATH, path_option, several
+from vfl.cli.options import IDENTITY, JSON_LINES, PATH, path_option, print_json, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
+from vfl.errors import SpecificationError
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ def command(
 
 def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
     """Return {name: source} of --data; '' stands for a source without a name. formats : values of --csv."""
-    from vfl.errors import SpecificationError
-
     named: dict[str, str] = {}
     for source in sources:
         name, equals, file = source.partition("=")
@@ -258,7 +256,7 @@ class Screen:
                 return f"run {_short(event.run)}: {_outcome(event)}"
 
     def _print(self, plain: dict[str, Any]) -> None:
-        click.echo(json.dumps({"time": round(time.time(), 3), **plain}, ensure_ascii=False))
+        print_json({"time": round(time.time(), 3), **plain})
 
 
 def _request(event: Requested) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, PATH, new_file
+from vfl.cli.options import JSON, PATH, new_file, print_json
 from vfl.cli.options.jobs import NETWORK
+from vfl.errors import BudgetError, OutputError, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,7 +26,6 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
     del context, parameter  # click's signature
     if path is None or not path.is_dir():
         return path
-    from vfl.errors import OutputError
     from vfl.launch.run.checkpoint import LEDGER
 
     own = path / LEDGER
@@ -64,7 +64,7 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     if dataset is not None:
         balances = (_named(balances, dataset),)
     if as_json:
-        _print_json({"ledger": str(path), "head": dataclasses.asdict(head), "datasets": list(map(_plain, balances))})
+        print_json({"ledger": str(path), "head": dataclasses.asdict(head), "datasets": list(map(_plain, balances))})
         return
     for balance in balances:
         _print_balance(balance)
@@ -109,7 +109,7 @@ def cap(
     ledger.set_cap(dataset, epsilon=epsilon, delta=delta, accounting=way, change_delta=yes)
     balance = _named(ledger.show(), dataset)
     if as_json:
-        _print_json(_plain(balance))
+        print_json(_plain(balance))
         return
     _print_balance(balance)
 
@@ -147,7 +147,7 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     revisions = [str(revision) for balance in ledger.show() for revision in balance.revisions]
     if as_json:
         found = {"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted}
-        _print_json(found | {"revisions": revisions})
+        print_json(found | {"revisions": revisions})
         return
     click.echo(f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}")
     if noted is not None:
@@ -176,7 +176,6 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     the cap is valid.
     """
     from vfl.arguments import require_fraction
-    from vfl.errors import PrivacyError
     from vfl.privacy import accountants
     from vfl.privacy.ledger import SqliteLedger
     from vfl.types import Adjacency
@@ -190,7 +189,7 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     releases = sum(run.releases for run in balance.runs)
     epsilon = ledger.replay(dataset, accountant).epsilon(delta) if releases else 0.0
     if as_json:
-        _print_json(
+        print_json(
             {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
             | {"spent": balance.spent, "cap": balance.epsilon}
         )
@@ -225,7 +224,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
         else _settled_folder(Path(run), allow_network_file_system=allow_network_file_system)
     )
     if as_json:
-        _print_json(None if statement is None else dataclasses.asdict(statement))
+        print_json(None if statement is None else dataclasses.asdict(statement))
         return
     if statement is None:
         click.echo("nothing was charged: the whole reservation is free again")
@@ -238,7 +237,6 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
 
 def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
     """Settle the run in a folder. Its log names the ledger; this process locks the log meanwhile."""
-    from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
     from vfl.launch.run.folder import check_folder
@@ -258,8 +256,6 @@ def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Stateme
 
 
 def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
-    from vfl.errors import SpecificationError
-
     for balance in ledger.show():
         for found in balance.runs:
             if found.run == run:
@@ -271,7 +267,6 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take a run over, so that its process can no longer charge, and settle it; return None if nothing was charged."""
-    from vfl.errors import SpecificationError
     from vfl.privacy.ledger import DatasetBook
 
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
@@ -288,7 +283,6 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 def _require_ledger(dataset: str, run: str) -> None:
     """Raise BudgetError for the account of a party's book, where the releases of all parties count."""
     from parties.book import account_of
-    from vfl.errors import BudgetError
 
     party = dataset.removeprefix(account_of(""))
     if party != dataset:
@@ -299,8 +293,6 @@ def _require_ledger(dataset: str, run: str) -> None:
 
 
 def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
-    from vfl.errors import SpecificationError, nearest
-
     for balance in balances:
         if balance.dataset == dataset:
             return balance
@@ -310,7 +302,6 @@ def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
 
 
 def _head(text: str) -> Head:
-    from vfl.errors import SpecificationError
     from vfl.privacy.ledger import Head
 
     seq, _, digest = text.partition(":")
@@ -321,10 +312,6 @@ def _head(text: str) -> Head:
 
 def _plain(balance: Balance) -> dict[str, Any]:
     return dataclasses.asdict(balance) | {"adjacency": str(balance.adjacency)}
-
-
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def _print_balance(balance: Balance) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_LINES, PATH
+from vfl.cli.options import JSON_LINES, PATH, print_json
+from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,6 @@ def command(path: Path, *, as_json: bool) -> None:
     version answers once all parties have loaded it. The versions kept and refused are printed.
     """
     from vfl.cli.terminal.signals import Terminated
-    from vfl.errors import SpecificationError
 
     try:
         from vfl.serving.run import Service
@@ -37,7 +36,7 @@ def command(path: Path, *, as_json: bool) -> None:
 
     def watch(event: dict[str, Any]) -> None:
         if as_json:
-            click.echo(json.dumps({"time": round(time.time(), 3), **event}, ensure_ascii=False))
+            print_json({"time": round(time.time(), 3), **event})
             return
         name, refused = event["event"], event.get("refused", {})
         said = {

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
 from vfl.cli.cluster.submit import ADDRESS
-from vfl.cli.options import JSON
+from vfl.cli.options import JSON, print_json
 
 
 @click.command("status")
@@ -22,7 +21,7 @@ def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
     server = JobServer(address)
     jobs = [server.status(ident)] if ident is not None else server.list()
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(job) for job in jobs]))
+        print_json([dataclasses.asdict(job) for job in jobs])
         return
     for job in jobs:
         click.echo(f"{job.id}  {job.status.lower()}  {job.message if ident is not None else job.brief}".rstrip())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON, PATH, several
+from vfl.cli.options import JSON, PATH, print_json, several
 from vfl.cli.options.jobs import NETWORK
+from vfl.errors import FederationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def command(
         sent = JobServer(address).submit(spec.name, text, folder=folder, arguments=arguments)
         output = f"{RUNS}/{sent.id}"
     if as_json:
-        click.echo(json.dumps({"id": sent.id, "output": output}))
+        print_json({"id": sent.id, "output": output})
     else:
         click.echo(f"{sent.id}: sent; its run is kept in {output}")
     if follow:
@@ -82,7 +82,5 @@ def command(
 
 def finish(job: Any) -> None:
     """Raise FederationError if the job failed."""
-    from vfl.errors import FederationError
-
     if job.status == "FAILED":
         raise FederationError(f"{job.id} failed: {f'{job.brief}; ' if job.brief else ''}see vfl logs {job.id}")

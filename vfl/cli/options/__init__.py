@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+from vfl.errors import OutputError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -39,10 +42,13 @@ def new_file(about: str) -> Adding:
 def _new(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     del context, parameter  # click's signature
     if path is not None and path.exists():
-        from vfl.errors import OutputError
-
         raise OutputError(f"the output file {str(path)!r} exists: name a new one")
     return path
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def several(option: str, name: str, metavar: str, about: str, **others: Any) -> Adding:
@@ -55,8 +61,6 @@ def pairs(option: str, form: str, values: Iterable[str], parties: Sequence[str] 
 
     form : NAME=VALUE in the words of the option, for errors. parties : the allowed names; None allows all.
     """
-    from vfl.errors import SpecificationError, nearest
-
     found: dict[str, str] = {}
     for text in values:
         name, _, value = text.partition("=")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import path_option
+from vfl.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -84,8 +85,6 @@ def watched(
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    from vfl.errors import OutputError
-
     try:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import pairs, several
+from vfl.errors import JobFileError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +68,6 @@ def _completed(context: click.Context, argument: click.Parameter, incomplete: st
 def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     """Read the job file, or the bundled example of that name when there is no such file."""
     from vfl import examples
-    from vfl.errors import JobFileError, SpecificationError, nearest
     from vfl.job import file as jobfile
     from vfl.job.drafted import MARK
 
@@ -107,7 +107,6 @@ def _left(path: Path) -> str:
 def require_files(environment: Environment) -> None:
     """Raise DataError for a missing data file of a job that runs on this machine."""
     from parties.sources.base import Origin
-    from vfl.errors import nearest
     from vfl.job.environment import path_of
     from vfl.job.file import ADDRESS, EXAMPLE
 
@@ -150,7 +149,6 @@ CSV = several(
 def formats_of(formats: Sequence[str], parties: Sequence[str]) -> dict[str | None, dict[str, Any]]:
     """Return {party: options} of --csv; None stands for all files. `missing` may be given several times."""
     from vfl.csv import OPTIONS
-    from vfl.errors import SpecificationError, nearest
 
     found: dict[str | None, dict[str, Any]] = {}
     for text in formats:
@@ -202,8 +200,6 @@ def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[
 
 def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | str:
     """Return {party: path}, or the path of one table of all columns."""
-    from vfl.errors import SpecificationError
-
     paired = ["=" in text and (text.partition("=")[0] in parties or not Path(text).exists()) for text in sources]
     if all(paired):
         return pairs("--data", "PARTY=FILE", sources, parties)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import path_option
+from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +54,6 @@ class Where:
         Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
         key that cannot be used.
         """
-        from vfl.errors import SpecificationError
         from vfl.job.site import InProcess, Ray
         from vfl.launch.engines.connection import check_address
 
@@ -96,7 +96,6 @@ class Where:
         return there.site(job, Ray(faults=own.faults))
 
     def _across(self, file: Path, job: Job | None, declared: Ray) -> Site:
-        from vfl.errors import SpecificationError, nearest
         from vfl.federation.file import identity_for, read_federation
         from vfl.job.site import Federated
 

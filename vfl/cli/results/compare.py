@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, PATH, path_option
+from vfl.cli.options import JSON, PATH, path_option, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,7 @@ def command(runs: tuple[Path, ...], output: Path | None, *, as_json: bool) -> No
 
     found = compare(runs)
     if as_json:
-        click.echo(json.dumps([run.to_dict() for run in found], ensure_ascii=False))
+        print_json([run.to_dict() for run in found])
     else:
         click.echo(as_text(found))
     if output is not None:

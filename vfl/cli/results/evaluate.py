@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, RUN, several
+from vfl.cli.options import JSON, RUN, print_json, several
 from vfl.cli.options.federated import watched
 from vfl.cli.options.jobs import CSV, POLICIES, records_of
 from vfl.cli.options.site import Where, site_options
+from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,6 @@ def command(
     which its owner gave this name.
     """
     from vfl.cli.terminal.progress import warnings_told
-    from vfl.errors import OutputError, SpecificationError
     from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
 
@@ -80,7 +79,7 @@ def command(
             f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
         )
     if as_json:
-        click.echo(json.dumps({name: findings.to_dict() for name, findings in found.items()}, ensure_ascii=False))
+        print_json({name: findings.to_dict() for name, findings in found.items()})
         return
     for name, findings in found.items():
         click.echo(f"{name}: {findings}")

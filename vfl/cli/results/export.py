@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.options import RUN, path_option
+from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,6 @@ def command(run: Path, party: str | None, output: Path | None, forms: tuple[str,
     columns; they fill, clamp and encode them as declared, and decide at the model's threshold. They join no parties, and
     carry no certificate. The scorecard has 600 points at even odds and 20 more when the odds of the negative class double.
     """
-    from vfl.errors import OutputError, SpecificationError
     from vfl.launch.run.result import Result
     from vfl.writing import write_whole
 

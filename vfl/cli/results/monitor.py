@@ -11,6 +11,7 @@ from vfl.cli.options import JSON_ALONE, RUN, new_file, several
 from vfl.cli.options.federated import watched
 from vfl.cli.options.jobs import CSV, LEDGER, POLICIES, named_sources, records_of
 from vfl.cli.options.site import Where, site_options
+from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,6 @@ def command(
     """
     import time
 
-    from vfl.errors import OutputError, SpecificationError
     from vfl.launch.monitor import Counted, compare, count, count_own
     from vfl.launch.run.result import Result
     from vfl.report.drift import drift_page
@@ -135,8 +135,6 @@ def command(
 
 
 def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
-    from vfl.errors import SpecificationError
-
     found = named_sources(given, (party,), formats)
     if isinstance(found, dict):
         if set(found) != {party}:
@@ -147,7 +145,6 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
 
 def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
     """Return the stored counts of the training records; if there are none, release, charge and store them."""
-    from vfl.errors import SpecificationError
     from vfl.launch.monitor import Counted
 
     path = run / BASELINE

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON_ALONE, PATH, new_file, pairs, several
+from vfl.cli.options import JSON_ALONE, PATH, new_file, pairs, print_json, several
 from vfl.cli.options.federated import watched
 from vfl.cli.options.jobs import CSV, POLICIES, records_of
 from vfl.cli.options.site import Where, site_options
+from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,6 @@ def command(
     are aligned too: the ids are printed, and records that a party lacks are left out.
     """
     from vfl.cli.terminal.progress import Progress, warnings_told
-    from vfl.errors import SpecificationError
     from vfl.launch.predict import predict
     from vfl.launch.run.result import Result
     from vfl.writing import write_whole
@@ -91,7 +90,7 @@ def command(
     if output is not None:
         write_whole(output, _table(found))
     if as_json:
-        click.echo(json.dumps(_summary(found, output), ensure_ascii=False))
+        print_json(_summary(found, output))
     elif output is None:
         sys.stdout.write(_table(found))
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON, RUN, several
+from vfl.cli.options import JSON, RUN, print_json, several
+from vfl.errors import OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,6 @@ def command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bo
 
     The run must have been trained with --intervals, or without privacy. The table costs no privacy.
     """
-    from vfl.errors import OutputError
     from vfl.launch.run.result import Result
 
     result = Result.load(run)
@@ -39,7 +38,7 @@ def command(run: Path, level: float, hypotheses: tuple[str, ...], *, as_json: bo
     tests = [result.test(hypothesis) for hypothesis in hypotheses]
     if as_json:
         told = summary.to_dict() | {"tests": [dataclasses.asdict(test) for test in tests]}
-        click.echo(json.dumps(told, ensure_ascii=False))
+        print_json(told)
         return
     click.echo(str(summary))
     for test in tests:

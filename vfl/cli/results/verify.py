@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import CHARGED, JSON, RUN, SIGNER, path_option
+from vfl.cli.options import CHARGED, JSON, RUN, SIGNER, path_option, print_json
+from vfl.errors import OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +29,11 @@ def command(run: Path, ledger: Path | None, key: str | None, federation: Path | 
 
     Prints the guarantee in two sentences, the outcome of each check, and the checks that were skipped for lack of input.
     """
-    from vfl.errors import OutputError
     from vfl.launch.run.verification import verify_run
 
     report = verify_run(run, ledger=ledger, key=key, federation=federation)
     if as_json:
-        click.echo(json.dumps(_plain(report), ensure_ascii=False))
+        print_json(_plain(report))
     elif report.ok:
         for sentence in report.guarantee:
             click.echo(sentence)

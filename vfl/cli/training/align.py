@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON_ALONE
+from vfl.cli.options import JSON_ALONE, print_json
 from vfl.cli.options.federated import watched, watching_options
 from vfl.cli.options.jobs import SOURCES, job_argument, placed, read_job
 from vfl.cli.options.site import Where, site_options
@@ -65,7 +64,7 @@ def command(
             "seconds": seconds,
             "revealed": seen,
         }
-        click.echo(json.dumps(outcome, ensure_ascii=False))
+        print_json(outcome)
         return
     sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
     click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")

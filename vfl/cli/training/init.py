@@ -13,6 +13,7 @@ import click
 from vfl.cli.options import new_file, several
 from vfl.cli.options.jobs import CSV, formats_of, in_format
 from vfl.documents import parse_toml
+from vfl.errors import OutputError, SpecificationError
 
 if TYPE_CHECKING:
     from vfl.launch.drafting.draft import Ask, Question
@@ -71,7 +72,6 @@ def command(
     With --private-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
     public afterwards. Use it on records of your own, at their owner.
     """
-    from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import left_in
     from vfl.launch.drafting.draft import draft
     from vfl.writing import write_whole

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.options import JSON, path_option, records_option
+from vfl.cli.options import JSON, path_option, print_json, records_option
 from vfl.cli.options.jobs import EXPLAIN, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def command(
         plain = _to_dict(planned, expected, records, warnings, environment)
         if noted is not None and plain["alignment"] is not None:
             plain["alignment"]["seconds_on_one_core"] = 0.0
-        click.echo(json.dumps(plain, ensure_ascii=False))
+        print_json(plain)
         return
     said = planned.explain() if explain else planned.outline(expected)
     if noted is not None:  # the alignment is already done

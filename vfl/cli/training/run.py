@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from dataclasses import replace
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option
+from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json
 from vfl.cli.options.federated import watched, watching_options
 from vfl.cli.options.jobs import EXPLAIN, LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.cli.options.site import Where, members_of, site_options
+from vfl.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +116,6 @@ def command(
 
 def logged(result: Result, folder: Path, uri: str) -> None:
     """Log a finished run to MLflow under the name of its folder. The error of a failure says that the run is kept."""
-    from vfl.errors import OutputError
     from vfl.launch.run.tracking import log_to_mlflow
 
     try:
@@ -161,7 +160,7 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
 
     wide = wide_bounds(result)
     if as_json:
-        click.echo(json.dumps(summary(result, folder, (*warnings, *wide)), ensure_ascii=False))
+        print_json(summary(result, folder, (*warnings, *wide)))
         return
     for warning in wide:
         click.echo(f"warning: {warning}", err=True)

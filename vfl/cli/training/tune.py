@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, records_option
+from vfl.cli.options import JSON_ALONE, KEY, OUTPUT, path_option, print_json, records_option
 from vfl.cli.options.jobs import LEDGER, NETWORK, SOURCES, job_argument, ledger_of, placed, read_job
 from vfl.cli.options.site import Where, site_options
 from vfl.cli.training.run import resumable, show, unused
@@ -100,7 +99,7 @@ def show_tuned(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
 
         score = None if tuned.score is None else {"value": tuned.score.value, "error": tuned.score.error}
         choice = {"candidate": tuned.candidate, "of": len(tuned.tuning.jobs), "score": score}
-        click.echo(json.dumps(summary(tuned.result, folder, ()) | {"choice": choice}, ensure_ascii=False))
+        print_json(summary(tuned.result, folder, ()) | {"choice": choice})
         return
     click.echo(repr(tuned).splitlines()[0])
     show(tuned.result, folder, as_json=False)
