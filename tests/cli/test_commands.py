@@ -133,7 +133,7 @@ class TestRun:
         assert summary["coef"] == dict(zip(["income", "age", "calls"], result.coef_.tolist(), strict=True))
         assert summary["intercept"] == result.intercept_
         found = summary["findings"]["held out"]
-        assert found == result.findings["held out"].to_dict()
+        assert found == json.loads(json.dumps(result.findings["held out"].to_dict()))
         assert found["n_records"] == int(result.job.split.held_out(N).sum())
         assert 0 <= found["measures"]["accuracy"]["value"] <= 1
 
