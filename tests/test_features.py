@@ -300,9 +300,7 @@ WHOLE: dict[str, Any] = {
     "pair": vfl.Pair("group2", "z"),
 }
 BASES = {
-    "level2": vfl.Categorical(("low", "middle", "high"), of=None)
-    if False
-    else vfl.Categorical(("high", "low", "middle")),
+    "level2": vfl.Categorical(("high", "low", "middle")),
     "group2": vfl.Binned((3, 9), of="x", fill=1),
     "z": vfl.Numeric(bounds=(-1, 1)),
 }

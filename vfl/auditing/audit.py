@@ -86,10 +86,7 @@ class Attack:
 class Audit:
     """Outcome of an audit. An audit can find errors but cannot prove their absence.
 
-    lower : lower bound on the job's ε, with the given confidence; 0 proves nothing. claim : the plan's ε at `delta`.
-    reach : smallest share of a claim that the canaries of an attack attain. attacks : one per part of the records.
-    checks : checks of the noise in the runs of all attacks.
-    passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.
+    claim : the plan's ε at `delta`. attacks : one per part of the records.
     taken_off : settings that the audit left out, since they concern real records only. seconds : duration.
     """
 
@@ -105,7 +102,7 @@ class Audit:
 
     @property
     def lower(self) -> float:
-        """Largest lower bound of the attacks."""
+        """Lower bound on the job's ε, with the given confidence, from the best attack; 0 proves nothing."""
         return max(attack.lower for attack in self.attacks)
 
     @property
@@ -115,12 +112,12 @@ class Audit:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """Checks of the runs of all attacks."""
+        """Checks of the noise in the runs of all attacks."""
         return tuple(check for attack in self.attacks for check in attack.checks)
 
     @property
     def passed(self) -> bool:
-        """True if nothing refutes the claim."""
+        """True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence."""
         return all(attack.passed for attack in self.attacks)
 
     @property

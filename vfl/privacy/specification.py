@@ -66,14 +66,12 @@ class Privacy:
                 f"noise must be left out, or vfl.SeededNoise(seed) ([privacy.noise] with a seed in a job file), "
                 f"not {self.noise!r}"
             )
+        kinds = f"one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
         if isinstance(self.smoothness, str):
             if self.smoothness not in SMOOTHNESS:
-                raise SpecificationError(
-                    f"unknown smoothness {self.smoothness!r}{nearest(self.smoothness, SMOOTHNESS)}; "
-                    f"give one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
-                )
+                close = nearest(self.smoothness, SMOOTHNESS)
+                raise SpecificationError(f"unknown smoothness {self.smoothness!r}{close}; give {kinds}")
         else:
-            kinds = f"one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
             require("smoothness", self.smoothness, kinds, fits=isinstance(self.smoothness, Mapping))
             for column, value in self.smoothness.items():
                 require_number(f"smoothness of column {column!r}", value)
