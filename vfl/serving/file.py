@@ -1,12 +1,12 @@
 """The service file: models and their versions, data, callers, addresses.
 
 format = 1
-party = "bank"                    the party that adds up: the label party of the models
+party = "bank"                    name of the party that adds up, which is the label party of the models
 listen = "127.0.0.1:8080"         address of the service; any other than loopback needs `certificate` and `key`
-federation = "scoring.toml"       in which this party is the coordinator; left out: the data of all parties are below
-identity = "bank.key"             left out: PARTY.key beside the federation file
+federation = "scoring.toml"       federation file, which names this party as coordinator; left out: all parties' data are below
+identity = "bank.key"             its key; left out: PARTY.key beside the federation file
 certificate, key                  PEM files for HTTPS
-metrics = "127.0.0.1:9464"        Prometheus metrics; left out: none
+metrics = "127.0.0.1:9464"        address for Prometheus metrics; left out: none
 answer_seconds = 1.0              limit for the answer to one request
 
 [data]                            {party: file or address}: data of this party, and of others whose data are here
@@ -21,9 +21,9 @@ sources = { telco = "new" }       names that the other parties gave their source
 [callers.branch]
 token = "9f86d0…"                 SHA-256 of a bearer token, hex (vfl identity token)
 certificate = "branch.pem"        client certificate (vfl identity new), instead of a token or beside it; over HTTPS only
-models = ["credit"]               left out: all
-records = 10000                   per day (UTC); left out: any number
-rate = 50.0                       records per second; left out: any number
+models = ["credit"]               models that the caller may use; left out: all
+records = 10000                   limit of records per day (UTC); left out: any number
+rate = 50.0                       limit of records per second; left out: any number
 
 Paths start at the file's folder.
 """
