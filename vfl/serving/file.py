@@ -4,7 +4,7 @@ format = 1
 party = "bank"                    name of the party that adds up, which is the label party of the models
 listen = "127.0.0.1:8080"         address of the service; any other than loopback needs `certificate` and `key`
 federation = "scoring.toml"       federation file, which names this party as coordinator; left out: all parties' data are below
-identity = "bank.key"             its key; left out: PARTY.key beside the federation file
+identity = "bank.key"             private key of this party; left out: PARTY.key beside the federation file
 certificate, key                  PEM files for HTTPS
 metrics = "127.0.0.1:9464"        address for Prometheus metrics; left out: none
 answer_seconds = 1.0              limit for the answer to one request
