@@ -161,7 +161,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2", None])
     def test_shards_that_are_no_number(self, shards: Any) -> None:
-        with pytest.raises(SpecificationError, match="a whole number of at least 1"):
+        with pytest.raises(SpecificationError, match="shards must be a whole number"):
             prepare("credit.toml", "bank", "bank.csv", policy="policy.toml", shards=shards)
 
     def test_shards_of_the_command_line_reach_the_party(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
