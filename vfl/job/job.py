@@ -175,7 +175,7 @@ class Job:
                 )
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
-        self._check_inquiries()
+        self._check_inquiries(loss)
         self._check_amounts(loss)
         self._check_exposure(loss)
         self._check_weight()
@@ -291,7 +291,7 @@ class Job:
         if self.holdout is not None:
             require_number("holdout", self.holdout)
 
-    def _check_inquiries(self) -> None:
+    def _check_inquiries(self, loss: Loss) -> None:
         """Refuse evaluation measures that the job or its budget does not allow."""
         if self.holdout is None:
             if self.evaluation is DEFAULT_EVALUATION:
@@ -305,32 +305,28 @@ class Job:
         elif self.evaluation is None:
             object.__setattr__(self, "evaluation", DEFAULT_EVALUATION)
         asked, privacy = self.evaluation or Evaluation(), self.privacy
-        unused = "error_cap" if self.classification else "loss_cap"
+        unused = "error_cap" if loss.classification else "loss_cap"
         if getattr(asked, unused) is not None:
-            raise SpecificationError(
-                f"evaluation: {unused} has no use under {loss_of(self.loss).name} loss: leave it out"
-            )
+            raise SpecificationError(f"evaluation: {unused} has no use under {loss.name} loss: leave it out")
         for threshold in asked.thresholds or ((0.5,) if asked.cost is not None else ()):
-            margin_of(threshold, loss_of(self.loss))
+            margin_of(threshold, loss)
         if asked.decides and self.fairness is not None and self.fairness.thresholds:
             raise SpecificationError(
                 "fairness.thresholds chooses thresholds per group in place of the evaluation's one: leave it out, or leave out "
                 "thresholds and cost of the evaluation"
             )
-        if asked.deviance_cap is not None and loss_of(self.loss).power is None:
-            raise SpecificationError(
-                f"evaluation: deviance_cap has no use under {loss_of(self.loss).name} loss: leave it out"
-            )
+        if asked.deviance_cap is not None and loss.power is None:
+            raise SpecificationError(f"evaluation: deviance_cap has no use under {loss.name} loss: leave it out")
         if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
             raise PrivacyError(
                 f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget: a run costs the larger of training "
                 "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
             )
         if asked.score is not None:
-            fitting = scores_of(loss_of(self.loss))
+            fitting = scores_of(loss)
             if asked.score not in fitting:
                 raise SpecificationError(
-                    f"evaluation: score {asked.score!r} does not fit {loss_of(self.loss).name} loss: give "
+                    f"evaluation: score {asked.score!r} does not fit {loss.name} loss: give "
                     f"{' or '.join(map(repr, fitting))}"
                 )
             if privacy is None:
@@ -341,15 +337,15 @@ class Job:
                 raise SpecificationError(
                     "evaluation: a score takes the whole budget: leave it out, or leave fairness out"
                 )
-        if privacy is not None and privacy.class_balance is not None and not self.classification:
+        if privacy is not None and privacy.class_balance is not None and not loss.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
-        self._check_fairness()
+        self._check_fairness(loss)
 
-    def _check_fairness(self) -> None:
+    def _check_fairness(self, loss: Loss) -> None:
         """Refuse a fairness check that the job's columns, labels or hold-out do not allow."""
         listed, fairness = self.partition.group_columns, self.fairness
         if fairness is not None:
-            self._check_compared(fairness)
+            self._check_compared(fairness, loss)
         unused = [column for column in listed if fairness is None or column not in fairness.columns]
         if unused:
             raise SpecificationError(
@@ -357,16 +353,16 @@ class Job:
                 f"fairness=vfl.Fairness(group={unused[0]!r}), or leave it out of groups"
             )
 
-    def _check_compared(self, fairness: Fairness) -> None:
+    def _check_compared(self, fairness: Fairness, loss: Loss) -> None:
         """Refuse groups for which the job has no column, no classes or no held-out records."""
         listed = self.partition.group_columns
         if self.holdout is None:
             raise SpecificationError(
                 "fairness is measured on records that are held out: set holdout=0.2, or leave it out"
             )
-        if not self.classification:
+        if not loss.classification:
             raise SpecificationError(
-                f"fairness compares predicted classes, and {loss_of(self.loss).name} loss predicts numbers: use a "
+                f"fairness compares predicted classes, and {loss.name} loss predicts numbers: use a "
                 "classification loss, or leave fairness out"
             )
         for column in fairness.columns:
