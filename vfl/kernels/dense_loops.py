@@ -40,7 +40,6 @@ from vfl.kernels.records import (
     add_bits,
     add_to,
     align_stack,
-    all_at_most,
     at_least,
     cells,
     entries,
@@ -270,13 +269,9 @@ def _add_clipped(columns: Matrix, by: Geometry, r: Any, i: int, like: Any, produ
             if s > NEAR:  # a norm needs all columns of a record, so no groups
                 fetch(columns, j, i + AHEAD, like)
         r = clipped(r, h2, by.cap, 1.0 / by.grid)
-        if all_at_most(h2, HUGE):  # so every t is finite, and |t r| ≤ κ/g
-            for j in range(s):
-                add_to(sums, j, entries(products, j * WIDTH, like) * r + MAGIC)
-        else:
-            for j in range(s):
-                c = entries(products, j * WIDTH, like) * r
-                add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+        for j in range(s):
+            c = entries(products, j * WIDTH, like) * r
+            add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
 
 
 @part

@@ -134,23 +134,6 @@ def at_least(
 
 
 @inline
-def all_at_most(_context: BaseContext, a: types.Type, _b: types.Type) -> tuple[Signature, Code]:
-    """Return True if every lane of a is ≤ b. NaN gives False."""
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        x, y = _like(builder, a, signature, args)
-        each = builder.fcmp_ordered("<=", x, y)
-        if not isinstance(a, Lanes):
-            return each
-        kind = ir.FunctionType(ir.IntType(1), [each.type])
-        return builder.call(
-            cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.and.v{WIDTH}i1"), [each]
-        )
-
-    return types.boolean(a, types.float64), code
-
-
-@inline
 def align_stack(_context: BaseContext) -> tuple[Signature, Code]:
     """Align the stack of a loop to the width of its vector registers.
 

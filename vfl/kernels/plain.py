@@ -57,12 +57,6 @@ def at_least(a: Any, b: Any, then: Any, other: Any) -> Any:
 
 
 @part
-def all_at_most(a: Any, b: Any) -> Any:
-    """Return True if a ≤ b. NaN gives False."""
-    return a <= b
-
-
-@part
 def align_stack() -> None:
     """Do nothing."""
 

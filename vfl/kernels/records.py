@@ -33,7 +33,6 @@ WIDTH: int = _operation.WIDTH
 SUMS: int = _operation.SUMS
 add_to = _operation.add_to
 align_stack = _operation.align_stack
-all_at_most = _operation.all_at_most
 at_least = _operation.at_least
 cells = _operation.cells
 entries = _operation.entries
