@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -118,6 +118,10 @@ class Layout:
                 blocks.append(Block(len(blocks), party, start, start + width, whole.offset))
                 start += width
         return tuple(blocks)
+
+    def singles(self) -> tuple[Block, ...]:
+        """Return one block per column, even if the partition names larger blocks."""
+        return replace(self, explicit=None).blocks(1)
 
 
 @dataclass(frozen=True, eq=False)

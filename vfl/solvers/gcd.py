@@ -45,8 +45,6 @@ from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.messages import ScoreRule
     from vfl.penalties import Penalty
     from vfl.privacy.events import Event
@@ -203,7 +201,7 @@ class GCD(Solver):
         known = yield from curvature(problem, moments_event(problem))
         ε, z = self._noise(problem) if problem.private else (None, None)
         whole, weighting = problem.layout.whole(), Derivative(problem.loss)
-        singles = _singles(whole)
+        singles = problem.layout.singles()
         w = np.zeros(problem.layout.n_coordinates)
         root = np.sqrt(known.smoothness)
         # A score is at least the length of its step, so the best score bounds the steps of all coordinates.
@@ -394,12 +392,3 @@ def _root_below(value: Fraction) -> float:
     while Fraction(root) ** 2 > value:
         root = math.nextafter(root, 0.0)
     return root
-
-
-def _singles(whole: Mapping[str, Block]) -> tuple[Block, ...]:
-    """Return one block per coordinate of w, even if the partition names larger blocks."""
-    return tuple(
-        Block(block.offset + j, party, j, j + 1, block.offset)
-        for party, block in whole.items()
-        for j in range(block.size)
-    )
