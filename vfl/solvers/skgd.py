@@ -60,7 +60,7 @@ class SkGD(Solver):
     momentum : β. Every pass adds β times the previous pass's move to its own, at no cost in budget
         (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
         `passes` is None, which then take as few as half of the passes; 0 for other runs.
-    joint : True lets long runs take 40 passes. A pass releases all parties' gradients at the same margins, then takes a step in
+    joint : True lets long runs take 36 passes. A pass releases all parties' gradients at the same margins, then takes a step in
         a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
         columns. Margins then hold the scaled columns of all parties but the last, and later parties receive them, before noise:
         policies must say `products = true`. Parties see residuals instead of margins and labels. Where the steps do not pay

@@ -220,7 +220,7 @@ def _require_joint_fit(solver: SkGD, problem: Problem) -> None:
 def _default_passes(solver: SkGD, problem: Problem) -> int:
     if not solver.by_pass:
         return defaults.passes(problem)
-    return record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0)
+    return defaults.in_equal_parts(record_defaults.passes(problem, solver.step_size, solver.momentum or 0.0))
 
 
 def _excess_share(solver: SkGD, problem: Problem, passes: int) -> float:

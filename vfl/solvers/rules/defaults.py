@@ -166,6 +166,14 @@ def passes(problem: Problem) -> int:
     return CONVERGING_PASSES if clear else PRIVATE_PASSES
 
 
+def in_equal_parts(n_passes: int) -> int:
+    """Return the number of passes, at least n_passes, that takes the fewest messages of two parties.
+
+    A prime number of passes would rebuild Xw before every pass.
+    """
+    return min(range(n_passes, n_passes + REBUILD_EVERY), key=lambda count: 2 * count + outer_rounds(count))
+
+
 def outer_rounds(n_passes: int) -> int:
     """Return T, the number of outer rounds: the passes are divided into equal parts of at most REBUILD_EVERY."""
     part = next(d for d in range(min(REBUILD_EVERY, n_passes), 0, -1) if n_passes % d == 0)

@@ -85,14 +85,17 @@ WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 Standard errors describe the capped regression, and a lower cap adds more bias than it saves noise."""
 MOMENTUM = 0.5
 """Largest default momentum. With γ = 1, a larger one can diverge (vfl.solvers.iterates.momentum)."""
-FEW = 40
-"""Least number of passes to which `momentum` shortens a run."""
+FEW = 36
+"""Least number of passes to which `momentum` shortens a run, and number of joint steps: 80 messages of two parties at most."""
 MOVES_ON = 100.0
 """ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
 Above it, half as many passes led to up to 1.4 times the error on test problems."""
-LONG = 60
-"""Least number of passes, by the rule without momentum, for which steps in a joint model pay."""
+LONG = 100
+"""Least number of passes, by the rule without momentum, for which steps in a joint model pay.
+
+Shorter runs stop early to keep noise or bias low. Joint steps left twice the error of 60 passes on California standardised at
+ε = 1, and 1.7 times that of 96 passes on Electricity standardised at ε = 0.1."""
 UNCLEAR = 0.5
 """Largest spectral norm of the noise of correlations with which a run takes joint steps."""
 OF_MODEL = 0.75
