@@ -82,8 +82,9 @@ gc.disable()  # nothing that a collection of tests makes is garbage
 
 
 def pytest_collection_finish() -> None:
-    """Leave the 11,000 tests and all modules out of later garbage collections: looking at them took a tenth of the time."""
+    """Leave the 11,000 tests and all modules out of garbage collections, and make these rarer: they took 12 % of the time."""
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 
