@@ -48,7 +48,7 @@ def attacked(epsilon, mu, m, a, slopes=(0.0,)):
     p, weights = (x / 2 for x in np.polynomial.legendre.leggauss((m + a) // 2 + 2))
     p = p + 0.5
     nothing = a * math.gamma(a) * math.gamma(m + 1) / math.gamma(a + m + 1)
-    ratio = private_selection.curve_of(mu, m, a).ratio
+    ratio = private_selection.Curve.of(mu, m, a).ratio
     start = max(2.0, (epsilon - math.log(ratio)) / mu + mu / 2)
     best = 0.0
     for tau, slope in itertools.product(ndtri(np.linspace(0.03, 0.97, 20)) + mu, slopes):
@@ -101,7 +101,7 @@ def test_unequal_rivals_are_no_worse_than_equal_ones():
             risen = ndtr(ndtri(u) + mu)
         one = np.prod(1 - p * u[:, :, None], axis=1) @ weight
         other = np.prod(1 - p * risen[:, :, None], axis=1) @ weight
-        curve = private_selection.curve_of(mu, m, a)
+        curve = private_selection.Curve.of(mu, m, a)
         for k in (0.3, 1.0, 1.05, 1.2, 0.98 * curve.ratio):
             best = np.interp(k, curve.k, curve.suprema, left=curve.peak, right=0.0) / m
             assert np.max(one - k * other) <= best + 1e-12
@@ -140,7 +140,7 @@ def test_the_inclusion_function_is_exact():
     for m, a in SETTINGS:
         if m <= 8:
             assert private_selection.inclusion(u, m, a) == pytest.approx(inclusion(u, m, a), rel=1e-12)
-        assert private_selection.curve_of(0.3, m, a).counts == pytest.approx(betabinom(m, a, 1).pmf(range(m + 1)))
+        assert private_selection.Curve.of(0.3, m, a).counts == pytest.approx(betabinom(m, a, 1).pmf(range(m + 1)))
 
 
 @pytest.mark.parametrize(("m", "a"), SETTINGS)
@@ -195,7 +195,7 @@ def test_the_dominating_gaussian_covers_the_curve_at_every_epsilon(mu, m, a):
     dominating = mu * steps / of
     assert mu <= dominating <= mu * math.sqrt(m) * (1 + 1 / 256)
     for epsilon in mu * np.concatenate([[0.0], np.geomspace(1e-3, 30.0, 60)]):
-        bound = min(delta_of(epsilon, mu, m, a), private_selection.curve_of(mu, m, a).by_composition(epsilon))
+        bound = min(delta_of(epsilon, mu, m, a), private_selection.Curve.of(mu, m, a).by_composition(epsilon))
         assert bound <= gaussian_dp.delta_of(epsilon, dominating) * (1 + 1e-9) + 1e-300
 
 

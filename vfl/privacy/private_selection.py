@@ -65,10 +65,11 @@ def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> 
     require_selection(candidates, concentration)
     if candidates == 1 or _require_mu(mu) == 0.0:
         return gaussian_dp.delta_of(epsilon, mu)
-    curve = curve_of(max(mu, _SMALLEST_MU), candidates, concentration)
+    curve = Curve.of(max(mu, _SMALLEST_MU), candidates, concentration)
     return max(_SMALLEST_DELTA, min(1.0, curve.by_selection(epsilon), curve.by_composition(epsilon)))
 
 
+@lru_cache(maxsize=256, typed=True)
 def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
     """Return an ε, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; 0 if δ suffices.
 
@@ -78,11 +79,7 @@ def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> 
     require_delta(delta)
     if candidates == 1 or _require_mu(mu) == 0.0:
         return gaussian_dp.epsilon_of(mu, delta)
-    return _epsilon_of(mu, delta, candidates, concentration)
 
-
-@lru_cache(maxsize=256)
-def _epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
     def holds(epsilon: float) -> bool:
         return delta_of(epsilon, mu, candidates, concentration) <= delta
 
@@ -95,7 +92,7 @@ def _epsilon_of(mu: float, delta: float, candidates: int, concentration: int) ->
     return _bisected(holds, low, high)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> float:
     """Return the budget of one trial: the largest μ, rounded down, for which the whole selection is (ε, δ)-DP.
 
@@ -134,7 +131,7 @@ def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> 
     return low
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, int]:
     """Return (k, d): a selection among outcomes that are each μ-GDP is (k/d)·μ-GDP, at most √candidates·μ-GDP.
 
@@ -158,7 +155,7 @@ def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, 
     most = math.ceil(math.sqrt(candidates) * _STEPS_OF_FACTOR)  # composition: all outcomes together
     if mu < _SMALLEST_MU:
         return most, _STEPS_OF_FACTOR
-    curve = curve_of(mu, candidates, concentration)
+    curve = Curve.of(mu, candidates, concentration)
     cells = curve.cells()
     low, high = _STEPS_OF_FACTOR, most
     while high - low > 1:
@@ -174,12 +171,6 @@ def _require_mu(mu: float) -> float:
     if not (mu == 0 or 1e-140 <= mu <= LARGEST_SELECTED_MU):
         raise PrivacyError(f"private selection: μ of a trial must be 0, or positive and at most 30, not {mu!r}")
     return mu
-
-
-@lru_cache(maxsize=64)
-def curve_of(mu: float, candidates: int, concentration: int) -> Curve:
-    """Return the curve of a selection; it is cached."""
-    return Curve.of(mu, candidates, concentration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,8 +191,9 @@ class Curve:
     counts: Vector
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
-        """Compute the curve. finer : factor on the numbers of grid points. More points give tighter bounds, all valid."""
+        """Return the curve, from a cache. finer : factor on the numbers of grid points; more give tighter bounds, all valid."""
         from scipy.special import ndtr
 
         cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))

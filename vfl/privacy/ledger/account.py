@@ -36,8 +36,10 @@ class Allowance:
 
     def check(self, events: Iterable[Event]) -> None:
         """Raise BudgetExceeded if these releases would exceed the reserved units."""
-        before = self.spent
-        then = self._then(events)
+        before, total = self.spent, self._total.copy()
+        for event in events:
+            total.add(event, cost(event, self.accounting))
+        then = total.units
         if then > self.reserved:
             spent, need, left, cap = (
                 epsilon_of(self.accounting, units, self.delta)
@@ -53,12 +55,6 @@ class Allowance:
         """Add these releases to the units spent. Call `check` first."""
         for event in events:
             self._total.add(event, cost(event, self.accounting))
-
-    def _then(self, events: Iterable[Event]) -> int:
-        total = self._total.copy()
-        for event in events:
-            total.add(event, cost(event, self.accounting))
-        return total.units
 
 
 class Commitment:

@@ -92,16 +92,13 @@ def _write_float(value: float) -> str:
     return float(value).hex()
 
 
-def _read_int(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{value!r} is not of type {kind.__name__}")
+        return value
 
-
-def _read_text(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError(f"{value!r} is not text")
-    return value
+    return read
 
 
 _WRITE: Mapping[str, Callable[[Any], Any]] = {
@@ -113,8 +110,8 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 }
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "float": float.fromhex,
-    "int": _read_int,
-    "str": _read_text,
+    "int": _exactly(int),
+    "str": _exactly(str),
     "Adjacency": Adjacency,
     "Event": from_json,
 }

@@ -46,13 +46,11 @@ class FitBook:
     def preview(self, plan: Plan) -> Preview:
         """Return the cost of a plan, without recording anything."""
         adjacency_of(plan)
-        if self._reservation is not None:
-            held = self._reservation
-            return Preview(
-                self.epsilon, self.delta, held.reserved, self._asked(plan)[1], 0.0, False, held.accounting, self.scope
-            )
         accounting, asked, fits = self._asked(plan)
-        return Preview(self.epsilon, self.delta, 0.0, asked, self.epsilon, fits, accounting, self.scope)
+        spent, left, held = 0.0, self.epsilon, self._reservation
+        if held is not None:
+            spent, left, fits, accounting = held.reserved, 0.0, False, held.accounting
+        return Preview(self.epsilon, self.delta, spent, asked, left, fits, accounting, self.scope)
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
         """Reserve the whole plan; a second call raises BudgetError."""

@@ -21,6 +21,7 @@ from vfl.privacy.ledger.file_systems import network_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 _SCHEMA = (
@@ -84,17 +85,13 @@ class SqliteStore:
                 with contextlib.suppress(OSError):
                     part.unlink()
 
-    @contextmanager
-    def reading(self) -> Iterator[Rows]:
+    def reading(self) -> AbstractContextManager[Rows]:
         """Yield the entries in one consistent read transaction."""
-        with self._transaction("BEGIN") as rows:
-            yield rows
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def writing(self) -> Iterator[Rows]:
+    def writing(self) -> AbstractContextManager[Rows]:
         """Yield the entries under an exclusive lock. On exit, all appended entries are durable; after an error, none is."""
-        with self._transaction("BEGIN IMMEDIATE") as rows:
-            yield rows
+        return self._transaction("BEGIN IMMEDIATE")
 
     def forget(self) -> None:
         """Drop the connection of a parent process without closing it."""

@@ -19,7 +19,7 @@ from vfl.privacy.ledger.composition import Accounting, capacity, plan_cost
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +155,11 @@ class LedgerState:
     def apply(self, entry: Entry, digest: bytes) -> None:
         """Apply one entry. The caller has checked its hash."""
         try:
-            handle = _HANDLERS[entry.kind]
-        except KeyError:
+            handle = getattr(self, f"_{Kind(entry.kind)}")  # one method per kind, such as _reserve
+        except ValueError:
             raise broken(entry.seq, f"its kind {entry.kind!r} is unknown") from None
         try:
-            handle(self, entry)
+            handle(entry)
         except LedgerError as error:
             raise broken(entry.seq, str(error)) from error
         except (VflError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -268,17 +268,6 @@ class LedgerState:
     def _note(self, entry: Entry) -> None:
         body = parse_json(entry.body)
         self.notes[body["book"]] = Head(body["seq"], body["hash"])
-
-
-_HANDLERS: Mapping[str, Callable[[LedgerState, Entry], Any]] = {
-    Kind.CAP: LedgerState._cap,
-    Kind.RESERVE: LedgerState._reserve,
-    Kind.RESUME: LedgerState._resume,
-    Kind.CHARGE: LedgerState._charge,
-    Kind.SETTLE: LedgerState._settle,
-    Kind.REFUND: LedgerState._refund,
-    Kind.NOTE: LedgerState._note,
-}
 
 
 def charged(entry: Entry) -> tuple[ReleaseKey, Event]:
