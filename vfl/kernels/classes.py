@@ -154,9 +154,7 @@ class ClassKernels:
         """Return the geometry of the columns; PrivacyError unless all classes of a column share theirs."""
         centre, scale = (value.reshape(-1, self.classes) for value in (geometry.centre, geometry.scale))
         if not ((centre == centre[:, :1]).all() and (scale == scale[:, :1]).all()):
-            raise PrivacyError(
-                "the classes of a column need one centre and one scale: a record has one norm for all of them"
-            )
+            raise PrivacyError("the classes of a column share the norm of a record: give them one centre and one scale")
         own = (np.ascontiguousarray(values[:, 0]) for values in (centre, scale))
         return Geometry(next(own), next(own), geometry.cap, geometry.grid)
 

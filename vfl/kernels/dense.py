@@ -251,7 +251,8 @@ def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
                 "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, cap),"
-                f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout"
+                f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout: pass"
+                " numpy.ascontiguousarray(vector, dtype=float)"
             )
     return [read_only(vector) for vector in vectors]
 

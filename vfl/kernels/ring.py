@@ -76,7 +76,7 @@ def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
     columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
     """
     if columns.dtype != np.int16 or not columns.flags.c_contiguous or parts.dtype != np.int64:
-        raise SpecificationError("columns must be contiguous int16, and parts int64: see unit_columns")
+        raise SpecificationError("columns must be contiguous int16, as unit_columns returns them, and parts int64")
     if columns.shape != (len(weights), len(parts)):
         raise SpecificationError("columns must have one row per weight and one entry per part")
     loops.add_products(columns, np.ascontiguousarray(weights, dtype=np.int64), parts)
@@ -115,7 +115,9 @@ def capped_rows(
     X : (p, n). scale : (p,) in steps of Q. limit : at least 0; its root must fit in the type of out.
     """
     if not 0 <= limit <= 2**42 or math.isqrt(limit) > np.iinfo(out.dtype).max or out.shape != X.shape:
-        raise SpecificationError(f"rows of norm² {limit} do not fit in {out.dtype}")
+        raise SpecificationError(
+            f"rows of norm² {limit} do not fit in {out.dtype}: lower the limit, or take a wider type"
+        )
     return int(loops.capped(X, np.asarray(centre, np.float64), np.asarray(scale, np.float64), limit, out))
 
 

@@ -174,7 +174,7 @@ def products_of(solver: Solver, problem: Problem, label: str) -> Products | None
     first = solver.pieces(problem)[0]
     row = first.weighting
     if not isinstance(row, Row) or not isinstance(first.event, Gaussian):
-        raise PrivacyError("products of columns are opened with noise")
+        raise PrivacyError("products of columns are opened only with noise: give the job an epsilon")
     farthest = problem.label_range / 2 + abs(problem.label_centre - row.label_centre)
     squares = {}
     for party, block in problem.layout.whole().items():

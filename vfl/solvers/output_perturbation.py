@@ -154,7 +154,7 @@ class OutputPerturbation(Solver):
         released = yield query
         w = joint.proximal(problem, v - np.concatenate(released) / (n * L), 1.0 / L)
         if not 2.0 * L * float(np.linalg.norm(v - w)) <= self._tau(problem):
-            raise PrivacyError(f"{self.name}: the minimiser was not reached to within the tolerance: raise it")
+            raise PrivacyError(f"{self.name}: the minimiser was not reached to within the tolerance: raise tolerance")
         (published,) = yield Publish(w, self._geometry(problem), self._event(problem))
         return published
 

@@ -126,7 +126,12 @@ class SkGD(Solver):
         require_fit(self, problem)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Run Algorithm 1: for t < T, rebuild Xθ; for K draws, release the block's gradient and take its prox step."""
+        """Run Algorithm 1 of the paper, where a draw may hold several blocks.
+
+        for t < T:   rebuild Xw, θ ← w
+            for K draws of a block S:   u ← Σ_i clip(r_i x_{i,S}) + noise,   θ_S ← prox(θ_S − γ M_S⁻¹ u/n)
+            w ← the last θ, or the average
+        """
         budget, run = Budget(self, problem), Run(problem, Curvature.flat(problem), problem.label_centre, problem.loss)
         yield from budget.made(Phase.START, run)
         known, weighting = run.known, Derivative(run.loss)
