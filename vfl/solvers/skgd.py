@@ -156,7 +156,7 @@ class SkGD(Solver):
                     if not (visit := present.of(walk.visit(number, drawn))):
                         continue
                     w_own, push = present.parts(θ, visit), trail.push(number, θ, visit)
-                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap(), push=push)
+                    query = Descend(weighting, visit, w_own, sweep=self.sweeps, capped=walk.cap(), push=push)
                     moving = sum(query.sizes()) // problem.layout.width
                     steps = yield from present.descended(query, θ)
                     moves = None if joint is None else joint.moves(steps, θ, present.mask)
@@ -164,7 +164,7 @@ class SkGD(Solver):
                         S, own = step.block.coordinates, push.get(step.block.party)
                         Δ = step.moved(θ[step.block.offset :], u, own) if moves is None else moves[S]
                         θ[S] += Δ
-                        trail.moved(θ, Δ, step, u, walk.columns(step.block) if walk.sweeps else moving)
+                        trail.moved(θ, Δ, step, u, walk.columns(step.block) if self.sweeps else moving)
                     if (yield from trail.ends(θ)):
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
@@ -193,14 +193,14 @@ class SkGD(Solver):
     def vectors(self, problem: Problem) -> Vectors:
         """Return the numbers of vectors: two per visited party, one per party and rebuild, and those that parties keep."""
         parties, once = len(problem.layout.whole()), table(self, problem)
-        visited, sweeps = self.visits(problem)[1], Walk(self, problem, Curvature.flat(problem)).sweeps
+        visited, swept = self.visits(problem)[1], parties * self.sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
         return Vectors(
             out=visited + parties * sum(row.out for row in once),
             back=visited + parties * (rebuilds + self._extrapolations(problem)),
-            swept=visited * sweeps,
-            labels=parties * sweeps,
-            limits=parties * sweeps * self.by_pass,
+            swept=visited * self.sweeps,
+            labels=swept,
+            limits=swept * self.by_pass,
             norms=parties * self.by_pass,
         )
 
@@ -213,7 +213,7 @@ class SkGD(Solver):
         for draws in islice(walk.outer(), counted):
             for _, drawn in draws:
                 visits += 1
-                visited += 1 if walk.sweeps else len({owners[b] for draw in drawn for b in draw})
+                visited += 1 if self.sweeps else len({owners[b] for draw in drawn for b in draw})
         return round(visits * rounds / counted), round(visited * rounds / counted)
 
     def _extrapolations(self, problem: Problem) -> int:

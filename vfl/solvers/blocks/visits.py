@@ -67,11 +67,6 @@ class Walk:
         return sampler_of(self.solver.sampling, self.solver.tau)
 
     @property
-    def sweeps(self) -> bool:
-        """True if a party takes several steps per message, and each step uses the margins after the previous one."""
-        return self.solver.sweeps
-
-    @property
     def draws_a_pass(self) -> int:
         """Number of draws per pass. Together they draw as many blocks as the layout has."""
         count = len(self.blocks)
@@ -211,7 +206,7 @@ class Walk:
 
         A visit ends with its pass if the run may stop there, if a pass is charged as one release, or with momentum.
         """
-        if not self.sweeps:
+        if not self.solver.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
             return
         owners = [block.party for block in self.blocks]
