@@ -312,7 +312,6 @@ def _listing(names: Sequence[str]) -> str:
 
 
 def _federation(certificate: Certificate, expected: Mapping[str, str] | None) -> str | None:
-    """Compare the federation of the run with the one that the reader expects."""
     stated = certificate.federation
     if expected is None:
         return None

@@ -119,7 +119,6 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return self
 
     def _loss(self, codes: Integers, factors: Mapping[str, Given]) -> str | ClassWeighted:
-        """Return the loss for two classes with the declared class weights."""
         weights = self._class_weights(codes, factors["weight"].values if "weight" in factors else None)
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 

@@ -138,7 +138,6 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return mean / SPREAD, mean * SPREAD
 
     def _loss(self, low: float, high: float) -> Loss:
-        """Return the loss for means between two limits."""
         return Poisson(margin=math.log(high))
 
     def _penalty(self, count: float, share: float) -> Penalty:

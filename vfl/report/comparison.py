@@ -175,7 +175,6 @@ def _overlaid(runs: Sequence[Compared]) -> Markup | None:
 
 
 def _changed(solver: Any) -> str:
-    """Return the options of a solver that differ from its defaults."""
     default = type(solver)()
     changed = [f.name for f in fields(solver) if getattr(solver, f.name) != getattr(default, f.name)]
     return ", ".join(f"{name} = {getattr(solver, name)}" for name in changed) or "defaults"

@@ -126,7 +126,6 @@ def _noted(job: Job, environment: Environment, federation: Path | None, across: 
 
 
 def _members(job: Job, federation: Federation) -> str:
-    """Return the line on the participants of a federation."""
     from vfl.launch.engines.place import dealer_of
 
     dealer = dealer_of(job, federation)
@@ -137,7 +136,6 @@ def _members(job: Job, federation: Federation) -> str:
 
 
 def _costs(planned: Plan, environment: Environment) -> dict[str, Cost]:
-    """Return the cost of the run by transport."""
     from vfl.launch.engines.arrangement import usable_cores
     from vfl.launch.engines.readiness import cpus_of
     from vfl.planning.cost import APART, CLUSTER, RAY, TRANSPORTS, cost_of, sizes_of
