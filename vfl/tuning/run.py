@@ -227,15 +227,13 @@ def is_tune(folder: Path) -> bool:
     return (folder / NAME).exists()
 
 
-def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
+def read_state(folder: Path) -> tuple[Tuning, str, str | None, dict[str, Any]]:
     """Return the tune of a folder, its run id, its ledger and its original environment."""
     try:
         plain = read_json(folder / NAME)
         if plain["format"] != FORMAT:
             raise OutputError(f"this vfl reads tunes of format {FORMAT}; {str(folder)!r} holds another")
-        ledger = plain["ledger"]
-        if not Path(ledger).exists() and (folder / checkpoint.LEDGER).exists():  # the folder was moved
-            ledger = str((folder / checkpoint.LEDGER).resolve())
+        ledger = checkpoint.ledger_of(plain["ledger"], folder)
         return Tuning.from_dict(plain), plain["run"], ledger, plain["environment"]
     except OSError as error:
         raise OutputError(f"there is no tune in {str(folder)!r}: {error.strerror}") from error

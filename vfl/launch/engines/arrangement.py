@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement(Keeping):
-    """Arrangement of one run. `Keeping` has the other fields, which hold for the indexes of all parties.
+    """Arrangement of one run. `Keeping` has the other fields, for all parties; `folders` replaces its `folder`.
 
     policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
     required : True if an earlier process of the run has trained on the rows of an index, so that no other may be used.

@@ -184,7 +184,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
     return lines, size
 
 
-def _found(ledger: str | None, folder: Path) -> str | None:
+def ledger_of(ledger: str | None, folder: Path) -> str | None:
     """Return the path of the ledger: a run's own ledger moves with its folder, and its hash chain shows that it is the same."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
@@ -232,7 +232,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     if entries[0]["start"].get("format") != FORMAT:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])
-    start = replace(start, ledger=_found(start.ledger, folder))
+    start = replace(start, ledger=ledger_of(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.

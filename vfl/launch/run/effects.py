@@ -333,10 +333,11 @@ def _ends(declared: Any) -> tuple[float, float] | None:
         return None
     if (bounds := getattr(declared, "bounds", None)) is not None:
         return bounds  # type: ignore[no-any-return]
-    points = getattr(declared, "knots", None) or getattr(declared, "edges", None)
-    if points:
-        beyond = (points[-1] - points[0]) / max(1, len(points) - 1) if hasattr(declared, "edges") else 0.0
-        return points[0] - (beyond or hasattr(declared, "edges")), points[-1] + (beyond or hasattr(declared, "edges"))
+    if knots := getattr(declared, "knots", None):
+        return knots[0], knots[-1]
+    if edges := getattr(declared, "edges", None):
+        width = (edges[-1] - edges[0]) / max(1, len(edges) - 1) or 1.0
+        return edges[0] - width, edges[-1] + width
     if hasattr(declared, "period"):
         return declared.start, declared.start + declared.period
     return None
