@@ -105,7 +105,7 @@ class Executor:
         self._stale = False
 
     def _begin(self) -> None:
-        """Forget all charges, at the start of a run and of each subsample: a charge pays for releases on one subsample only."""
+        """Begin without paid releases, at the start of a run and of each subsample: a charge pays on one subsample only."""
         self._folds = Folds(self._noise.private and not self._held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)

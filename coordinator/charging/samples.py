@@ -34,7 +34,7 @@ class Samples:
         self._sample, self._used, self._lost = (sample, key), False, False
 
     def lost(self) -> None:
-        """Note that the last attempt at a query was lost."""
+        """Note that the last attempt at a query was lost, so that its sample may have been used."""
         if self._private:
             self._lost = self._used
         else:

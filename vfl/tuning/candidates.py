@@ -172,7 +172,7 @@ class Tuning:
             for event, _ in plan.releases:
                 if type(bare(event)) is not Gaussian:
                     raise SpecificationError(
-                        f"candidate {number} plans a release of type {type(bare(event)).__name__}; a private choice is proved "
+                        f"candidate {number} plans a release of type {type(bare(event)).__name__}; private choice is proved "
                         "for Gaussian releases alone: leave the candidate out, or give its solver no selections and no "
                         "secret samples"
                     )

@@ -3,8 +3,8 @@
 Unpinned: one group with a bundle per shard, spread over the nodes. Shard k of every party and of the margins share bundle k,
 so that their vectors stay on one node.
 
-Pinned: one group per party over the nodes that offer its resource, and one for the margins over the nodes that offer
-'coordinator'. Where nodes offer both, the margins share the label party's bundles, since one operator owns both.
+Pinned: one group per party over the nodes that offer its resource, and one for the margins over the nodes that offer the
+resource 'coordinator'. Where nodes offer both, the margins share the label party's bundles, since one operator owns both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent, no data and no folder.
 
-The driver runs on the node that offers 'coordinator', which also keeps the ledger and the run's folder.
+The driver runs on the node that offers the resource 'coordinator', which also keeps the ledger and the run's folder.
 """
 
 from __future__ import annotations
