@@ -14,6 +14,9 @@ settings found are kept in methods.json; --search searches again, which takes ab
 | objective perturbation (Redberg, Koskela, Wang 2023) | the minimiser with a random linear term | see below |
 | AdaSSP (Wang 2018) | noisy XᵀX and Xᵀy with a ridge | both Gaussian, exact |
 
+Tasks "joint steps, NAME, ε=E" measure untuned SkGD and SkGD(joint=True) on these problems and on `problems.SIMULATED`, with the
+messages of a whole run (docs/studies/dp-skgd.md). `--only "joint steps"` runs these alone.
+
 "declared" scales columns by their bounds. "released" centres and scales them by noisy moments for a tenth of μ², as SkGD does;
 squared loss with an intercept also releases mean and spread of the labels.
 
@@ -42,7 +45,7 @@ from tests.benchmarks import problems, report
 from tests.benchmarks.command import alone
 from tests.benchmarks.oracle import SEEDS
 from tests.benchmarks.results import Result, Settings, Task
-from vfl.planning import problem_of
+from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.geometry import moments_sensitivity
 
@@ -310,6 +313,36 @@ def tasks(settings: Settings) -> Iterator[Task]:
         built = functools.cache(build)
         for epsilon in (1.0,) if settings.quick else EPSILONS:
             yield Task(f"{name}, ε={epsilon:g}", functools.partial(compared, name, built, epsilon, settings))
+    yield from joint_tasks(settings)
+
+
+def joint_tasks(settings: Settings) -> Iterator[Task]:
+    """Yield one task per problem and ε that compares joint steps with the rule's passes."""
+    simulated = {} if settings.quick else problems.SIMULATED
+    for name, build in (
+        cases_of(settings) | {key: functools.partial(problems.correlated, key, 1.0) for key in simulated}
+    ).items():
+        if build is not None:
+            built = functools.cache(build)
+            for epsilon in (10.0,) if settings.quick else EPSILONS:
+                made = functools.partial(joint_steps, name, built, epsilon, settings)
+                yield Task(f"joint steps, {name}, ε={epsilon:g}", made)
+
+
+def joint_steps(name: str, build: Callable[[], problems.Case], epsilon: float, settings: Settings) -> Iterator[Result]:
+    """Yield untuned SkGD, then its joint steps where the rule takes them, each with the messages of a run."""
+    case = replace(build(), job=replace(build().job, privacy=vfl.Privacy(epsilon=epsilon)))
+    seeds, against = settings.seeds(whole=8), None
+    for joint in (False, True):
+        planned = plan(replace(case.job, solver=vfl.SkGD(joint=joint)), case.n)
+        if planned.solver.joint == joint:
+            found = Result(
+                part="joint steps", case=name, arm="vfl SkGD, joint" if joint else "vfl SkGD", measure="relative error",
+                values=case.errors(seeds, joint=joint), seeds=seeds, tuned="default", at={"epsilon": epsilon},
+                beside={"messages": planned.round_trips}, against=against, source="vfl SkGD" if joint else "",
+            )  # fmt: skip
+            against = found.mean
+            yield found
 
 
 def compared(name: str, build: Callable[[], problems.Case], epsilon: float, settings: Settings) -> Iterator[Result]:
@@ -335,16 +368,44 @@ def compared(name: str, build: Callable[[], problems.Case], epsilon: float, sett
 
 LIMITS = {0.1: 1.5}
 """Largest ratio to the best peer's error that is asked for, by ε; 1 elsewhere."""
-MARK = re.compile(r"(<!-- table of methods -->\n).*?(<!-- end -->)", re.S)
+MARK, MARK_OF_JOINT = (
+    re.compile(rf"(<!-- table of {what} -->\n).*?(<!-- end -->)", re.S) for what in ("methods", "joint steps")
+)
 
 
 def fill(page: Path, results: Sequence[Result]) -> None:
     """Update a page's table between `<!-- table of methods -->` and `<!-- end -->`; unchanged without results."""
-    if found := [result for result in results if result.part == "methods"]:
-        text = "\n\n".join([compact(found), report.provenance(found)])
-        page.write_text(
-            MARK.sub(lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+    for part, mark, shown in (("methods", MARK, compact), ("joint steps", MARK_OF_JOINT, messages)):
+        if found := [result for result in results if result.part == part]:
+            text = "\n\n".join([shown(found), report.provenance(found)])
+            page.write_text(
+                mark.sub(functools.partial(_filled, text), page.read_text(encoding="utf-8")), encoding="utf-8"
+            )
+
+
+def _filled(text: str, found: re.Match[str]) -> str:
+    return f"{found[1]}\n{text}\n\n{found[2]}"
+
+
+def messages(results: Sequence[Result]) -> str:
+    """Return one line per problem and ε: messages and errors by rule and with joint steps, and the ratio of the errors."""
+    lines = ["| problem | ε | messages by rule → joint | error by rule | joint | ratio |", "|---|---|---|---|---|---|"]
+    rules = {(r.case, r.at["epsilon"]): r for r in results if r.arm == "vfl SkGD"}
+    joints = {(r.case, r.at["epsilon"]): r for r in results if r.arm != "vfl SkGD"}
+    for key, rule in rules.items():
+        joint = joints.get(key)
+        changed = ("–",) * 3 if joint is None else (f"{joint.beside['messages']:g}", spread(joint), ratio(joint, rule))
+        counted = f"{rule.beside['messages']:g} → {changed[0]}"
+        lines.append(f"| {key[0]} | {key[1]:g} | {counted} | {spread(rule)} | {changed[1]} | {changed[2]} |")
+    return "\n".join(lines)
+
+
+def ratio(one: Result, other: Result) -> str:
+    """Return the ratio of the means of two results ± its standard error."""
+    parts = [r.spread / r.mean for r in (one, other)]
+    return (
+        f"{one.mean / other.mean:.2f} ± {one.mean / other.mean * math.hypot(*parts) / math.sqrt(len(one.values)):.2f}"
+    )
 
 
 def compact(results: Sequence[Result]) -> str:

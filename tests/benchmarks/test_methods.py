@@ -97,3 +97,15 @@ def test_the_page_gets_a_line_per_problem_and_budget_with_late_ratios_in_bold(tm
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("<!-- end -->\nafter\n")
+
+
+def test_joint_steps_are_measured_beside_the_rules_passes(tmp_path):
+    made = [
+        task for task in methods.tasks(Settings(quick=True, runs=2)) if task.name.startswith("joint steps, squared")
+    ]
+    rule, joint = made[0].run()
+    assert joint.beside["messages"] <= 80 < rule.beside["messages"]
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table of joint steps -->\nold\n<!-- end -->\n")
+    methods.fill(page, [rule, joint])
+    assert f"| {rule.case} | 10 | {rule.beside['messages']:g} → {joint.beside['messages']:g} |" in page.read_text()
