@@ -419,7 +419,7 @@ class TestHistory:
         assert told.whole
         assert told.charged == [record.events for record in rounds]
         assert Counter(event for events in told.charged for event in events) == Counter(dict(result.certificate.events))
-        gradients = [u for record in rounds if record.kind in ("Descend", "Backward") for u in record.released]
+        gradients = [u for record in rounds if record.kind in ("Descend", "Backward", "Gram") for u in record.released]
         if SOLVERS[name].privacy is not None:
             assert [g.values.tolist() for g in told.gradients] == [u.tolist() for u in gradients]
             points = epsilon_by_round(told, result.certificate)

@@ -96,7 +96,7 @@ def test_the_plan_says_what_joint_steps_would_save_and_why_none_are_taken() -> N
 
     plain, few = replace(LONG, solver=vfl.SkGD()), vfl.Privacy(epsilon=0.3, delta=1e-5)
     fewer, now = (plan(spec, 4_000).round_trips for spec in (LONG, plain))
-    assert f"joint = true would train in {fewer} messages in place of {now}." in said(plain)
+    assert f"joint = true would train in {fewer} messages in place of {now}, but" in said(plain)
     assert "products = true" in said(plain)
     assert "joint = true" not in said(LONG)
     assert "joint = true" not in said(replace(plain, privacy=few))

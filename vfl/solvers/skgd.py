@@ -248,8 +248,8 @@ class SkGD(Solver):
             return ""
         fewer, now = other.round_trips(problem), resolved.round_trips(problem)
         return (
-            f"joint = true would train in {fewer:,} messages in place of {now:,}. "
-            "It shows columns to other participants before noise, so policies must say products = true"
+            f"joint = true would train in {fewer:,} messages in place of {now:,}, but shows columns to other participants "
+            "before noise: policies must say products = true"
         )
 
     @property
