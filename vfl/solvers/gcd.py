@@ -156,8 +156,8 @@ class GCD(Solver):
     clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
     step_size : γ in the step γ/M_j.
     tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
-        coordinate. None: 1e-9, or no early stop if `rounds` is given or for the other rules. It must be None with
-        privacy, since the number of rounds must not depend on data.
+        coordinate. None takes 1e-9, or never stops early if `rounds` is given or for the other rules. With privacy it must be
+        None, since the number of rounds must not depend on data.
     selection_share : share of the rounds' budget (ρ of zCDP) for the selections; the steps have the rest.
     """
 

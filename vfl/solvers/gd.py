@@ -34,15 +34,16 @@ class GD(joint.JointSolver):
     w ← prox_{sψ}(w − s·u/n), s = γ/(L·mean‖x‖²), is post-processing. Source: Bassily, Smith, Thakurta 2014, without
     sampling; clipping as in Abadi et al. 2016.
 
-    passes : number of steps; None: a public rule (vfl.solvers.joint).
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: no clipping.
-    step_size : γ. 1 is safe, because mean‖x‖² bounds the largest eigenvalue. None: 1, or less if noise would cost more than
-        the steps gain (`joint.time_limit`).
-    iterate : 'last', or 'tail', the average of the last half.
+    passes : number of steps. None lets a public rule decide (vfl.solvers.joint).
+    clip : C, cap on the norm of one record's whole gradient, on the scaled features. None lets a public rule decide; inf clips
+        nothing.
+    step_size : γ. The value 1 is safe, because mean‖x‖² bounds the largest eigenvalue. None takes 1, or less if noise would
+        cost more than the steps gain (`joint.time_limit`).
+    iterate : 'last', or 'tail' for the average of the last half.
     label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
-        None: a public rule, or 0 if the clip is given. 0 releases nothing.
-    tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
-        or no early stop if `passes` is given. It must be None with privacy: the number of steps must not depend on data.
+        None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
+    tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None takes 1e-9,
+        or never stops early if `passes` is given. With privacy it must be None: the number of steps must not depend on data.
     """
 
     step_size: float | None = None

@@ -145,14 +145,14 @@ class SCD(BatchSolver):
     Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is ours.
 
     batch_size, sampling, passes, seed : as for SGD.
-    clip : C, cap on ‖ζ_i x_i‖; None: a public rule. inf: none.
+    clip : C, cap on ‖ζ_i x_i‖. None lets a public rule decide; inf clips nothing.
     overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
-        suits orthogonal records. None: the batch size without privacy; with privacy 0.3 of it, or more if noise would cost
-        more than the steps gain (`joint.time_limit`).
-    label_share : approximate share of μ² for w₀, the constant model, as for SGD. The penalty is then on w − w₀ instead of w;
-        only the intercept differs.
+        suits orthogonal records. None takes the batch size without privacy. With privacy it takes 0.3 of that, or more if noise
+        would cost more than the steps gain (`joint.time_limit`).
+    label_share : approximate share of μ² for w₀, the constant model, as for SGD. The penalty then applies to w − w₀ instead of
+        w, which differ in the intercept only.
     release : 'v', or 'both' for the paper's [α; v].
-    iterate : 'last', or 'tail', the average of the last half.
+    iterate : 'last', or 'tail' for the average of the last half.
     """
 
     overlap: float | None = None

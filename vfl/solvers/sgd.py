@@ -39,14 +39,15 @@ class SGD(BatchSolver):
     2016, Alg. 1; the pair under replace-one: vfl.privacy.pld.
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
-    passes : expected number of times each record is used; T = passes·n/batch_size steps.
-    clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: no clipping.
-    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None: 1, or less if noise would
+    passes : expected number of times each record is used, which gives T = passes·n/batch_size steps.
+    clip : C, cap on the norm of one record's whole gradient, on the scaled features. None lets a public rule decide; inf clips
+        nothing.
+    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None takes 1, or less if noise would
         cost more than the steps gain (`joint.time_limit`).
-    decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.
-    iterate : 'last', or 'tail', the average of the last half.
+    decay : 'constant' steps, or 'root' for steps of γ/√(t+1) after t passes, as subgradients require.
+    iterate : 'last', or 'tail' for the average of the last half.
     label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
-        None: a public rule, or 0 if the clip is given. 0 releases nothing.
+        None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
     seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 

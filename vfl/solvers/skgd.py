@@ -38,40 +38,40 @@ COUNTED = 1 << 17
 class SkGD(Solver):
     """DP-SkGD with block sampling. Public rules decide the options left at None; `vfl.plan` says which and why.
 
-    block_size : columns per block; blocks never span two parties. Leave it out when the partition names blocks.
-    sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`), 'full'.
-    parallel : update the blocks of up to this many different parties at once, from the same margins. The draws of a pass
-        are joined into fewer rounds; the blocks drawn, and their number, stay the same.
-    passes : passes over the coordinates; or give outer_rounds and inner_rounds.
+    block_size : number of columns per block; blocks never span two parties. Leave it out when the partition names blocks.
+    sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`) or 'full'.
+    parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
+        joined into fewer rounds; the blocks drawn, and their number, stay the same.
+    passes : number of passes over the coordinates. Alternatively, give outer_rounds and inner_rounds.
     outer_rounds, inner_rounds : T and K of the paper. K counts draws; Xw is rebuilt at the start of every outer round.
-    clip : None: 'record' if the order is without replacement, except for squared loss without an intercept at high μn/p
-        (`record_defaults.serves`); else 'coordinate'.
+    clip : None takes 'record' if every pass draws each block once, except for squared loss without an intercept at high μn/p
+        (`record_defaults.serves`), and 'coordinate' otherwise.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
-        and a pass over all blocks is charged as one release of sensitivity 2C. This needs an order without replacement.
-        'coordinate', or a number κ: every block is clipped and charged separately, at κ per coordinate in units of √M_j; a
-        block's cap is κ√|S|. 'bounds': the cap implied by the loss's largest derivative and the declared bounds, so that
-        nothing is clipped. inf: no clipping.
+        and a pass over all blocks is charged as one release of sensitivity 2C. Every pass must then draw each block once.
+        'coordinate', or a number κ: every block is clipped and charged separately, with the cap κ√|S| in units of √M_j.
+        'bounds': the largest derivative of the loss and the declared bounds imply the cap, so nothing is clipped.
+        inf: nothing is clipped, which needs a job without privacy.
     reserve_passes : passes set aside for repeats, with clip='record'. A run that loses an answer, or is resumed, charges one
         more pass for possible earlier releases. Without reserve passes, such a run omits its last passes.
-    shares : record cap and shares of μ², for studies (`Shares`). None: public rules decide.
+    shares : record cap and shares of μ², for studies (`Shares`). None lets public rules decide.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
-    momentum : β. Every pass adds β times the previous pass's move to its own, at no cost in budget
-        (vfl.solvers.iterates.momentum); at most 1 − γ/2. None: up to ½ for runs under a record cap with μn/p below 100 whose
-        `passes` is None, which then take as few as half of the passes; 0 for other runs.
+    momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own, at no cost in budget
+        (vfl.solvers.iterates.momentum). None takes up to ½ for runs under a record cap with μn/p below 100 and `passes` None,
+        which then need as few as half of the passes, and 0 for other runs.
     joint : True lets long runs take 36 passes. A pass releases all parties' gradients at the same margins, then takes a step in
         a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
         columns. Margins then hold the scaled columns of all parties but the last, and later parties receive them, before noise:
         policies must say `products = true`. Parties see residuals instead of margins and labels. Where the steps do not pay
         (`record_defaults.declines_joint_steps`), runs are as with False.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.iterates.convergence), and return the current iterate. None: 1e-9, or no early stop if the number of
-        steps is given. It must be None with privacy: the number of steps of a private run must not depend on data.
-    iterate : the result of an outer round: its 'last' θ, or the 'average' of its θ (as in the paper). 'tail': the run ends
+        (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, or never stops early if the number
+        of steps is given. With privacy it must be None: the number of steps must not depend on data.
+    iterate : result of an outer round: its 'last' θ, or the 'average' of its θ (as in the paper). With 'tail' the run ends
         with the average of its last half.
-    sweep : 'party' (one message per party and pass; a pass is grouped by party), 'visit' (one message for consecutive blocks
-        of one party in the order drawn), 'block' (one block per message; parties see residuals only).
+    sweep : 'party' sends one message per party and pass, and groups a pass by party; 'visit' sends one message for consecutive
+        blocks of one party in the order drawn; 'block' sends one block per message, and parties see residuals only.
     seed : public seed for the order of blocks.
     """
 

@@ -75,8 +75,8 @@ class SVRG(BatchSolver):
     release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
     separately would allow 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping biases the difference).
 
-    batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD; steps are constant, and half as long.
-    clip : C. difference_clip : D; None: with privacy C√(b/n) for batches of size b, which balances the two noises.
+    batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD, but steps are constant and half as long.
+    clip : C. difference_clip : D. None takes C√(b/n) for batches of size b with privacy, which balances the two noises.
     """
 
     difference_clip: float | None = None
