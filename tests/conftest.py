@@ -90,14 +90,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)  # after the marks have left tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let workers begin with the tests on Ray, the longest group. A test that shares a Ray must say so in its name."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    sharing = {item.nodeid for item in items if "local_ray" in getattr(item, "fixturenames", ())}
-    wrong = [nodeid for nodeid in sorted(sharing) if not ON_RAY.search(nodeid)]
-    if wrong:
-        raise pytest.UsageError(f"a test that shares the Ray of the suite has '_ray' in its name: rename {wrong}")
-    items.sort(key=lambda item: not ON_RAY.search(item.nodeid))
+    """Let workers begin with the tests on Ray, the longest group."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not ON_RAY.search(item.nodeid))
 
 
 class Entropy:
@@ -144,9 +139,12 @@ settings.load_profile("repeated")
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start the test's own sequence of random bytes, fixtures included. End a worker's Ray after the tests on Ray."""
-    ray = sys.modules.get("ray")
-    if ray and "PYTEST_XDIST_WORKER" in os.environ and not ON_RAY.search(item.nodeid) and ray.is_initialized():
-        ray.shutdown()  # its processes take time of the other tests
+    if "PYTEST_XDIST_WORKER" in os.environ and not ON_RAY.search(item.nodeid):
+        if "local_ray" in getattr(item, "fixturenames", ()):
+            pytest.fail("a test that shares the Ray of the suite has '_ray' in its name, which sends it to one worker")
+        ray = sys.modules.get("ray")
+        if ray and ray.is_initialized():
+            ray.shutdown()  # its processes take time of the other tests
     entropy.begin(item.nodeid, true=item.get_closest_marker("true_noise") is not None)
 
 
