@@ -50,7 +50,7 @@ class Csv:
                 raise SpecificationError(f"{name} of a CSV file is text, not {getattr(self, name)!r}")
         missing: Any = self.missing
         if not isinstance(missing, tuple | list) or not all(isinstance(text, str) for text in missing):
-            raise SpecificationError(f"missing of a CSV file is a list of texts, not {missing!r}")
+            raise SpecificationError(f"'missing' of a CSV file is a list of texts, not {missing!r}")
         object.__setattr__(self, "missing", tuple(missing))
         if not _single(self.delimiter) or self.delimiter in _NUMERIC:
             raise SpecificationError(f"delimiter of a CSV file is one character, not {self.delimiter!r}")

@@ -305,10 +305,14 @@ class Desk:
     def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
         """Add a part to the service of the party that adds up, or begin it; the source is read in the background."""
         receiver = part.job.partition.receiver(offer.parties)
-        if receiver != self._federation.coordinator.name or self._policy is None:
+        if self._policy is None:
             raise FederationError(
-                f"party {receiver!r} adds up the margins of this model, and only the party that adds up can ask for a service: "
-                "it has to be the coordinator of the federation"
+                "a service reads its owner's policy again and again: name the policy file (--policy FILE)"
+            )
+        if receiver != self._federation.coordinator.name:
+            raise FederationError(
+                f"party {receiver!r} adds up the margins of this model, so only {receiver!r} can offer it as a service: "
+                f"make {receiver!r} the coordinator of the federation"
             )
         work = self._serves(offer) or ServingWork(offer, ServingService(self.party, self._policy, receiver))
         work.service.add(part, source)

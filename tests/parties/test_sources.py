@@ -463,7 +463,7 @@ def test_a_decimal_point_in_a_file_with_decimal_commas_is_refused(tmp_path):
         ),
         ("thousands", "", "thousands of a CSV file is one character"),
         ("encoding", "utf-9", "encoding 'utf-9' of a CSV file is unknown to Python"),
-        ("missing", "NA", "missing of a CSV file is a list of texts, not 'NA'"),
+        ("missing", "NA", "'missing' of a CSV file is a list of texts, not 'NA'"),
     ],
 )
 def test_a_format_that_cannot_be(option, value, said):

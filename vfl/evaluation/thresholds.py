@@ -37,7 +37,9 @@ def margin_of(threshold: float, loss: Loss) -> float:
     Raises SpecificationError for a threshold outside its scale, and for a loss without two classes.
     """
     if not loss.classification or loss.multinomial:
-        raise SpecificationError(f"a threshold separates two classes, and {loss.name} loss has none: leave it out")
+        raise SpecificationError(
+            f"a threshold separates two classes, and {loss.name} loss does not have exactly two: leave the threshold out"
+        )
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
         raise SpecificationError(f"a threshold is a finite number, not {threshold!r}")
     if not loss.log_odds:
