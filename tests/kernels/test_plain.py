@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from vfl.kernels import classes, dense, ring
+from vfl.kernels import classes, dense, ring, sparse
 from vfl.kernels.compile import PLAIN
 from vfl.kernels.geometry import Geometry, record_limits
 
@@ -36,6 +36,9 @@ def results() -> dict[str, list[int]]:
     joint = Geometry(at.centre.repeat(3), at.scale.repeat(3), 3.0, 2.0**-20)
     labels = dense.bounds_of(abs(bounds), rng.integers(0, 3, n).astype(float), dense.MULTINOMIAL)
     found["classes"] = kernels.capped_step(X[:, :0], np.zeros(0), np.zeros(3), r, dense.MULTINOMIAL, X, joint, labels)
+    stored = sparse.SparseBlock.of(X.T.ravel(), np.tile(np.arange(n), s), np.arange(s + 1) * n, n)
+    uncentred = Geometry(np.zeros(s), at.scale, 3.0, 2.0**-20)
+    found["sparse"] = sparse.gradient(stored, v, y, dense.LOGISTIC, uncentred)
     words, table = rng.integers(0, 2**64, (n, 10), np.uint64), rng.integers(-9, 9, (2**16, 10)).astype(np.int16)
     found["shares"] = ring.residual_shares(table, rng.integers(0, 2**16, n).astype(np.uint16), words)
     return {name: np.nan_to_num(values).tolist() for name, values in found.items()}
