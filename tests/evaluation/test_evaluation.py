@@ -538,8 +538,7 @@ class TestCharged:
         for plan, part, epsilon in ((whole, "held out", 2.0), (less, "held out", 0.5), (less, "training", 2.0)):
             events = [(e.event, count) for e, count in plan.releases if isinstance(e, OnPart) and e.part == part]
             accountant = GaussianAccountant()
-            for event, count in events:
-                accountant.compose(event, count)
+            accountant.compose_all(events)
             assert accountant.epsilon(1e-5) == pytest.approx(epsilon, rel=1e-9)
 
     def test_a_party_records_it_in_its_book(self, tmp_path: Path) -> None:

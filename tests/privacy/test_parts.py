@@ -64,8 +64,7 @@ def test_a_plan_costs_the_cost_of_its_worst_record(way: Accounting, case: Any) -
 def test_every_accountant_gives_the_same(kind: str, case: Any) -> None:
     parted, plain = (getattr(accountants, kind)() for _ in range(2))
     for accountant, events in ((parted, case[0]), (plain, case[1])):
-        for event, count in events:
-            accountant.compose(event, count)
+        accountant.compose_all(events)
     assert parted.epsilon(DELTA) == plain.epsilon(DELTA) > 0
     assert parted.delta(1.0) == plain.delta(1.0)
 
@@ -98,8 +97,7 @@ def test_a_plan_of_gaussians_on_parts_is_accounted_exactly() -> None:
     plan = [(on("a", mu / 2), 4), (on("b", mu), 1)]
     accountant = accountants.choose_accountant(plan)
     assert isinstance(accountant, accountants.GaussianAccountant)
-    for event, count in plan:
-        accountant.compose(event, count)
+    accountant.compose_all(plan)
     assert accountant.epsilon(DELTA) == pytest.approx(1.0, rel=1e-12)
     assert type(accountants.choose_accountant([on("a", BoundedRange(R, 0.1))])) is accountants.ZCdpAccountant
 

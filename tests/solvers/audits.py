@@ -155,6 +155,5 @@ def wrong_guesses(scene: Scene, runs: int) -> int:
 def least_rate(releases: tuple[tuple[Event, int], ...]) -> float:
     """Return the least share of wrong guesses that the charges promise."""
     accountant = PldAccountant()
-    for event, count in releases:
-        accountant.compose(event, count)
+    accountant.compose_all(releases)
     return 0.5 * (1.0 - accountant.delta(1e-9))

@@ -53,9 +53,7 @@ class Claim:
     def epsilon(self) -> float:
         """ε at δ, by the tightest accounting that holds for a plan fixed beforehand."""
         accountant = GaussianAccountant() if self.gaussian else PldAccountant() if self.sampled else ZCdpAccountant()
-        for event, count in self.events:
-            accountant.compose(event, count)
-        return accountant.epsilon(self.delta)
+        return accountant.compose_all(self.events).epsilon(self.delta)
 
     def accuracy(self, size: int) -> float:
         """Return the largest share of right guesses about a group of k records."""
@@ -65,18 +63,13 @@ class Claim:
             return float(ndtr(size * self.mu / 2.0))
         group = [(_times(event, size), count) for event, count in self.events]
         try:
-            pld = PldAccountant()
-            for event, count in group:
-                pld.compose(event, count)
-            return 0.5 * (1.0 + pld.delta(0.0))
+            return 0.5 * (1.0 + PldAccountant().compose_all(group).delta(0.0))
         except PrivacyError:
             if self.sampled:
                 raise
         # ρ-zCDP bounds the Kullback–Leibler divergence by ρ, hence total variation (Pinsker; Bretagnolle & Huber).
-        ρ = ZCdpAccountant()
-        for event, count in group:
-            ρ.compose(event, count)
-        return 0.5 * (1.0 + min(math.sqrt(ρ.rho / 2.0), math.sqrt(-math.expm1(-ρ.rho))))
+        ρ = ZCdpAccountant().compose_all(group).rho
+        return 0.5 * (1.0 + min(math.sqrt(ρ / 2.0), math.sqrt(-math.expm1(-ρ))))
 
     def implied(self, accuracy: float, size: int) -> tuple[float, float | None]:
         """Return lower bounds (ε, μ) for a run in which guesses about k records are right this often; μ only if Gaussian.

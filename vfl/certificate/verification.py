@@ -230,10 +230,7 @@ def recomputed(accounting: str, events: Events, delta: float) -> float:
     if accounting in FIXED:
         from vfl.privacy.accountants import choose_accountant
 
-        accountant = choose_accountant(events, committed=True)
-        for event, count in events:
-            accountant.compose(event, count)
-        return accountant.epsilon(delta)
+        return choose_accountant(events, committed=True).compose_all(events).epsilon(delta)
     way = Accounting(accounting)
     return epsilon_of(way, plan_cost(events, way), delta)
 

@@ -75,16 +75,12 @@ class Unclamped:
             return np.array([float((np.rint(q / STEP) * STEP).sum()) for q in (*found, *products)])
 
 
+@np.errstate(all="ignore")
 def measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
     """Return the mean loss, or errors and deviances with R² and D², each with an interval for the sampling.
 
     A measure that is not finite is left out, such as the deviance of a label that the loss does not allow.
     """
-    with np.errstate(all="ignore"):
-        return _measures(sums, statistic, n_records)
-
-
-def _measures(sums: Vector, statistic: Unclamped, n_records: int) -> dict[str, Estimate]:
     k, each, C = statistic.quantities, statistic.each, statistic.cap
     mean = sums[:k] / n_records
     spread = sums[k:].reshape(k, k) / n_records - np.outer(mean, mean)

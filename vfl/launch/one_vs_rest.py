@@ -183,9 +183,7 @@ def united(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
 def _composed(plans: Sequence[Plan], delta: float) -> float:
     releases = united(plans)
     accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
-    for event, count in releases:
-        accountant.compose(event, count)
-    return accountant.epsilon(delta)
+    return accountant.compose_all(releases).epsilon(delta)
 
 
 def _require_room(plans: Sequence[Plan], ledger: str | Path | Ledger | None) -> None:

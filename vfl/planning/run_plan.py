@@ -250,9 +250,7 @@ class Plan:
         if self.problem.delta is None:
             return math.inf
         accountant = choose_accountant(self.releases, committed=self.committed)
-        for event, count in self.releases:
-            accountant.compose(event, count)
-        return accountant.epsilon(self.problem.delta)
+        return accountant.compose_all(self.releases).epsilon(self.problem.delta)
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return the tightest valid accountant for a plan. It is empty: `compose` the events into it.
+    """Return the tightest valid accountant for a plan. It is empty: `compose_all` adds the plan to it.
 
     plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
         SelectionAccountant, and any other mix gets ZCdpAccountant.

@@ -97,9 +97,7 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
     from vfl.privacy.pld import PldAccountant
 
     def excess(x: float) -> float:
-        accountant = PldAccountant(plan[0][0].adjacency)
-        for event, count in _scaled(plan, math.exp(x)):
-            accountant.compose(event, count)
+        accountant = PldAccountant(plan[0][0].adjacency).compose_all(_scaled(plan, math.exp(x)))
         try:
             return math.log(max(accountant.epsilon(delta), 1e-9 * epsilon) / epsilon)
         except PrivacyError:  # the loss is too large to compute; if that holds at the start, it holds for every factor

@@ -18,7 +18,7 @@ from vfl.privacy.private_selection import dominating_mu
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 UNIT_BITS: Final = 256
 """One unit is 2⁻²⁵⁶ of μ² or ρ: integers add up without rounding, in any order."""
@@ -106,6 +106,12 @@ class Accountant(ABC):
         self.check(event, count)
         if count:
             self._counts[event] = self._counts.get(event, 0) + int(count)
+        return self
+
+    def compose_all(self, plan: Iterable[tuple[Event, int]]) -> Self:
+        """Compose (event, count) pairs, one after another. Returns self."""
+        for event, count in plan:
+            self.compose(event, count)
         return self
 
     @abstractmethod

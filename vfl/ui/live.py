@@ -141,8 +141,7 @@ class Watched:
         if self._asked != (self._rounds, self._processes) and time.monotonic() >= self._again:
             started, asked = time.monotonic(), (self._rounds, self._processes)
             accountant = choose_accountant(plan.releases, committed=plan.committed)
-            for event, count in charges(ledger, self._start["run"]).items():
-                accountant.compose(event, count)
+            accountant.compose_all(charges(ledger, self._start["run"]).items())
             self._spent = accountant.epsilon(plan.problem.delta) if plan.problem.delta is not None else None
             self._asked, self._again = asked, time.monotonic() + REST * (time.monotonic() - started)
         return self._spent

@@ -173,8 +173,7 @@ class Progress:
 
         self._plan = plan
         self._accountant = choose_accountant(plan.releases, committed=plan.committed)
-        for event, count in self._earlier.items():
-            self._accountant.compose(event, count)
+        self._accountant.compose_all(self._earlier.items())
         self._steps.end()
         click.echo(plan.explain() if self._explain else str(plan), err=True)
         self._round_trips = plan.round_trips

@@ -275,9 +275,7 @@ class SqliteLedger:
             for entry, _ in rows.since(1):
                 if entry.kind == Kind.CHARGE and entry.dataset == dataset:
                     counts[of_run(charged(entry)[1], entry.run)] += 1
-        for event, count in counts.items():
-            accountant.compose(event, count)
-        return accountant
+        return accountant.compose_all(counts.items())
 
     def export(self) -> str:
         """Return the verified ledger as JSON: format, identity, head, and every entry with its hash."""

@@ -142,7 +142,4 @@ def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> flo
     """Return ε of a plan fixed beforehand. It is cached, since each run needs it at its start and at its end."""
     from vfl.privacy.accountants import choose_accountant
 
-    accountant = choose_accountant(plan, committed=True)
-    for event, count in plan:
-        accountant.compose(event, count)
-    return accountant.epsilon(delta)
+    return choose_accountant(plan, committed=True).compose_all(plan).epsilon(delta)
