@@ -142,8 +142,8 @@ class SecureTransport:
         if query is not None and query.knots is not None and query.knots != self._knots:
             self._knots, self._session = query.knots, ""
         try:
-            if isinstance(query, Gram) and isinstance(self._sharing, GramSharing):
-                return self._piece(query, key, self._sharing)
+            if isinstance(query, Gram) and self._sharing.products is not None:
+                return self._piece(query, key, self._sharing.products)
             if isinstance(query, Backward):
                 return self._opened(query, key, self._logistic)
             return self._inner.ask(shares, records, key)
@@ -161,10 +161,11 @@ class SecureTransport:
         """Return one piece of the products of columns. The first piece opens all products, under one charge."""
         number = 0 if query.batch is None else query.batch.number
         if self._gram is None:
-            # Consecutive pieces are two rounds apart. The release has the key of the first piece, also in a resumed run.
-            self._gram = self._products(replace(key, round=key.round - 2 * number), sharing)
+            if number or query.events() != sharing.first.events():
+                raise PrivacyError("the first piece of the planned products opens all of them")
+            self._gram = self._products(query, key, sharing)
             self._new = tuple(self._gram[j, j:] for j in range(len(self._gram)))
-        blocks = zip(query.blocks, query.read(self._gram), strict=True)
+        blocks = zip(query.blocks, query.read(self._gram / sharing.unit), strict=True)
         return {block.party: Reply((u,)) for block, u in blocks}
 
     def newly_opened(self) -> Released:
@@ -175,26 +176,27 @@ class SecureTransport:
         new, self._new = self._new, ()
         return new
 
-    def _products(self, key: ReleaseKey, sharing: GramSharing) -> Vector:
-        """Open all products; return them as a symmetric matrix (p + 1, p + 1), the label last."""
+    def _products(self, query: Gram, key: ReleaseKey, sharing: GramSharing) -> Vector:
+        """Open all products; return them as a symmetric matrix, (p, p), or (p + 1, p + 1) with the label last."""
         if not self._session:
             self._meet()
         parties, session = self._roles.parties, self._session
         for party in parties:
-            self._post(party, MaskProducts(session))
+            self._post(party, MaskProducts(session, _rows(query)))
         for party in parties:
             for owner in parties:
                 if owner != party:
                     self._post(party, TakeProducts(session, owner, sharing.widths[owner]))
         self._post(DEALER, DealProducts(session, key))
-        (first, *_) = self._plan.solver.pieces(self._plan.problem)  # type: ignore[attr-defined]  # of solvers with products
         for party in parties:
-            self._post(party, ContributeProducts(session, first, key))
+            self._post(party, ContributeProducts(session, sharing.first, key))
         found = self._disclosed()
         whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
         at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}
-        at[self._roles.label] = np.append(at[self._roles.label], p)
-        gram = np.zeros((p + 1, p + 1))
+        if sharing.label_scale is not None:
+            at[self._roles.label] = np.append(at[self._roles.label], p)
+        size = sum(sharing.widths.values())
+        gram = np.zeros((size, size))
         cross: dict[tuple[str, str], Words] = {}
         for party in parties:
             place = 0
@@ -274,12 +276,7 @@ class SecureTransport:
 
     def _set_up(self, query: Backward) -> SetUp:
         """Return the masked columns' set-up for a query. Begin a new one, with new masks, if cap, centres or scales changed."""
-        rows: Rows
-        if query.capped is not None:
-            rows = query.capped.rows
-        else:
-            parts = zip(query.blocks, query.centres, query.scales, strict=True)
-            rows = {block.party: (block, centre, scale) for block, centre, scale in parts}
+        rows = _rows(query) if query.capped is None else query.capped.rows
         cap, known = query.clip.cap, self._setup
         if known is not None and known.cap == cap and _alike(known.rows, rows):
             return known
@@ -379,6 +376,11 @@ def _symmetric(rows: Released) -> Vector:
     for j, row in enumerate(rows):
         gram[j, j:] = gram[j:, j] = row
     return gram
+
+
+def _rows(query: Backward) -> Rows:
+    parts = zip(query.blocks, query.centres, query.scales, strict=True)
+    return {block.party: (block, centre, scale) for block, centre, scale in parts}
 
 
 def _alike(one: Rows, other: Rows) -> bool:

@@ -23,7 +23,7 @@ from vfl.secure import requests
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
 from vfl.secure.roles import DEALER
-from vfl.secure.sharing import GramSharing
+from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 from vfl.security.sealing import PIECE, sealed_size
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from parties.services.service import Sent
     from vfl.job import Job
     from vfl.secure.requests import Parcel, Request
-    from vfl.secure.sharing import Sharing
+    from vfl.secure.sharing import GramSharing
     from vfl.secure.version import Version
 
 
@@ -82,9 +82,9 @@ class Dealing(Service):
             streams = self._session.begin(request.keys, sharing.roles.parties, self._noise)
             self._n_records = request.n_records
             self._sharing = sharing  # a second Begin of the session, perhaps with another n, was refused above
-            if isinstance(sharing, GramSharing):
-                self._products = GramDealer(sharing.roles, streams, self._noise, request.n_records, sharing.widths)
-            else:
+            if (of := sharing.products) is not None:
+                self._products = GramDealer(of.roles, streams, self._noise, request.n_records, of.widths)
+            if isinstance(sharing, Sharing):
                 self._dealer = Dealer(sharing.roles, streams, self._noise, request.n_records)
             return Done(), []
         if self._sharing is None:
@@ -95,10 +95,10 @@ class Dealing(Service):
             return Done(), []
         if not self._checked:
             raise FederationError("the dealer was asked to deal before the parties have stated their number of records")
-        if isinstance(sharing, GramSharing):
-            return Done(), self._dealt(request, self._session, sharing)
-        if self._dealer is None:
-            raise FederationError("the dealer received a message before the keys of its session")
+        if isinstance(request, requests.DealProducts) and sharing.products is not None:
+            return Done(), self._dealt(request, self._session, sharing.products)
+        if self._dealer is None or not isinstance(sharing, Sharing):
+            raise FederationError(f"the dealer does not answer {type(request).__name__} here")
         match request:
             case requests.DealTerms():
                 return Done(), [self._fourier_terms(request.version, self._dealer, self._session, sharing)]
@@ -129,10 +129,10 @@ class Dealing(Service):
         parts = dealer.fourier_terms(version, PIECE // record)
         return session.seal_parts(sharing.roles.supplied, f"Fourier terms {version.name}", parts, size, out)
 
-    def _dealt(self, request: Request, session: Session, sharing: GramSharing) -> list[Parcel]:
+    def _dealt(self, request: requests.DealProducts, session: Session, sharing: GramSharing) -> list[Parcel]:
         """Return the dealer's part of the products, sealed for the later party of each pair."""
-        if not isinstance(request, requests.DealProducts) or self._products is None:
-            raise FederationError(f"the dealer does not answer {type(request).__name__} here")
+        if self._products is None:
+            raise FederationError("the dealer received a message before the keys of its session")
         parties = sharing.roles.parties
         sealed: list[Parcel] = []
         for place, later in enumerate(parties[1:], start=1):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from parties.storage.base import Storage
     from vfl.job import Job
     from vfl.kernels.ring import Words
-    from vfl.messages import Backward
+    from vfl.messages import Backward, Block
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.requests import Commitment, Parcel, Request
     from vfl.secure.streams import Streams
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 LOSS = "logistic"
+PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributeProducts
+"""Requests of a release of products of columns."""
 
 
 class Holder:
@@ -129,10 +131,11 @@ class Holder:
             count = np.array([self._columns.n_records], dtype=np.uint64)
             return Done(), [session.seal(DEALER, RECORDS, count)]
         given = dict(zip(senders_of, parcels, strict=True))
-        if isinstance(self.sharing, GramSharing):
-            return self._products(request, self.sharing, session, given, receivers_of)
+        products = self.sharing.products
+        if products is not None and isinstance(request, PRODUCTS):
+            return self._products(request, products, session, given, receivers_of)
         if self._member is None:
-            raise self._refusal("received a message before the keys of its session", FederationError)
+            raise self._refusal(f"does not answer {type(request).__name__} here", FederationError)
         return self._answer(request, self._member, session, given, receivers_of)
 
     @np.errstate(all="ignore")
@@ -239,9 +242,7 @@ class Holder:
         """Cap the party's own rows and mask them, for every later w. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
-        whole = self._plan.problem.layout.whole()[self.name]
-        if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
-            raise self._refusal("was asked to mask rows that do not cover all of its columns")
+        whole = self._require_whole(block, centre, scale)
         self._caps = sharing.caps(request.cap)
         shape = b"".join((np.float64(request.cap).tobytes(), centre.tobytes(), scale.tobytes()))
         if self._known is None or self._known[0] != shape:
@@ -255,14 +256,22 @@ class Holder:
         words = np.concatenate([member.masked_columns(start, stop) for start, stop in request.blocks[self.name]])
         return [session.seal(holder, f"columns {request.number}", words) for holder in to]
 
+    def _require_whole(self, block: Block, centre: Vector, scale: Vector) -> Block:
+        """Return the block of all columns; raise PrivacyError if the rows to mask are of other columns."""
+        whole = self._plan.problem.layout.whole()[self.name]
+        if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
+            raise self._refusal("was asked to mask rows that do not cover all of its columns")
+        return whole
+
     @np.errstate(all="ignore")
     def _products(
         self, request: Request, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> tuple[object, list[Parcel]]:
         """Answer the requests of one release of all products of columns."""
         if isinstance(request, requests.MaskProducts) and self._streams is not None:
-            self._gram = GramMember(sharing.roles, self.name, self._streams, self._noise, self._gram_rows(sharing))
-            masked = self._gram.masked_columns()
+            rows = self._gram_rows(sharing, *request.rows[self.name])
+            made = GramMember(sharing.roles, self.name, self._streams, self._noise, rows)
+            masked, self._gram = made.masked_columns(), made
             return Done(), [session.seal(other, "columns", masked) for other in to]
         member, n = self._gram, self._columns.n_records
         match request:
@@ -287,8 +296,7 @@ class Holder:
     ) -> Words:
         """Charge the release; return the words of the products with each other party, in order, then of the own block."""
         own = request.query.shares().get(self.name)
-        planned = getattr(self._plan.solver, "pieces", None)
-        if planned is None or own is None or to_plain(request.query) != to_plain(planned(self._plan.problem)[0]):
+        if own is None or to_plain(request.query) != to_plain(sharing.first):
             raise self._refusal("was asked for products of columns that its job does not plan")
         check(request.query)
         self.charges.record(own, request.key)
@@ -309,18 +317,18 @@ class Holder:
         found.append(encoded(member.own(sharing.pair(self.name, self.name, request.key)).ravel()))
         return np.concatenate(found)
 
-    def _gram_rows(self, sharing: GramSharing) -> np.ndarray:
-        """Return the party's integer rows: its columns, then the label t(y − c)."""
-        width = sharing.widths[self.name]
-        X = np.empty((width, self._columns.n_records))
+    def _gram_rows(self, sharing: GramSharing, block: Block, centre: Vector, scale: Vector) -> np.ndarray:
+        """Return the party's integer rows: its columns, then the label t(y − c) if it counts."""
+        self._require_whole(block, centre, scale)
+        X = np.empty((sharing.widths[self.name], self._columns.n_records))
         for j in range(self._columns.n_coordinates):
             X[j] = self._columns.column(j)
-        if self.name == sharing.roles.label:
+        if self.name == sharing.roles.label and sharing.label_scale is not None:
             if self._labels is None:
                 raise self._refusal("does not hold the label")
             X[-1] = sharing.label_scale * (self._labels - sharing.label_centre)
-        zeros, ones = np.zeros(width), np.ones(width)
-        return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
+            centre, scale = np.append(centre, 0.0), np.append(scale, 1.0)
+        return gram_rows(X.T, centre, scale, sharing.caps()[self.name], sharing.bits)
 
     def _contribution(
         self, request: requests.Contribute, member: Member, session: Session, parcels: dict[str, Parcel]

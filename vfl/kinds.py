@@ -230,6 +230,7 @@ declare(Backward=Parameter("backward kind", lambda query: encode("message", quer
 _ranges = mapping(sequence(row(WHOLE, WHOLE)))
 register("message", "begin_session", requests.Begin)
 register("message", "set_up", requests.SetUp, rows=_rows, blocks=_ranges)
+register("message", "mask_products", requests.MaskProducts, rows=_rows)
 _register("message", messages, "ranges backward gram sample tally unnoised reweigh greeting book_heads")
 _register("message", events, "release_key")
 _register(
@@ -247,7 +248,7 @@ _register(
     requests,
     """
     meet take_columns mask_angles deal_terms share_residual toss take_toss state_records check_records open_rows
-    check_rows deal_sum contribute mask_products take_products deal_products contribute_products disclose
+    check_rows deal_sum contribute take_products deal_products contribute_products disclose
     commitment contribution
     """,
 )

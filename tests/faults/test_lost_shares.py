@@ -32,6 +32,7 @@ SQUARED: dict[str, Any] = {
     "solver": vfl.NoisyGram(),
     "bounds": {"*": (-1.0, 2.0), "y": (0.0, 1.0)},
 }
+JOINT: dict[str, Any] = {"solver": vfl.SkGD(), "privacy": vfl.Privacy(epsilon=45.0, noise=vfl.SeededNoise(3))}
 BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("Meet", DEALER), ("Begin", DEALER), ("StateRecords", "bank"),
              ("CheckRecords", DEALER), ("Toss", "telco"), ("TakeToss", "bank"), ("SetUp", "bank"),
              ("TakeColumns", "telco"), ("Begin", "bank"), ("StateRecords", "telco")]  # fmt: skip
@@ -125,10 +126,11 @@ def test_participants_are_killed_and_the_model_is_the_same(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", twice(PRODUCTS), ids=" ".join)
+@pytest.mark.parametrize("changes", [SQUARED, JOINT], ids=["squared", "joint steps"])
 def test_participants_are_killed_over_products(
-    tmp_path: Path, kill: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, changes: dict[str, Any], kill: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed(tmp_path, job(**SQUARED), [kill], monkeypatch)
+    killed(tmp_path, job(**changes), [kill], monkeypatch)
 
 
 def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
@@ -143,8 +145,9 @@ def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
         (LOGISTIC, [("Contribute", "bank", AFTER)]),
         pytest.param(LOGISTIC, alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
         pytest.param(SQUARED, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param(JOINT, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
-    ids=["one", "every request", "products"],
+    ids=["one", "every request", "products", "joint steps"],
 )
 def test_a_coordinator_that_is_killed_is_resumed(
     tmp_path: Path, changes: dict[str, Any], kills: list[tuple[str, str, str]]

@@ -194,7 +194,6 @@ def test_a_run_ends_without_a_lost_party(number: int, monkeypatch: pytest.Monkey
     ("options", "said"),
     [
         ({"step_size": 0.5}, "step_size"),
-        ({"block_size": 2}, "block_size"),
         ({"sampling": "uniform"}, "sampling"),
         ({"clip": "coordinate"}, "clip"),
         ({"joint": "yes"}, "True or False"),

@@ -44,28 +44,36 @@ def sharing_of(
         return None
     secure, parties = job.secure, job.partition.parties
     roles = Roles(parties, job.partition.label_party, secure.collude)
-    products = products_of(solver, problem, roles.label)
-    if products is not None:
-        return _of_products(job.secure, roles, problem, products)
+    found = products_of(solver, problem, roles.label)
+    products = None if found is None else _of_products(job.secure, roles, problem, found)
+    if products is not None and products.label_scale is not None:
+        if secure.margin is not None:
+            raise SpecificationError(
+                "secure: margin limits the sigmoid, which squared loss does not have: leave margin out"
+            )
+        return products
     places = range(len(SERIES)) if secure.margin is None else [chosen(secure.margin), chosen(secure.margin, fine=True)]
     residual = residual_bound(places)
     rows = rows_of(solver, problem)
     squares = rows.squares
-    multipliers = [event.sigma / event.sensitivity for event, _ in trained if isinstance(event, Gaussian)]
+    once = None if products is None else products.first.event  # its noise follows from the plan alone
+    multipliers = [e.sigma / e.sensitivity for e, _ in trained if isinstance(e, Gaussian) and e != once]
     smallest = min(squares.values()) / math.fsum(squares.values())
     deviation = 2.0 * SLACK * max(multipliers) * residual / 2.0**RESIDUAL_BITS / math.sqrt(smallest)
-    found = bits(problem.n_records, residual, deviation, len(parties))
+    width = bits(problem.n_records, residual, deviation, len(parties))
     typical = [chosen(secure.margin or TYPICAL_MARGIN, fine=fine) for fine in (False, True)]
-    biases = [_bias(problem, parties, place, rows.size, residual, found) / multipliers[-1] for place in typical]
+    biases = [_bias(problem, parties, place, rows.size, residual, width) / multipliers[-1] for place in typical]
     fine = biases[0] > LARGEST_BIAS
     widths = {q: len(names) for q, names in problem.layout.columns.items()}
     margins = [secure.margin] if secure.margin else sorted({series.margin for series in SERIES})
     used = dict.fromkeys(SERIES[chosen(margin, fine=fine)] for margin in margins)
     costs = {series.terms: logistic(roles, problem.n_records, widths, series.terms, rows.models) for series in used}
+    if products is not None:
+        costs = {terms: cost.then(products.cost) for terms, cost in costs.items()}
     return Sharing(
         secure,
         roles,
-        found,
+        width,
         residual,
         frozenset(places),
         squares,
@@ -74,31 +82,31 @@ def sharing_of(
         min(multipliers),
         rows.models.count,
         costs,
+        products,
     )
 
 
 def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
-    """Return the public facts of a run that releases all products of columns at once."""
+    """Return the public facts of one release of all products of columns."""
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
-    if secure.margin is not None:
-        raise SpecificationError(
-            "secure: margin limits the sigmoid, which squared loss does not have: leave margin out"
-        )
-    smallest = min(gram_caps(products.clip, products.squares).values())
-    found = gram_bits(problem.n_records, products.event.sigma / smallest**2)
-    widths = {q: len(names) + (q == roles.label) for q, names in problem.layout.columns.items()}
+    smallest, sigma = min(gram_caps(products.clip, products.squares).values()), products.event.sigma * products.unit
+    found = gram_bits(problem.n_records, sigma / smallest**2)
+    labelled = products.label_scale is not None
+    widths = {q: len(names) + (labelled and q == roles.label) for q, names in problem.layout.columns.items()}
     return GramSharing(
         secure,
         roles,
         found,
         products.clip,
         products.squares,
-        products.event.sigma,
+        sigma,
         products.label_scale,
         products.label_centre,
         widths,
-        gram(roles, problem.n_records, widths).total,
+        gram(roles, problem.n_records, widths),
+        products.first,
+        products.unit,
     )
 
 

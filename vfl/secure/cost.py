@@ -6,7 +6,7 @@ twice in a row, its residuals are shared once, and the run sends fewer. The requ
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 from vfl.secure.check_rows import CHECK_ROWS
@@ -53,6 +53,11 @@ class Cost:
     def total(self) -> int:
         """Return the bytes of all messages."""
         return sum(astuple(self))
+
+    def then(self, other: Cost) -> Cost:
+        """Return the cost of both releases in one session, which is counted once."""
+        summed = Cost(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
+        return replace(summed, session=self.session)
 
 
 def logistic(roles: Roles, n_records: int, widths: Mapping[str, int], terms: int, models: Models) -> Cost:

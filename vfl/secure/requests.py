@@ -23,7 +23,7 @@ parcels a participant sends and takes; a request cannot change that.
 | Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its words (reply) |
 | Disclose | every party, once all have committed | | words of the opening (reply) |
 
-For one release of all products of columns (squared loss), in place of the requests from SetUp on:
+For one release of all products of columns, in place of the requests from SetUp on (squared loss), or before them (joint steps):
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
@@ -186,8 +186,14 @@ class Contribute(Request):
     fresh: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class MaskProducts(Request):
-    """Cap and round the party's own columns, including a label, and mask them for all other parties."""
+    """Cap and round the party's own columns, including a label if it counts, and mask them for all other parties.
+
+    rows : as in `SetUp`.
+    """
+
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)

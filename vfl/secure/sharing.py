@@ -14,6 +14,7 @@ from vfl.secure.sigmoid import SERIES, chosen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.messages import Gram
     from vfl.privacy.events import Gaussian, ReleaseKey
     from vfl.secure.cost import Cost
     from vfl.secure.gram import GramBits, Pair
@@ -40,6 +41,7 @@ class Sharing:
     multiplier : least σ/Δ of the planned releases.
     versions : number of models at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
+    products : facts of the products of columns that the run opens for joint steps; None without them.
     """
 
     secure: Secure
@@ -53,6 +55,7 @@ class Sharing:
     multiplier: float
     versions: int
     costs: Mapping[int, Cost]
+    products: GramSharing | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -104,6 +107,7 @@ class Sharing:
             f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at margins up to V",
             f"{self.versions:,} models at which residuals are shared",
             f"at most {self._traffic()}",
+            *((ONCE,) if self.products is not None else ()),
             TWICE,
         )
 
@@ -116,6 +120,7 @@ class Sharing:
         return f"{', '.join(f'{own} MB up to |margin| {margins[K]:g}' for K, own in most)}, {beyond} MB beyond"
 
 
+ONCE = "products of columns are opened once"
 TWICE = "twice that across organisations, since all of it passes through the coordinator"
 CUTS = (
     "each party cuts its rows by itself, which biases the model where a cut row leaves the regression line: give a clip that "
@@ -131,9 +136,10 @@ class GramSharing:
     So at least the charged noise stays unknown to the dealer. The same holds for any parties that pool what they saw, unless
     both owners are among them.
 
-    sigma : σ of the event. widths : {party: number of its columns, including a label}.
+    sigma : σ of the opened products. widths : {party: number of its columns, including a label}.
     bits : bits of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
-    label_scale, label_centre : t and c of the label t(y − c), the last column of its party.
+    label_scale, label_centre : t and c of the label t(y − c), the last column of its party; None and 0 for no label.
+    first : query under which the release is charged. unit : factor between the opened products and those of the query.
     """
 
     secure: Secure
@@ -142,10 +148,22 @@ class GramSharing:
     cap: float
     squares: Mapping[str, float]
     sigma: float
-    label_scale: float
+    label_scale: float | None
     label_centre: float
     widths: Mapping[str, int]
-    n_bytes: int
+    cost: Cost
+    first: Gram
+    unit: float = 1.0
+
+    @property
+    def products(self) -> GramSharing:
+        """Facts of the products of columns, as for `Sharing`."""
+        return self
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the number of bytes that the run sends."""
+        return self.cost.total
 
     @property
     def price(self) -> float:
@@ -175,7 +193,7 @@ class GramSharing:
         return (
             f"{2 * self.bits.columns} after the binary point of an opened product, in units of C²",
             CUTS,
-            "products of columns are opened once",
+            ONCE,
             TWICE,
         )
 

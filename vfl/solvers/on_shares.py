@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
 from vfl.secure.cost import Models
+from vfl.solvers.blocks.shares import Budget
 from vfl.solvers.blocks.visits import Walk
 from vfl.solvers.gd import GD
 from vfl.solvers.noisy_gram import NoisyGram, Row
+from vfl.solvers.releases import correlations, products
 from vfl.solvers.releases.smoothness import Curvature
+from vfl.solvers.rules.record_defaults import signal_to_noise
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.losses import Loss
-    from vfl.messages import Backward
+    from vfl.messages import Gram
     from vfl.problem import Problem
     from vfl.solvers.protocol import Solver
 
@@ -30,12 +36,16 @@ FEW_CUT = 2.0
 """Factor on NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
 among 1, 2 and 3 on one data set, California housing at ε = 1."""
 BLOCK = 3
-"""Default columns per block of SkGD. Every block changes the model, and residuals are then shared again; blocks of three need
-this less than half as often as single columns. Any partition into blocks costs one release per pass, since whole rows are
-capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise of trust='trusted', errors are
-not larger than with single columns. Blocks of ten send a third of the bytes, but the excess loss is 2.2 times as large (median
-of 25 cases, 0.8 to 12: five simulated problems, California housing and adult, ε = 0.1 to 10), since steps shrink with a
-block's size. Block sizes were not compared on shares."""
+"""Default columns per block of SkGD without joint steps. Every block changes the model, and residuals are then shared again;
+blocks of three need this less than half as often as single columns. Any partition into blocks costs one release per pass,
+since whole rows are capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise of
+trust='trusted', errors are not larger than with single columns. Blocks of ten send a third of the bytes, but the excess loss
+is 2.2 times as large (median of 25 cases, 0.8 to 12: five simulated problems, California housing and adult, ε = 0.1 to 10),
+since steps shrink with a block's size. Block sizes were not compared on shares."""
+MOMENTUM, CLEAR = 0.25, 1000.0
+"""Default momentum of joint steps below ρ = CLEAR, where gradients on shares have more noise than those of trust='trusted':
+whole rows are cut, as if every residual were the largest. At ε = 1 it left 0.89 times the error of momentum ½ on the four
+problems with which it was chosen, and 0.82 times on six others."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -64,6 +74,9 @@ def why_not(solver: Solver, loss: Loss) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
+    SkGD takes joint steps if options and the public rule allow it (`skgd_options.declined`): nobody sees columns on shares, and
+    all columns of a party are opened at once, so a step shares residuals once.
+
     The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which shrinks all columns of a row by one factor.
     NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
     """
@@ -73,12 +86,18 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
                 "trust='secure' cannot release the constant model alone: leave constant out of NoisyGram"
             )
         solver = replace(solver, constant=False)
-    if isinstance(solver, SkGD) and solver.joint:
-        raise SpecificationError("trust='secure' shows no columns, and joint=True would: leave joint out of SkGD")
+    if isinstance(solver, SkGD) and _leaves_steps_open(solver):
+        with contextlib.suppress(SpecificationError):  # an option or the problem does not fit joint steps
+            found = resolved(replace(solver, joint=True), problem)
+            if isinstance(found, SkGD) and found.joint:
+                return found
     found = solver.resolve(problem)
     if isinstance(solver, SkGD) and isinstance(found, SkGD) and found.by_pass:
         if solver.block_size is None and problem.layout.explicit is None:
-            found = replace(solver, block_size=BLOCK).resolve(problem)
+            size = problem.layout.n_coordinates if found.joint else BLOCK
+            found = replace(solver, joint=found.joint, block_size=size).resolve(problem)
+        if found.joint and solver.momentum is None and signal_to_noise(problem) < CLEAR:
+            found = replace(found, momentum=MOMENTUM)
         return found if solver.decided.excess_share else replace(found, shares=replace(found.decided, excess_share=0.0))
     if (
         isinstance(solver, NoisyGram)
@@ -88,6 +107,12 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
     ):
         return replace(found, clip=FEW_CUT * found.clip)
     return found
+
+
+def _leaves_steps_open(solver: SkGD) -> bool:
+    """Return True if the job decides neither joint steps nor the passes and blocks in place of them."""
+    decided = (solver.joint, solver.passes, solver.outer_rounds, solver.inner_rounds, solver.block_size)
+    return all(option is None for option in decided) and solver.sampling == "shuffled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +177,27 @@ def _models(walk: Walk) -> Models:
 class Products:
     """Public facts about the one joint release of all products of columns.
 
-    clip : C. squares : {party: ΣB_j², plus the label's term at its party}. label_scale, label_centre : t and c of t(y − c).
-    event : event of the release. first : query under which the release is charged.
+    clip : C. squares : {party: ΣB_j², plus the label's term at its party}; for joint steps its number of columns.
+    label_scale, label_centre : t and c of t(y − c); None and 0 for products without the label.
+    first : query under which the release is charged. event : its event. unit : C² if the query counts in units of C², else 1.
     """
 
     clip: float
     squares: Mapping[str, float]
-    label_scale: float
+    label_scale: float | None
     label_centre: float
     event: Gaussian
-    first: Backward
+    first: Gram
+    unit: float = 1.0
 
 
 def products_of(solver: Solver, problem: Problem, label: str) -> Products | None:
-    """Return the facts about the products that a resolved solver opens; None for a solver that opens sums of residuals.
+    """Return the facts about the products that a resolved solver opens; None if it opens none.
 
     label : the label party.
     """
+    if isinstance(solver, SkGD) and solver.joint:
+        return _correlations(solver, problem)
     if not isinstance(solver, NoisyGram):
         return None
     first = solver.pieces(problem)[0]
@@ -181,3 +210,14 @@ def products_of(solver: Solver, problem: Problem, label: str) -> Products | None
         B = problem.reach[block.coordinates]
         squares[party] = float(B @ B) + (row.label_scale * farthest) ** 2 * (party == label)
     return Products(float(solver.clip or math.inf), squares, row.label_scale, row.label_centre, first.event, first)
+
+
+def _correlations(solver: SkGD, problem: Problem) -> Products:
+    """Return the products of the scaled columns for joint steps: t_i = L/R for all records, and rows of norm at most √(R/L)."""
+    ((event,),) = (events for row, events in Budget(solver, problem).once if row.make is correlations.release)
+    weighting, whole = correlations.weighting_of(problem, problem.loss, math.inf), problem.layout.whole()
+    rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
+    square = weighting.bound / problem.loss.curvature
+    squares = {party: float(block.size) for party, block in whole.items()}
+    first = products.pieces_of(problem, rows, weighting, event)[0]
+    return Products(math.sqrt(square), squares, None, 0.0, event, first, square)

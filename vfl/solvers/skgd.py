@@ -62,9 +62,10 @@ class SkGD(Solver):
         which then need as few as half of the passes, and 0 for other runs.
     joint : True lets long runs take 36 passes. A pass releases all parties' gradients at the same margins, then takes a step in
         a joint model of all columns (vfl.solvers.iterates.joint_steps). For this model, 5 % of μ² pay for noisy products of the
-        columns. Margins then hold the scaled columns of all parties but the last, and later parties receive them, before noise:
-        policies must say `products = true`. Parties see residuals instead of margins and labels. Where the steps do not pay
-        (`record_defaults.declines_joint_steps`), runs are as with False.
+        columns. Under trust='trusted', margins then hold the scaled columns of all parties but the last, and later parties
+        receive them, before noise: policies must say `products = true`. Parties see residuals instead of margins and labels.
+        Where the steps do not pay (`record_defaults.declines_joint_steps`), runs are as with False. None: False under
+        trust='trusted'; True under trust='secure', which shows no columns, if passes and blocks are left open.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, or never stops early if the number
         of steps is given. With privacy it must be None: the number of steps must not depend on data.
@@ -88,7 +89,7 @@ class SkGD(Solver):
     noise_geometry: str = "scaled"
     step_size: float | None = None
     momentum: float | None = None
-    joint: bool = False
+    joint: bool | None = None
     tol: float | None = None
     iterate: str | None = None
     sweep: str = "party"
@@ -297,7 +298,7 @@ class SkGD(Solver):
     @property
     def shows_columns(self) -> bool:
         """True if participants see other parties' columns before noise, so that policies ask for consent."""
-        return self.joint
+        return bool(self.joint)
 
     def _joint_steps(self, run: Run) -> JointSteps | None:
         if run.joint is None:

@@ -91,7 +91,7 @@ def _require_record_options(solver: SkGD) -> None:
 def resolved(given: Solver, problem: Problem) -> Solver:
     """Return a copy of the solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
     shares = replace(given.decided, label_share=_label_share(given, problem))
-    if given.joint and declined(given, problem):
+    if given.joint is None or (given.joint and declined(given, problem)):
         given = replace(given, joint=False)
     solver = replace(given, clip=_clip(given, problem), shares=shares)
     if solver.joint:
@@ -169,7 +169,7 @@ def _with_joint_steps(solver: Solver) -> Solver:
     return replace(
         solver,
         sampling="full",
-        block_size=1,
+        block_size=solver.block_size or 1,
         passes=None,
         outer_rounds=solver.passes or solver.outer_rounds or record_defaults.FEW,
         inner_rounds=1,
@@ -180,12 +180,11 @@ def _with_joint_steps(solver: Solver) -> Solver:
 
 def _require_joint_options(solver: SkGD) -> None:
     """Raise SpecificationError for options that joint steps do not have."""
-    if not isinstance(solver.joint, bool):
+    if not isinstance(solver.joint, bool | None):
         raise SpecificationError(f"{solver.name}: joint must be True or False, not {solver.joint!r}")
     usual = {
         "clip": (None, RECORD),
         "sampling": ("shuffled", "full"),
-        "block_size": (None, 1),
         "parallel": (1,),
         "inner_rounds": (None, 1),
         "step_size": (None, 1.0),

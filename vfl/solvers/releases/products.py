@@ -49,7 +49,10 @@ With a log link h_i depends on the mean, the exposure, and for amounts the label
 columns lies below the second, with margins of standard deviation 0.3 to 0.7. Lower curvature makes intervals wider."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
-SHOWN = "Margins hold the scaled columns of all parties but the last, and later parties receive them as weights."
+SHOWN = (
+    "Under trust='trusted', margins hold the scaled columns of all parties but the last, and later parties receive them as "
+    "weights."
+)
 DIFFERENCE = 1e-4
 """Half a step of the difference quotient of residuals, in units of a margin, or of a typical residual if labels are numbers."""
 
