@@ -15,6 +15,7 @@ from tests.coordinator.shares import job as any_job
 from vfl.planning import plan
 from vfl.secure import requests
 from vfl.secure.roles import DEALER
+from vfl.solvers.on_shares import STEPS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,9 +51,9 @@ def test_residuals_are_shared_once_per_step() -> None:
     planned = plan(job(3), N)
     assert planned.solver.joint
     versions = {request.version for _, request in transport.requests if isinstance(request, requests.OpenRows)}
-    assert len(versions) == planned.sharing.versions == 40
+    assert len(versions) == planned.sharing.versions == STEPS
     opened = [request for to, request in transport.requests if isinstance(request, requests.Contribute) and to == "q0"]
-    assert len(opened) == 40  # all columns of all parties at once
+    assert len(opened) == STEPS  # all columns of all parties at once
     charged = [event for round_ in events if isinstance(round_, Round) for event in round_.events]
     assert [event for event, count in planned.releases for _ in range(count)] == charged
 

@@ -10,7 +10,7 @@ import pytest
 import vfl
 from tests.coordinator.shares import job
 from vfl.secure.sharing import Sharing
-from vfl.solvers.on_shares import BLOCK
+from vfl.solvers.on_shares import BLOCK, STEPS
 
 NAMED = {"q0": [["x0", "x2"], ["x4", "x6"]], "q1": [["x1", "x3", "x5", "x7"]]}
 BLOCKS = vfl.FeaturePartition(
@@ -43,7 +43,7 @@ def test_joint_steps_are_the_default_where_the_public_rule_takes_them():
     found = planned(solver=vfl.SkGD(), privacy=LONG)
     assert found.solver.joint
     assert isinstance(found.sharing, Sharing)
-    assert found.sharing.versions == 40  # a model per step, for blocks as wide as a party
+    assert found.sharing.versions == STEPS  # a model per step, for blocks as wide as a party
     assert found.sharing.products is not None
     assert not found.job.shows_columns
     assert "products of columns are opened once" in str(found)
@@ -68,7 +68,7 @@ def test_a_job_that_decides_its_steps_keeps_them(changes):
     found = planned(**{"privacy": LONG} | changes)
     assert not found.solver.joint
     assert found.sharing.products is None
-    assert found.sharing.versions > 40
+    assert found.sharing.versions > STEPS
 
 
 def test_joint_steps_that_are_asked_for():
