@@ -32,7 +32,7 @@ class Read:
     """One participant's certificate, checked.
 
     name : name of the participant. pem : the certificate alone, as UTF-8 PEM. public_key : DER.
-    fingerprint : SHA-256 of its DER form, 64 lower-case hexadecimal digits, as printed by
+    fingerprint : SHA-256 of the certificate's DER form, 64 lower-case hexadecimal digits, as printed by
     `openssl x509 -fingerprint -sha256` without colons.
     """
 

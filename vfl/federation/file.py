@@ -7,7 +7,7 @@ name = "credit"
 [parties.telco]        certificate = '''…'''
 [dealer]               name = "notary", certificate = '''…'''      (optional: dealer of training on shares, see docs/secure.md)
 
-Members exchange it by hand. Its digest depends on the name, address, members and certificates, and not on the spelling of
+Members exchange the file by hand. Its digest depends on the name, address, members and certificates, and not on the spelling of
 the file: members that print the same digest pin the same keys.
 """
 
@@ -56,7 +56,7 @@ class Member:
 class Federation:
     """The members of a federation and the coordinator's address, 'host:port'. `digest` identifies the content, in hex.
 
-    dealer : organisation without data that deals in training on shares; None if the file names none.
+    dealer : organisation without data that is the dealer of training on shares; None if the file names none.
     """
 
     name: str
@@ -177,7 +177,7 @@ def write_federation(
     """Write a new federation file and return its content.
 
     coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
-    {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
+    {name: certificate}. dealer : name and certificate of an organisation without data that is the dealer of training on shares.
 
     Raises SpecificationError for content that `read_federation` would refuse; OutputError if the file exists or cannot be
     written.
@@ -210,7 +210,7 @@ def identity_for(
 ) -> Identity:
     """Return the identity of member `name`: from `identity`, else from NAME.key and NAME.pem beside the federation file.
 
-    Raises SpecificationError if the federation has no such member, or pins another certificate for it.
+    Raises SpecificationError if the federation has no such member, or pins another certificate for this member.
     """
     federation.member(name)  # before a file is read
     beside = Path(file).expanduser().parent / f"{name}{KEY_SUFFIX}"

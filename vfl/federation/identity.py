@@ -42,7 +42,7 @@ class Identity:
 
 
 def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int = DAYS) -> Identity:
-    """Make a key and a self-signed certificate: NAME.key, which stays here, and NAME.pem, which the others need.
+    """Make a key and a self-signed certificate: NAME.key, which stays here, and NAME.pem, which the other participants need.
 
     name : name of a party as in jobs, or of the coordinator. folder : folder for both files. days : days until the
     certificate expires.

@@ -20,7 +20,8 @@ class Source:
     data : the source, in any form that the commands take.
     policy : path of the owner's policy file, read where the party runs (parties.consent). The policy may refuse the job before
         the data are opened. It also names the book in which the party records its releases.
-    index : folder in which the party keeps the index of its aligned rows. None takes this user's (parties.alignment.index).
+    index : folder in which the party keeps the index of its aligned rows. None takes this user's folder
+        (parties.alignment.index).
 
     For one table of all parties, policy and index are {party: path}.
     """

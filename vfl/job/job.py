@@ -86,7 +86,7 @@ class Job:
         residual or another party's column (docs/secure.md). The certificate states who sees what.
     secure : Secure(...), which names the dealer and the number of parties that may collude. With trust='secure', None is
         Secure().
-    dataset : name of the data set in the ledger; None covers this one fit alone.
+    dataset : name of the data set in the ledger; with None, the guarantee covers this one fit alone.
     id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None
         means that all parties hold the records in the same order.
     id_kind : 'integer' or 'text', which decides how ids are compared (vfl.security.identifiers). None takes the type of the
@@ -94,8 +94,8 @@ class Job:
     holdout : share of the records that are kept out of training and measure the model at the end. A public hash of positions
         and names chooses them (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None is Evaluation(), which
-        spends the full ε on them. This adds no cost, since no record is in both parts.
-    fairness : Fairness(group=...), which compares the model between groups of the held-out records; None does not.
+        spends the full ε on them. This adds no cost, since no record is both trained on and held out.
+    fairness : Fairness(group=...), which compares the model between groups of the held-out records; None compares no groups.
     diagnostics : True also releases the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
         Reading them was not charged, so the certificate says NOT PRIVATE. None means that all of them are public knowledge.
@@ -186,7 +186,7 @@ class Job:
             self._check_declarations(self.privacy)
 
     def _check_start(self, start: Start) -> None:
-        """Refuse a start of a model with other columns, and a solver that always starts at 0."""
+        """Refuse a start from a model with other columns, and a solver that always starts at 0."""
         for column in self.partition.features:
             declared = self.schema[column]
             if isinstance(declared, Curve) and declared.knots is None:
@@ -381,7 +381,7 @@ class Job:
                 )
 
     def _name(self) -> None:
-        """Replace names such as 'PARTY.COLUMN' by those that the partition uses, so that equal jobs have one form."""
+        """Replace names such as 'PARTY.COLUMN' by the names that the partition uses, so that equal jobs have one form."""
         for option in ("bounds", "fill", "columns"):
             named: dict[str, Any] = {}
             for column, value in getattr(self, option).items():

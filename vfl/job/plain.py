@@ -48,7 +48,7 @@ def plain_of(value: Any) -> Any:
 
 
 def canonical(plain: Mapping[str, Any]) -> str:
-    """Return a text that is the same for equal jobs. The order of the parties matters, that of declarations does not."""
+    """Return a text that is the same for equal jobs. The order of parties matters, the order of declarations does not."""
     partition = {
         key: list(value.items()) if isinstance(value, Mapping) else value for key, value in plain["partition"].items()
     }

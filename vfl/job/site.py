@@ -57,7 +57,7 @@ class Ray:
     """A Ray cluster, with an actor for each party and one for the coordinator, which takes no CPU.
 
     address : address of the cluster, 'auto' or host:port. None takes the Ray to which this process is connected. If there is
-        none, it starts a local Ray that stays until the process ends, so that later runs begin sooner.
+        none, a local Ray is started, which stays until the process ends, so that later runs begin sooner.
     cores : number of cores per party for alignment and training; it changes no result. None divides this machine's cores among
         the parties that work at the same time; on a cluster with an address, a party takes its `party_cpus`.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the

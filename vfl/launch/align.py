@@ -74,7 +74,7 @@ def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federat
 
     federation : federation whose organisations aligned the records; `sources` then holds the owners' names of their sources.
 
-    The files may have changed since. A run then refuses them until they are aligned again.
+    The files may have changed since. A run refuses changed files until they are aligned again.
     """
     path = _memory(job, sources, federation)
     try:

@@ -33,9 +33,9 @@ def evaluate(
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
-    at : as for `predict`, with the same measures to the bit. On Ray and across organisations each party applies its part of
-        the model to its own source; the label party adds the parts of the margins and returns sums.
-    threshold : threshold at which decisions are measured; None takes the model's (Result.threshold).
+    at : as for `predict`. The measures are the same to the bit at every place. On Ray and across organisations each party
+        applies its part of the model to its own source; the label party adds the parts of the margins and returns sums.
+    threshold : threshold at which decisions are measured; None takes the model's threshold (Result.threshold).
 
     Every owner's policy is checked before any data are opened. The label party's policy must allow `labels`.
 

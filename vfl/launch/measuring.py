@@ -62,7 +62,7 @@ class Echo:
 
 
 def resident() -> float:
-    """Return this process's memory in bytes, with its share of shared pages; the preset if the system reports none."""
+    """Return this process's memory in bytes, with its share of shared pages; the preset if the system does not report it."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

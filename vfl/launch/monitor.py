@@ -45,7 +45,8 @@ MISSING, OTHER, SCORE = "(missing)", "(none of these)", "score"
 class Counted:
     """Noisy counts of one data set. They are released, hence public: save them as the baseline of later comparisons.
 
-    columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}, 0 for none.
+    columns : {column: {bin: noisy number of records}}. sigma : {column: standard deviation of a count's noise}, 0 without
+        noise.
     scores : histograms of the margins by class; None if only one party's columns were counted.
     epsilon, delta : cost of the release. scope : data that the guarantee covers. model : digest of the model.
     """

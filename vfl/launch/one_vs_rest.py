@@ -137,7 +137,7 @@ def train_one_vs_rest(
 
     A job that aligns records aligns them once. If the call fails, every party keeps the index.
 
-    With a ledger, all plans are checked against the budget before the first is reserved. Without one, the guarantee covers
+    With a ledger, all plans are checked against the budget before the first plan is reserved. Without one, the guarantee covers
     this call alone. Raises the errors of `train` and of `jobs_of`.
     """
     jobs, epsilon = jobs_of(job, classes, n_records)

@@ -108,13 +108,13 @@ def predict(
     model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
         Each party checks [prediction] of its owner's policy before it opens any data (parties.consent).
-    at : as for `train`, with the same predictions to the bit. None is this process, which reads all data and compares ids in
-        the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party are read
-        in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is a result,
-        whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this process
-        receives the sums, and the ids if there are any.
+    at : as for `train`, with the same predictions to the bit. None predicts in this process, which reads all data and compares
+        ids in the clear. On Ray the actors align records by private set intersection. With `shards`, the rows of every party
+        are read in ranges: by one actor per range, or in this process one range after another. Across organisations `model` is
+        a result, whose parts are sent to their parties. Each party encrypts its part of the margins for the adding party; this
+        process receives the sums, and the ids if there are any.
     threshold : threshold for the positive class: a probability with logistic loss, a margin with other losses of two classes.
-        None takes the model's (Result.threshold).
+        None takes the model's threshold (Result.threshold).
     watch : callback for the progress of the alignment.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).

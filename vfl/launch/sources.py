@@ -132,7 +132,7 @@ def sources_of(
     data : {party: source}, left for their owners to open, or one table of all columns, which is split.
     label : give the label party its label. ids : give each party its id column.
     groups : give each party its group columns, and the label party the weights; None takes the value of `label`. Measures of a
-        released model read neither.
+        released model read neither groups nor weights.
     """
     partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties

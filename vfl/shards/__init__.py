@@ -27,7 +27,7 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """Return the number of its records."""
+        """Return the number of records in the shard."""
         return self.stop - self.start
 
 

@@ -61,7 +61,7 @@ class End:
         """Wait until the pipe has room for bytes; raise Ended if that takes too long."""
 
     def read(self) -> bytes:
-        """Wait for the next bytes; Ended if there will be none."""
+        """Wait for the next bytes; raise Ended if no more will come."""
         (size,) = SIZE.unpack(self._exactly(SIZE.size))
         return self._exactly(size)
 
@@ -84,9 +84,9 @@ class End:
 
 
 class Pipes(End):
-    """First end of new pipes; another process opens the other end by its address.
+    """First end of new pipes; another process opens the other end by the address of the pipes.
 
-    seconds : limit for one message to arrive; Ended is raised after it.
+    seconds : limit for one message to arrive; Ended is raised after that time.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class Pipes(End):
         return self.read()
 
     def read(self) -> bytes:
-        """Wait for the next bytes; Ended if there will be none, or if it takes too long."""
+        """Wait for the next bytes; raise Ended if no more will come, or if they take too long."""
         if not _ready(self._reads, self._seconds):
             raise Ended
         return super().read()

@@ -63,7 +63,7 @@ def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor. Raise its own errors unchanged, and PartyLost if the actor is lost."""
+    """Wait for one answer of an actor. Raise the actor's own errors unchanged, and PartyLost if the actor is lost."""
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:

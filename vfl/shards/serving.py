@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """{name: reference to an object in the object store}, which messages carry as names."""
 
 KNOWN = 4
-"""Largest number of references that both ends remember: those of labels and limits, and their predecessors."""
+"""Largest number of references that both ends remember: to labels and limits, and to the previous labels and limits."""
 UNFIT = (pickle.PicklingError, AttributeError, TypeError)
 """Errors of pickle for objects that Ray can send, such as functions without a name."""
 

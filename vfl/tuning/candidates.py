@@ -47,7 +47,8 @@ class Tuning:
     Guarantee: the model and the score that a tune releases are together (ε, δ)-DP for every record, with the ε and δ of the
     jobs, for every possible winner. Each trial gets a smaller ε, `trial_epsilon`.
 
-    jobs : the candidates, each with the ε and δ of the whole tune. The first is released when no candidate is considered.
+    jobs : the candidates, each with the ε and δ of the whole tune. The first candidate is released when the draw considers
+        none.
     score : 'loss', 'accuracy', 'mae', 'mse' or 'deviance'. inclusion : a whole number a from 1 to 64; each candidate is
         considered with probability a/(a + 1).
 
@@ -205,7 +206,7 @@ def tuning_of(
     """Return the tune among variants of a job.
 
     candidates : jobs, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job itself.
-    score : as for Tuning; None is 'loss' with classes and 'mse' without.
+    score : as for Tuning; None is 'loss' with classes and 'mse' without classes.
     """
     require_job(job)
     if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
@@ -214,7 +215,7 @@ def tuning_of(
         candidate if isinstance(candidate, Job) else changed(job, candidate, number)
         for number, candidate in enumerate(candidates, 1)
     )
-    # Use one name for all: a job's name must not reveal the winner before the certificate does.
+    # Use one name for all jobs: a job's name must not reveal the winner before the certificate does.
     jobs = tuple(replace(each, name=job.name) for each in jobs)
     return Tuning(jobs, score or ("loss" if job.classification else "mse"), inclusion)
 

@@ -20,7 +20,7 @@ def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], 
     rounded. Further uniform numbers decide between equal losses, as if they were part of the losses.
 
     losses : loss of each candidate, the smallest being the best. random : function that returns a given number of random
-        bytes; they are used once and not kept.
+        bytes; the bytes are used once and not kept.
     """
 
     def uniform() -> int:

@@ -4,7 +4,8 @@ Order of a tune; the process may end after any step:
 
     check all candidates; reserve the whole charge; charge it, before the first query of the first trial
     train and score every candidate, each with fresh noise; keep the outcomes sealed
-    settle; draw the random numbers; write the winner into one sealed file; rename the file, which releases the winner
+    settle the reservation; draw the random numbers
+    write the winner into one sealed file; rename the file, which releases the winner
     write model, certificate, findings and job from that file; remove all sealed files
 
 An interrupted trial starts again with fresh noise, since none of its values were released. A tune interrupted before the
@@ -147,16 +148,16 @@ def tune(
 
     candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
         penalty, solver, intercept, the smoothness of privacy, and the pairs of columns: {"columns.both.kind": "dropped"}. The
-        first is released if the draw leaves out all.
+        first candidate is released if the draw leaves out all.
     score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without, or 'deviance' for losses of counts and amounts; None is
         'loss' or 'mse'.
     inclusion : a whole number. A larger one considers the best candidate with higher probability, and makes trials noisier.
-    n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n²; with None, the
-        sources are then opened, and the records aligned, to find n before anything is charged.
+    n_records : n, to check all plans before any data are opened. If privacy.delta is left out, δ = 1/n². In that case
+        n_records=None opens the sources and aligns the records to find n, before anything is charged.
     watch : callback for a `Begun` event per trial; None issues the plan's warnings as vfl.PrivacyWarning.
     Other parameters : as for `vfl.train`. With an output, `resume` continues an interrupted tune.
 
-    Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if they can.
+    Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if possible.
     """
     tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
     first = tuning.jobs[0]
@@ -265,7 +266,7 @@ class Book:
         return self.budget.account(self._tuning.jobs[0])
 
     def reserve(self) -> None:
-        """Reserve the whole charge; BudgetExceeded if the data set's budget does not hold it."""
+        """Reserve the whole charge; BudgetExceeded if the data set's budget is too small for it."""
         events, delta = self._tuning.events, float(self._tuning.delta or 0.0)
         ledger = self.budget.open()
         if ledger is None:
@@ -409,7 +410,7 @@ class _Tune:
         return trial
 
     def _failed(self, plan: Plan, flags: tuple[str, ...]) -> Trial:
-        """Return the outcome of a trial that failed: the worst score, and the model that predicts 0 for all."""
+        """Return the outcome of a trial that failed: the worst score, and the model that predicts 0 for all records."""
         w = np.zeros(plan.problem.layout.n_coordinates)
         return Trial.of(plan, (worst(self._tuning.score), 0.0), w, flags, {})
 

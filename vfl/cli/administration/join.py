@@ -208,7 +208,7 @@ class Screen:
                     known.pop(event.run, None)
 
     def _due(self, event: Released) -> bool:
-        """Return True if it is time to print the cost of a run again; store the time then."""
+        """Return True if it is time to print the cost of a run again, and store the time of printing."""
         now = time.monotonic()
         at, reserved = self._shown.get(event.run, (-math.inf, None))
         if event.reserved == reserved and now - at < HEARTBEAT:

@@ -236,7 +236,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
 
 
 def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
-    """Settle the run in a folder. Its log names the ledger; this process locks the log meanwhile."""
+    """Settle the run in a folder. The run's log names the ledger; this process locks the log meanwhile."""
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
     from vfl.launch.run.folder import check_folder

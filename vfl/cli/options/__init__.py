@@ -52,7 +52,7 @@ def print_json(value: object) -> None:
 
 
 def several(option: str, name: str, metavar: str, about: str, **others: Any) -> Adding:
-    """Return an option that may be given several times. name : parameter that takes its values."""
+    """Return an option that may be given several times. name : parameter that takes the option's values."""
     return click.option(option, name, multiple=True, metavar=metavar, help=about, **others)
 
 

@@ -191,7 +191,7 @@ def named_sources(
 
 
 def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
-    """Return a file with its format. options : result of `formats_of`; those for all files apply to text files only."""
+    """Return a file with its format. options : result of `formats_of`; options for all files apply to text files only."""
     from vfl.csv import formatted, is_text
 
     shared = options.get(None, {}) if is_text(path) else {}

@@ -81,7 +81,7 @@ class Where:
         return InProcess(cores=ray.cores, shards=ray.shards)
 
     def resumed(self, own: Site, job: Job, run: Path, *, only: Mapping[str, object] | None = None) -> Site:
-        """Return the site at which a run continues: its own, with the federation file and key of the options if given."""
+        """Return the site at which a run continues: the run's own, with the federation file and key of the options if given."""
         from vfl.job.site import Federated, Ray
 
         if not isinstance(own, Federated):

@@ -86,7 +86,7 @@ def drawing() -> Any:
 def outliving() -> Iterator[None]:
     """Make the process's own standard streams survive closed pipes and escape control characters.
 
-    Streams that replace them do not change.
+    Streams that replaced the standard streams do not change.
     """
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 60
-"""Largest number of characters of a job's name that the name of a folder takes."""
+"""Largest number of characters that the name of a run's folder takes from the job's name."""
 
 
 @click.command("run")

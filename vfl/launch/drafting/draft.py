@@ -47,7 +47,7 @@ MANY = 50
 FEW = 10
 """Largest number of classes in a numeric label; a label with more is treated as a number."""
 FEWEST = 3
-"""Largest number of distinct texts among numbers that are taken for marks of missing cells."""
+"""Largest number of distinct texts in a column of numbers for which the texts are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -146,7 +146,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 
 def columns_of(party: str, source: Any) -> dict[str, Found]:
-    """Read a party's source once and return {column: summary} in its order. Raises DataError."""
+    """Read a party's source once and return {column: summary} in the source's order. Raises DataError."""
     opened = open_source(source, {}, party=party)
     names = opened.names
     if not isinstance(opened, SparseSource) and names:
@@ -172,7 +172,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
 def _again(
     names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found], spec: Csv | None
 ) -> dict[str, Found]:
-    """Read again, as text, the columns whose first values looked like numbers and later ones did not."""
+    """Read again, as text, the columns whose first values looked like numbers and whose later values did not."""
     texts = {name: Found("text") for name in textual}
     dated = set(textual) if spec is not None else set()
     for batch in batches:
@@ -186,7 +186,7 @@ def _again(
 
 
 def _are_dates(cells: pa.Array, spec: Csv) -> bool:
-    """Return True if a text file has cells and all of them are dates in its format."""
+    """Return True if a text file has cells and all cells are dates in the file's format."""
     cells = cells.drop_null()
     if spec.dates is None and len(cells):
         iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
@@ -209,16 +209,18 @@ def draft(
 ) -> str:
     """Return the text of a job file for the parties' files.
 
-    sources : {party: path, or a text file with its format}; the format of others is recognised.
+    sources : {party: path, or a text file with its format}; the format of a text file given as a path is recognised.
     label : 'column' or 'party.column'; None looks for a usual name, then asks.
     ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
-    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None for none.
+    weight, exposure : columns of the label's owner with the weights and the exposures of the records; None if there is no such
+        column.
     folder : folder of the job file; paths in the draft are relative to it.
-    dataset : name of the data set in a ledger, for the job. ledger : its file.
+    dataset : name of the data set in a ledger, for the job. ledger : file of the ledger.
     ask : answers questions (`Question`); None leaves comments instead.
     curves : True declares a curve (vfl.Curve) for every number with bounds.
 
-    The job declares as `read_from_data` all that the records decided, unless `ask` confirms that it is publicly known.
+    The draft lists in `read_from_data` all declarations that the records decided, unless `ask` confirms that these are publicly
+    known.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
@@ -299,8 +301,8 @@ def _decided(
 ) -> str:
     """Describe the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
-    If classes are declared, they decide the loss, not the cells. Plain text files are listed too, since their format was
-    recognised.
+    Declared classes, if there are any, decide the loss; otherwise the cells do. Plain text files are listed too, since their
+    format was recognised.
     """
     decided = ["the kinds of the columns"]
     if label is not None and not any(line.startswith("classes = ") for line in class_lines):
@@ -313,7 +315,7 @@ def _decided(
 
 
 def _read_lines(decided: str, ask: Ask) -> list[str]:
-    """Return the lines of `read_from_data` with an explanation; [] if the answer confirms that all of it is public."""
+    """Return the lines of `read_from_data` with an explanation; [] if the user confirms that all declarations are public."""
     answer = ask(Question("read", "", _text(decided)))
     if answer == '""':
         return []
@@ -445,7 +447,7 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
 
 
 def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mapping[str, str | None]) -> dict[str, str]:
-    """Return {'weight' or 'exposure': column} for the given columns; raise SpecificationError for an unfit one."""
+    """Return {'weight' or 'exposure': column} for the given columns; raise SpecificationError if one does not fit."""
     factors: dict[str, str] = {}
     for role, name in given.items():
         if name is None:
@@ -619,7 +621,7 @@ def _is_number(text: str) -> bool:
 
 
 def _middle(answer: str | None) -> str:
-    """Return 0, or the middle of public bounds that exclude 0. Enter accepts this default, so it must not depend on records."""
+    """Return 0, or the middle of public bounds that exclude 0. The Enter key accepts it, so it must not depend on records."""
     if answer is None:
         return "0"
     low, high = tomllib.loads(f"bounds = {answer}")["bounds"]
@@ -651,12 +653,12 @@ def _short(value: float, rounding: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a TOML string, which is also a quoted key."""
+    """Return the text as a TOML string. TOML writes quoted keys in the same form."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def _key(text: str) -> str:
-    """Return a TOML key, without quotes if possible."""
+    """Return the text as a TOML key, without quotes if possible."""
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _text(text)
 
 

@@ -35,7 +35,7 @@ NUMBERS: tuple[tuple[str, str | None], ...] = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", "'"), (".", "’"), (",", "'")),
     *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
 )
-"""(decimal sign, separator of digit groups), the plainest first."""
+"""(decimal sign, separator of digit groups), the plainest pair first."""
 DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
     *(f"{date} {time}" for date in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y") for time in ("%H:%M", "%H:%M:%S")),
@@ -123,7 +123,7 @@ def _encoding(path: str) -> str:
 
 
 def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list[str]]]:
-    """Return the delimiter and quote for which most lines have as many fields as the header, and the rows."""
+    """Return the delimiter and quote for which most lines have as many fields as the header; and the parsed rows."""
     best: tuple[tuple[bool, float, int], Csv, list[list[str]]] | None = None
     for delimiter in DELIMITERS:
         for quote in ('"', "'"):
@@ -153,7 +153,7 @@ def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
 def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | None, list[str], bool]:
     """Return decimal sign, separator of digit groups, marks of missing cells, and True if the sign is uncertain.
 
-    The chosen form is the one under which most columns are numbers; of equally good ones, the plainest.
+    The chosen form is the one under which most columns are numbers; of equally good forms, the plainest is chosen.
     """
     held = [[field for field in column if field not in MISSING] for column in columns]
     clean = [[field for field in column if field not in MARKS] for column in held]
@@ -169,7 +169,7 @@ def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | N
 
 
 def _dates(columns: Iterable[list[str]]) -> tuple[str | None, bool]:
-    """Return the format under which most columns are dates, or None, and True if another format fits as many."""
+    """Return the format under which most columns are dates, or None; and True if another format fits as many columns."""
     texts = [[field for field in column if field not in MISSING] for column in columns]
     texts = [fields for fields in texts if fields and all(any(c.isdigit() for c in field) for field in fields)]
     fits = {form: sum(all(_is_date(field, form) for field in fields) for fields in texts) for form in DATES}

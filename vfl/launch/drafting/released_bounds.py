@@ -139,7 +139,7 @@ def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
 
 
 def open_bounds(text: str) -> dict[str, dict[str, str]]:
-    """Return {party: {its column: the column's name in the draft}} for the columns whose bounds a draft leaves open."""
+    """Return {party: {column in its source: column in the draft}} for the columns whose bounds a draft leaves open."""
     open_ = {key.strip() for key in left_in(text).get("[bounds]", [])}
     wanted = {json.loads(key) if key.startswith('"') else key for key in open_}
     parties: Mapping[str, Sequence[str]] = tomllib.loads(text)["partition"]["parties"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement(Keeping):
-    """Arrangement of one run. `Keeping` has the other fields, for all parties; `folders` replaces its `folder`.
+    """Arrangement of one run. The fields inherited from `Keeping` hold for all parties; `folders` replaces `folder`.
 
     policies : {party: path of its owner's policy}. folders : {party: folder for its index}. Absolute paths.
     required : True if an earlier process of the run has trained on the rows of an index, so that no other may be used.
@@ -50,7 +50,7 @@ class Application:
     sources : function that returns the sources that the parties read, called in this process once all owners' policies are
         checked; None takes `given`.
     w : the whole model, to measure it on the records' labels; None predicts.
-    threshold : margin above which the model predicts the positive class; None takes the parts'.
+    threshold : margin above which the model predicts the positive class; None takes the threshold in the parts.
     """
 
     parts: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Application:
         return self.given if self.sources is None else self.sources()
 
     def cut(self, own: float) -> float:
-        """Return the threshold, by default the parts' own."""
+        """Return the threshold; by default `own`, which is the threshold in the parts."""
         return own if self.threshold is None else self.threshold
 
 

@@ -166,10 +166,10 @@ def connected_elsewhere() -> bool:
 
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray with the connection that this process already has, else to `address`, else to a local Ray started here.
+    """Yield Ray, connected: as this process already is, else to `address`, else to a local Ray started here.
 
     The local Ray stays until the process ends, or until `ray.shutdown()`, so that later runs need not start it again. A run
-    with an address ends it.
+    with an address ends the local Ray.
     """
     ray = import_ray()
     if address is not None and ray.is_initialized() and not connected_elsewhere():

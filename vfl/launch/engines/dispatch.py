@@ -35,7 +35,7 @@ def _engine(place: Place) -> Any:
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, place: Place, arrangement: Arrangement
 ) -> Iterator[RunEvent]:
-    """Align if the job asks for it, load every party, train, and yield the events; the outcome comes last."""
+    """Align the records if the job asks for it, load every party, train, and yield the events; the outcome comes last."""
     found: Iterator[RunEvent] = _engine(place).run(job, sources, budget, log, place=place, arrangement=arrangement)
     return found
 

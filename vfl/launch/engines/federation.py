@@ -146,7 +146,7 @@ def _working(
 ) -> Iterator[tuple[FederationTransport, Callable[[], None]]]:
     """Wait for the members; yield the transport to the parties, and the function that `_offering` yields.
 
-    members : members that take part; () for the parties alone. options : for the transport.
+    members : members that take part; () for the parties alone. options : options of the transport.
     """
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.transport import FederationTransport
@@ -162,7 +162,7 @@ def _working(
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that the job is complete.
 
-    If the context ends without a call of it, send the reason to the connected parties.
+    If the context ends without a call of this function, send the reason to the connected parties.
     """
     open_still = True
 

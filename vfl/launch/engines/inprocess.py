@@ -157,7 +157,7 @@ def _aligned(
 def apply(asked: Application, *, place: InProcess) -> Iterator[ApplyEvent]:
     """Apply a model in this process, as vfl.launch.engines.dispatch.apply.
 
-    If the sources have ids, this process joins them in the clear, and their sizes are the first event.
+    If the sources have ids, this process joins the sources in the clear. The first event states the numbers of their rows.
     """
     from coordinator.prediction import apply as applied
 

@@ -41,7 +41,7 @@ class Organisations:
 
 Place = InProcess | Ray | Organisations
 At = Site | Organisations | str | None
-"""The argument `at` of a command: a site, 'inprocess', 'ray', or None for its default."""
+"""The argument `at` of a command: a site, 'inprocess', 'ray', or None for the command's default."""
 
 
 def place_of(at: At, otherwise: Site) -> Place:
@@ -67,7 +67,8 @@ def located(
 ) -> tuple[Place, Any, Arrangement]:
     """Return the place of a command, its data, and the arrangement with the policies and index folders of the owners.
 
-    otherwise : site for at=None. If it is None too, tables in memory stay in this process, and actors on Ray open sources.
+    otherwise : site for at=None. If it is None too, tables in memory stay in this process, and actors on Ray open all other
+        sources.
 
     Raises SpecificationError for policies or index folders with a federation, whose parties set their own.
     """

@@ -247,7 +247,8 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
     """Have every party apply its part on its node, as vfl.launch.engines.dispatch.apply.
 
     The label party, or the first party if the label party has no part, adds the parts of the margins. The other parties send
-    it theirs through the object store. Margins and labels stay in its shards when a model is measured.
+    their parts to this party through the object store. When a model is measured, margins and labels stay in this party's
+    shards.
     """
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
@@ -272,7 +273,7 @@ def apply(asked: Application, *, place: Ray) -> Iterator[ApplyEvent]:
 
 
 def _events(method: Any, place: Ray, *arguments: Any, **named: Any) -> Iterator[Any]:
-    """Yield the events of a generator of the coordinator's actor."""
+    """Yield the events that a generator method of the coordinator's actor yields."""
     from vfl.shards.ray_transport import answer_of
 
     for ref in method.options(num_returns="streaming").remote(*arguments, **named):

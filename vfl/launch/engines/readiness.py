@@ -46,7 +46,8 @@ def asked_of(place: Ray, parties: Iterable[str], *, here: bool, secure: Secure |
     """Return {actor: {resource: amount}}; CENTRE is the coordinator, which takes no CPU because it waits while parties compute.
 
     here : True if the coordinator is pinned to this node by other means.
-    secure : options of a run on shares. Its dealer is an actor too: next to the coordinator, or on the node with its resource.
+    secure : options of a run on shares. The dealer of such a run is an actor too: next to the coordinator, or on the node that
+        offers the dealer's resource.
 
     With several shards, a party's shards take CPUs and its actor takes none (`vfl.launch.engines.shards`).
     """

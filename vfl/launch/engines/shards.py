@@ -1,10 +1,11 @@
 """Placement of row shards on a cluster: groups of nodes that are reserved before any actor starts.
 
-Unpinned: one group with a bundle per shard, spread over the nodes. Shard k of every party and of the margins share bundle k,
-so that their vectors stay on one node.
+Without pinned parties there is one group with a bundle per shard, spread over the nodes. Shard k of every party and of the
+margins share bundle k, so that their vectors stay on one node.
 
-Pinned: one group per party over the nodes that offer its resource, and one for the margins over the nodes that offer the
-resource 'coordinator'. Where nodes offer both, the margins share the label party's bundles, since one operator owns both.
+With pinned parties there is one group per party, over the nodes that offer the party's resource, and one group for the margins,
+over the nodes that offer the resource 'coordinator'. Where nodes offer both the label party's resource and 'coordinator', the
+margins share the label party's bundles, since one operator owns both.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def bundles_of(
 def reserved(
     ray: Any, place: Ray, parties: Sequence[str], label_party: str | None, *, restarts: int
 ) -> Iterator[ShardOptions]:
-    """Reserve the nodes of all shards, and free them on exit. PlacementError if they are not free in time.
+    """Reserve the nodes of all shards, and free them on exit. PlacementError if no nodes are free in time.
 
     restarts : number of times that a dead shard is restarted, -1 without limit.
     """

@@ -28,8 +28,8 @@ ASK_SECONDS = 60.0
 def flags_of_cluster() -> tuple[str, ...]:
     """Return the certificate's flags for the cluster that Ray is connected to; () if spilling is off.
 
-    The head node's setting applies to all nodes and overrides their environments. Ray has no public function for it. If this
-    version lacks the private function, the flag says that the answer is unknown.
+    The head node's setting applies to all nodes and overrides their environments. Ray has no public function that returns this
+    setting. If this version of Ray lacks the private function, the flag says that the answer is unknown.
     """
     try:
         from ray._private.state import state

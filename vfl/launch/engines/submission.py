@@ -25,7 +25,7 @@ RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that override the address given to Ray's client."""
 NO_FOLDER = 6
-"""Exit code of a job whose folder is missing: that of an OutputError."""
+"""Exit code of a job whose folder is missing: the exit code of an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ def private_bounds(
     """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 
     Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
-    (vfl.privacy.magnitudes). Training later clamps the values beyond them. This is a separate run: its ε adds to that of
-    the training, so charge both to one ledger.
+    (vfl.privacy.magnitudes). Training later clamps the values beyond these ranges. This is a separate run: its ε adds to that
+    of the training, so charge both to one ledger.
 
     job : a draft without bounds: privacy=None, scaling='none'. data : as for `train`.
     columns : the columns whose ranges to learn; None takes all features without bounds.

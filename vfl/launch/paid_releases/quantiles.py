@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class PrivateQuantiles:
     """Quantiles found by `private_quantiles`: public values, for edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the distinct quantiles, ascending}, with 6 digits. Several quantiles in one cell are replaced by its ends.
+    edges : {column: the distinct quantiles, ascending}, with 6 digits. Several quantiles in one cell of the grid are replaced
+        by the ends of that cell.
     rank_error : largest standard error, from noise, of the share of records below a quantile.
     resolution : {column: width of the widest cell of its grid}; quantiles are interpolated within a cell.
     epsilon, delta : cost of the release, in addition to the cost of any training. scope : data that the guarantee covers.

@@ -157,7 +157,7 @@ def evidence(
     A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² from noise, and 1/P_b + 1/N_b from sampling. For the
     information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives: the variance is
     Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
-    vanish, and its mean is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
+    vanish, and the mean of the value is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
 
         Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
 

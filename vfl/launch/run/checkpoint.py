@@ -1,10 +1,10 @@
 """The log of a run, from which an interrupted run is resumed. It holds released values only.
 
-The first line names the job's digest, the run and its ledger. One line states the reservation. Then there is one line per
-query, with the keys under which its releases were charged: round, attempt, and parts 0, 1, …. In a run on shares, the line of
-the first query on products of columns holds all of these products. Every line carries a hash of itself and of the line before
-it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases were charged and are
-not used. The rounds of a sealed run hold no values, so each process of the run writes them from round 0 on.
+The first line names the job's digest, the run and its ledger. One line states the reservation of the budget. Then there is one
+line per query, with the keys under which its releases were charged: round, attempt, and parts 0, 1, …. In a run on shares, the
+line of the first query on products of columns holds all of these products. Every line carries a hash of itself and of the line
+before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases were charged
+and are not used. The rounds of a sealed run hold no values, so each process of the run writes them from round 0 on.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     start = replace(start, ledger=ledger_of(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
-    # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.
+    # Each process logs the ledger's head after it reserves the plan or resumes the run. The last head tells the newest copy.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = _rounds(entries)
     if [entry["round"] for entry in made] != list(range(len(made))):
@@ -246,7 +246,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # A run rebuilds Xw after it leaves out a party, even if its log ends between the two.
+    # A run that leaves out a party rebuilds Xw next. The log may end between these two steps.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())
@@ -259,7 +259,7 @@ def _read(folder: Path, job: Job, entries: list[dict[str, Any]]) -> tuple[Start,
 
 
 def _rounds(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rounds. In a sealed run, a process that finds no released value begins again at round 0."""
+    """Return the rounds of a log's entries. In a sealed run, a process that finds no released value begins again at round 0."""
     made: list[dict[str, Any]] = []
     for before, entry in pairwise(entries):
         if entry.get("round") == 0 and "reserved" in before and not any(earlier["released"] for earlier in made):

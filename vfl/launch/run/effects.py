@@ -88,8 +88,8 @@ class Effect:
 class Joint:
     """Contribution of a pair of columns to the margin, in addition to the curves of both.
 
-    Its mean along x and along y is 0, with the means of `Effect`, since the curves hold all that depends on one column. A
-    column that is not in the partition has no curve; its part is included here.
+    The mean of `value` along x and along y is 0, with means taken as for `Effect`: the curves hold all that depends on one
+    column. A column that is not in the partition has no curve; its part is included here.
 
     a, b : names of the columns. x, y : (m,) and (k,) numbers or categories of each.
     value, band : (m, k), as for a curve. size : root mean square of the value.
@@ -285,9 +285,10 @@ class _Surface:
 
 
 def _mean(side: Side, main: Any, means: Mapping[str, float], units_of: Mapping[str, Sequence[float]]) -> Vector:
-    """Return the mean of each coordinate of a side: over the records if those of the column's curve were released.
+    """Return the mean of each coordinate of a side: over the records if the curve's means were released, else over points.
 
-    The coordinates of a number in a pair are linear in those of its curve, which has all of their knots.
+    For a column of numbers, the coordinates of the side are linear in the coordinates of the column's curve, whose knots
+    include all knots of the side.
     """
     x, names = _points(side.column, main, POINTS), own_of(main, side.column)
     own = _of_side(side, x)

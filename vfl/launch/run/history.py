@@ -42,11 +42,11 @@ class History:
     charged : events charged, by round. gradients : released gradients, in the order of release.
     chosen : {coordinate of w: number of private selections that chose it}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
-        features; for solvers whose queries carry the rule of the update.
+        features; only for solvers whose queries carry the rule of the update.
     findings : results of the evaluation releases, by name.
     iterates : {party: its coordinates of w before each of its visits}, for solvers that visit parties.
     repeated : number of rounds that were repeated, because a process or a party was lost between charge and log.
-    left : {round: the party that was left out from it on}.
+    left : {round: the party that was left out from this round on}.
     whole : True if the schedule used every line of the log.
     """
 
@@ -134,7 +134,7 @@ def _gradients(query: Query, released: Released) -> Iterator[Gradient]:
 
 
 def _noise(query: Query) -> Iterator[tuple[int, float]]:
-    """Yield (coordinate, σ of the noise in its update). A rule with a `gain` multiplies the noise of u by it."""
+    """Yield (coordinate, σ of the noise in its update). A rule with a `gain` multiplies the noise of u by the gain."""
     for step in query.ordered() if isinstance(query, Descend) else ():
         gain = getattr(step.rule, "gain", None)
         if gain is not None and step.event is not None:

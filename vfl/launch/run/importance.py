@@ -29,7 +29,7 @@ class Importance:
     feature, party : name and owner of the feature. coefficient : coefficient on the scaled feature.
     spread : released standard deviation of the scaled feature in the training records; about 0 for sparse columns.
     value : |coefficient|·spread. low, high : interval that contains |coefficient|·(standard deviation without noise) with
-        probability 0.95. If the run released standard errors, it covers the coefficient's error too.
+        probability 0.95. If the run released standard errors, the interval covers the coefficient's error too.
     """
 
     feature: str
@@ -89,7 +89,7 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
 
 
 def _errors(result: Result) -> dict[str, float]:
-    """Return {feature: standard error on the scaled feature} where the records determine its coefficient; {} without errors."""
+    """Return {feature: standard error on the scaled feature} where the records determine the coefficient; {} without errors."""
     if result.inference is None:
         return {}
     scaling, estimates = result.job.scaling_of(result.job.partition.features), estimates_of(result)

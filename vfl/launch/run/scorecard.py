@@ -106,7 +106,7 @@ def scorecard_of(
 
 
 def _released(woe: WeightOfEvidence | None, column: str, category: str) -> tuple[float | None, float | None]:
-    """Return the weight of evidence of a category and the information value of its column; None where they are not known."""
+    """Return the weight of evidence of a category and the information value of its column; None for unknown values."""
     found = None if woe is None else woe.columns.get(column)
     if found is None:
         return None, None

@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def _cleaned(cell: Cell) -> str:
-    """Return a column's normal form: a double, text without surrounding blanks, or 1, 0 and −1 (neither); NULL if missing."""
+    """Return a column's normal form: a double, trimmed text, or for booleans 1, 0 and −1 (neither); NULL if missing."""
     column = f"{RECORD}.{quoted(cell.column)}"
     plain = f"TRIM(CAST({column} AS VARCHAR), {text(BLANK)})"
     none = f"WHEN {column} IS NULL OR {plain} IN ('NaN', 'nan') THEN NULL"

@@ -114,7 +114,8 @@ def log_to_mlflow(
     the tracking server see the statements of the certificate and the findings, but no data and no coefficients. MLflow itself
     may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
 
-    uri : tracking server or store; None takes MLflow's own default. experiment : its name; it is created if missing.
+    uri : tracking server or store; None takes MLflow's own default. experiment : name of the experiment, which is created if
+        missing.
     run_name : name of the MLflow run; None takes the job's name.
 
     Raises SpecificationError if MLflow is not installed, OutputError if MLflow refuses, or if the certificate does not hold.

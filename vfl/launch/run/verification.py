@@ -97,7 +97,7 @@ def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
 
 
 def _moments(result: Result, plan: Plan | None) -> Check | None:
-    """Compare the moments saved with the model with those in the certificate; None if neither has any."""
+    """Compare the moments saved with the model with those in the certificate; None if neither has moments."""
     stated = result.certificate.moments_digest
     if not result.moments or (plan is None and stated):
         return None

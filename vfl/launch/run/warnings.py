@@ -64,7 +64,7 @@ of_this_process = RunningTotal()
 
 
 def count_run(job: Job, *events: object) -> None:
-    """Add the plans of a starting run to this process's total, unless a ledger counts it or its noise is seeded.
+    """Add the plans of a starting run to this process's total, unless a ledger counts the run or the job's noise is seeded.
 
     events : events of the run; only plans are counted.
     """
@@ -75,7 +75,7 @@ def count_run(job: Job, *events: object) -> None:
 
 
 def count_releases(job: Job, releases: Releases, delta: float) -> None:
-    """Add the charges of a job to this process's total, unless a ledger counts them or its noise is seeded."""
+    """Add the charges of a job to this process's total, unless a ledger counts them or the job's noise is seeded."""
     if releases and job.privacy is not None and job.privacy.noise is None and job.dataset is None:
         of_this_process.add(releases, delta)
 

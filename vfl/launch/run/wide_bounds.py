@@ -47,8 +47,8 @@ def wide_bounds(result: Result) -> tuple[str, ...]:
 def _deviations(result: Result, plan: Plan) -> Vector | None:
     """Return the upper end of a 95 % interval of each column's standard deviation, (p,), 0 for the intercept.
 
-    They are computed from the moments that training released. None without moments, or with moments that the certificate does
-    not name.
+    The deviations are computed from the moments that training released. None without moments, or with moments that the
+    certificate does not name.
     """
     if not result.moments or moments_digest(plan, result.moments) != result.certificate.moments_digest:
         return None

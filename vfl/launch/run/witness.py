@@ -127,7 +127,7 @@ class Witness:
         return result.with_inference(inference_of(plan, self._all[plan.n_before :], result.original))
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
-        """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""
+        """Return the run's charges as counted here, or from the ledger if it also holds charges of earlier processes."""
         if self._charged.total() == statement.releases:
             return self._charged
         if self._budget.ledger is None:
