@@ -74,7 +74,7 @@ class Counting(InProcessTransport):
     def __init__(self, parties: Any, spec: vfl.Job) -> None:
         super().__init__(parties)
         self.shards = ShardTransport({}, 1.0)
-        self.shards.n_margins, self.shards.kind = spec.n_margins, spec.margins
+        self.shards.targets = spec.targets
         self.sharded = self.sent = 0
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
