@@ -61,8 +61,8 @@ class Certificate:
     basis : releases from which ε is computed. 'charged' stands for the releases that were made. 'reserved' stands for all
         planned releases, made or not: released values could decide how many were made, and only the ε of all planned
         releases is then valid (a privacy filter). 'none' stands for a run without privacy.
-    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand), 'selection' (a private
-        choice among candidates) or 'none'.
+    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixed kinds of releases), 'pld' (a plan fixed beforehand),
+        'selection' (a private choice among candidates) or 'none'.
     scope : other uses of the same data that the guarantee covers or leaves out.
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
     releases : number of charges.
@@ -73,11 +73,12 @@ class Certificate:
     smoothness : 'private', 'bounds', 'declared' or 'data'.
     moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if none were
         released. The run's log has their values.
-    n_records : number of records. This number is public, and so is the list of those who take part.
+    n_records : number of records. This number is public, and so is the list of individuals who take part.
     who_sees_what : values that noise does and does not protect, per kind of participant.
     trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}; {}
         for other runs. `price` is the noise of an opened sum over the noise that ε counts.
-    job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
+    job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of the job's data ('' if the guarantee covers
+        this fit only).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
     ledger : position of the ledger's chain when the run was settled, {run, account, entries, head}; {} for a budget in
         memory.
@@ -87,7 +88,7 @@ class Certificate:
     knots : {column: its released knots} of the curves whose knots the run found; {} for none.
     start : SHA-256 of the released model that training started from; '' for none.
     federation : federation of organisations in which the run was made, {name, digest}, and for training on shares also
-        {dealer}, the organisation that dealt; {} for runs of one operator. The digest covers all names and pinned
+        {dealer}, the organisation that was the dealer; {} for runs of one operator. The digest covers all names and pinned
         certificates.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
@@ -152,7 +153,7 @@ class Certificate:
         return copy
 
     def to_sign(self) -> bytes:
-        """Return the signed bytes: a line with the format, then the canonical JSON of all fields except the value."""
+        """Return the signed bytes: a line with the format, then canonical JSON of all fields except the signature's value."""
         plain = _plain(self)
         if self.signature is not None:
             del plain["signature"]["value"]
@@ -247,7 +248,7 @@ OPTIONAL = ("selection", "knots", "start", "trust", "federation")
 
 @functools.cache
 def _rules() -> Any:
-    """Return the validator of the schema. It takes 1.0 for no integer and 1 for no double, since each has one spelling."""
+    """Return the validator of the schema. It accepts 1 as an integer only and 1.0 as a double only."""
     import jsonschema  # imported here so that an actor starts faster
 
     def typed(validator: Any, names: Any, value: Any, _schema: Any) -> Iterator[Any]:

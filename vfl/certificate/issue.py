@@ -195,7 +195,7 @@ def certify(
     federation: Mapping[str, str] | None = None,
     knots: Mapping[str, Sequence[float]] | None = None,
 ) -> Certificate:
-    """Return the unsigned certificate of a run that the book has settled.
+    """Return the unsigned certificate of a run that the book, its privacy account, has settled.
 
     If all planned releases are Gaussian, the certificate states the exact ε at the job's δ, whatever accounting and δ its
     ledger uses. Otherwise it states the ε of the book.
@@ -253,7 +253,7 @@ def _parted(plan: Plan) -> str:
 
 
 def is_exact(reserved: Events) -> bool:
-    """Return True if all planned releases are Gaussian, so that a run is exactly μ-GDP however many it makes."""
+    """Return True if all planned releases are Gaussian, so that a run is exactly μ-GDP however many releases it makes."""
     return all(type(bare(event)) is Gaussian for event, _ in reserved)
 
 

@@ -56,7 +56,8 @@ def certify_selection(
 
     ε covers the whole choice at the job's δ (vfl.privacy.private_selection), whatever accounting the ledger uses.
 
-    plan : plan of the winner's trial. statement : statement of the book. releases : charges of the whole tune. epsilon : its ε.
+    plan : plan of the winner's trial. statement : statement of the book. releases : charges of the whole tune. epsilon : ε of
+        the whole tune.
     candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
     flags : flags of all candidates. The choice compares all of them, so one candidate without a guarantee voids the winner's.
     knots : {column: knots} that the winner's trial found.

@@ -1,4 +1,4 @@
-"""Verification of a certificate: recompute all values that follow from the given inputs, and list checks that lack theirs.
+"""Verification of a certificate: recompute all values that follow from the given inputs; list the checks that lack their input.
 
 Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
@@ -484,7 +484,7 @@ def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
 
 
 def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Verify the chain, and compare its reservation, charges and settlement of the run with the certificate."""
+    """Verify the ledger's chain; compare the run's reservation, charges and settlement in it with the certificate."""
     if ledger is None:
         return None
     place = certificate.ledger

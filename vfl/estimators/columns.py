@@ -71,7 +71,7 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
 
 
 def with_factor(partition: FeaturePartition, names: Sequence[str], role: str) -> FeaturePartition:
-    """Return the partition with a column of exposures or weights at the label's owner, unless it already names one."""
+    """Return the partition with a column of exposures or weights at the label's owner, unless the partition names one."""
     if getattr(partition, role) is not None:
         return partition
     taken = (*names, partition.label_column, *partition.factor_columns)
@@ -117,8 +117,8 @@ def sources_of(
     """Return {party: its part of X (n, p)}. The label party also gets y (n,) and the factors, exposure and weight (n,).
 
     A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
-    at the label party, y and the factors are its last columns and have to be numeric. A label party without columns gets these
-    alone, as {column: (n,)}.
+    at the label party, y and the factors are its last columns and have to be numeric. A label party without columns gets y and
+    the factors alone, as {column: (n,)}.
     """
     late = {} if y is None else {partition.label_column: y}
     late |= {getattr(partition, role): factors[role] for role in FACTORS if role in factors}

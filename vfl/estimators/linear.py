@@ -22,9 +22,9 @@ class VerticalLinearRegression(VerticalRegressor):
     not cover earlier steps on the same records (a scaler in a pipeline), scores on them, or other fits: each fit of a
     search spends an ε of its own. `certificate_` states the guarantee.
 
-    The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
-    to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs. Without privacy
-    and without bounds, X and y are used unchanged. If several models are optimal, as with more columns than records, the one
+    The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped to
+    [−1, 1] (with the default bounds these are the features themselves) and labels clamped to their bounds. Without privacy and
+    without bounds, X and y are used unchanged. If several models are optimal, as with more columns than records, the model
     found depends on the means of the columns. Weights and repeated records may then give different models.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
@@ -43,7 +43,7 @@ class VerticalLinearRegression(VerticalRegressor):
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.
     fit_intercept : True adds an unpenalised intercept.
-    penalty : a penalty such as vfl.L1(0.1), which replaces the penalty of the other parameters; None keeps theirs.
+    penalty : a penalty such as vfl.L1(0.1), which replaces the penalty that the other parameters set; None keeps that penalty.
     solver : vfl.SkGD(...); None chooses all options by public rules.
     max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
     tol : a fit without privacy stops once no full step would move a coordinate by more than this share of the largest

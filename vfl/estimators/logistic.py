@@ -49,7 +49,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     Parameters
     ----------
-    C : inverse strength of the penalty, λ = 1/(nC); inf for none.
+    C : inverse strength of the penalty, λ = 1/(nC); inf for no penalty.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
     class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss is multiplied by its
         label's weight. A private fit caps its contribution after weighting, so that the guarantee is the same. 'balanced'
@@ -57,7 +57,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         shares of K classes. With K > 2 the weights multiply `sample_weight`, whose limit becomes hi·(largest class weight).
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
-        so. Without privacy None is fine.
+        so. Without privacy None issues no warning.
     Other parameters : as for VerticalLinearRegression.
 
     Attributes

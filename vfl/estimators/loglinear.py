@@ -37,7 +37,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
     not cover earlier steps on the same records, scores on them, or other fits. `certificate_` states the guarantee.
 
     The objective is scikit-learn's in PoissonRegressor: half the mean deviance plus alpha/2·‖w‖², on features that are clamped
-    to their bounds and mapped to [−1, 1], and labels clamped to theirs. Beyond the limits of the mean, the loss is linear
+    to their bounds and mapped to [−1, 1], and labels clamped to their bounds. Beyond the limits of the mean, the loss is linear
     (vfl.losses.Poisson).
 
     With an exposure e_i, such as the years that a record was observed, its mean is e_i·exp(x_iᵀw). This is PoissonRegressor on

@@ -67,12 +67,12 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     Parameters
     ----------
     estimator : a vertical estimator with an epsilon, such as vfl.VerticalLogisticRegression(epsilon=1.0).
-    param_grid : {parameter: values}, or a list of these. They may name C, alpha, l1_ratio, penalty, solver, max_iter and
-        fit_intercept: parameters that leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
+    param_grid : {parameter: values}, or a list of these. The parameters may be C, alpha, l1_ratio, penalty, solver, max_iter
+        and fit_intercept, which leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
     scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
-        'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. VerticalPoissonRegressor also has
-        'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and these two and
-        VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
+        'neg_mean_absolute_error' ('mae') for numbers. None is 'neg_log_loss' or 'neg_mean_squared_error'.
+        VerticalPoissonRegressor also has 'neg_mean_poisson_deviance', VerticalGammaRegressor 'neg_mean_gamma_deviance', and
+        these two and VerticalTweedieRegressor have 'deviance'. Losses, errors and deviances are clamped.
     holdout : share of the records that only score the candidates.
     inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
 
@@ -112,7 +112,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         return tags
 
     def fit(self, X: Any, y: Any, **given: Any) -> Self:
-        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole is (ε, δ)-DP for every record.
+        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole search is (ε, δ)-DP for every record.
 
         given : other arguments of the estimator's fit, such as sample_weight. Scores count every record once.
         """

@@ -160,7 +160,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     def _counted(self, n_records: int, factors: Mapping[str, Given]) -> tuple[float, float]:
         """Return n·s_max, and the mean of s/s_max (1 for a private fit), from which penalties follow.
 
-        A job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide it (Ridge), or divides it by Σ s_i (Lasso).
+        A job divides Σ s_i·ℓ_i by n·s_max. scikit-learn does not divide the sum (Ridge), or divides it by Σ s_i (Lasso).
         """
         if "weight" not in factors:
             return n_records, 1.0

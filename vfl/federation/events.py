@@ -70,7 +70,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request is refused: by the policy, by the book, or as malformed. `why` is the sentence sent back."""
+    """A request is refused: by the owner's policy, by the owner's book of budgets, or as malformed.
+
+    why : the sentence sent back to the coordinator.
+    """
 
     run: str
     why: str

@@ -611,7 +611,7 @@ class Job:
         return None if self.holdout is None else Split(self._salt, self.holdout)
 
     def subsamples(self, n_records: int) -> Subsamples | None:
-        """Return the disjoint public subsamples of n records that the job trains on; None if it trains on all at once."""
+        """Return the disjoint public subsamples of n records that the job trains on; None if it trains on all n at once."""
         return Subsamples(self._salt, n_records) if self.privacy is not None and self.privacy.subsampled else None
 
     @property

@@ -1,6 +1,6 @@
 """Forecast of the quality of a model, from public facts and declared guesses, before any budget is spent.
 
-`vfl.planning.quality` has the rule. If the guesses are right, nine of ten runs lie in the forecast range. docs/choosing.md
+`vfl.planning.quality` has the formulas. If the guesses are right, nine of ten runs lie in the forecast range. docs/choosing.md
 compares forecasts and outcomes on problems to which the rule was not fitted.
 """
 
@@ -31,7 +31,7 @@ ENOUGH = 0.1
 NOISE = 0.7
 """Share of the explainable effect beyond which a forecast calls the model noise.
 
-Of 190 runs that were expected to miss more, one in 14 missed less than half.
+Of 190 runs that were expected to miss more than this share, one in 14 missed less than half.
 """
 MOST = 10**9
 
@@ -45,7 +45,7 @@ class Forecast:
     n_records : number of training records. epsilon : ε of the job; None without privacy.
     measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for losses without a rule.
     missed : expected shares of the explainable effect that the model misses, for the strong and the weak guess.
-    needed : numbers of training records for which the model misses a tenth, likewise; None if no number is enough.
+    needed : numbers of training records for which the model misses a tenth, for both guesses; None if no number is enough.
     positives : guessed share of positive labels; None without classes. signal : (weak, strong) guess; None without a rule.
     guessed : names of the guesses that the caller did not give.
     by_signal : {signal: measures}, the stronger guess first. widths : {signal: width of intervals}; {} without intervals.
@@ -247,7 +247,7 @@ def _joined(each: Sequence[Mapping[str, Range]]) -> dict[str, Range]:
 
 
 def _least(enough: Any) -> int | None:
-    """Return the smallest n for which `enough` is true, to within 5 %; None if it is false for MOST."""
+    """Return the smallest n for which `enough` is true, to within 5 %; None if it is false at MOST."""
     if not enough(MOST):
         return None
     low, high = 1, MOST

@@ -61,7 +61,7 @@ class Transfer:
     n_bytes: int
 
     def seconds(self, link: Link) -> float:
-        """Return an upper bound on the time that messages and bytes take on a link that loses none."""
+        """Return an upper bound on the time that messages and bytes take on a link that loses no message."""
         pipe = link.bits_a_second * link.trip_seconds / 8.0
         # The logarithm is concave, so equal rounds take longest.
         doublings = math.log2(1.0 + min(self.n_bytes / self.rounds, pipe) / WINDOW)

@@ -183,7 +183,7 @@ def _start(job: Job, layout: Layout) -> Vector | None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Budgets μ on the training records: of the solver's releases, and of each other release; None if it is not made."""
+    """Budgets μ on the training records: of the solver's releases, and of each other release, None for one not made."""
 
     solver: float
     knots: float | None = None
@@ -197,7 +197,7 @@ class Budgets:
 
 
 def budgets_of(job: Job, problem: Problem) -> Budgets:
-    """Return the budgets of a private job. `problem` has its δ, and decides if fairness can be bounded."""
+    """Return the budgets of a private job. `problem` has the job's δ, and decides if fairness can be bounded."""
     privacy = job.privacy
     if privacy is None or problem.delta is None:
         raise PrivacyError("a job without privacy has no budget to divide")

@@ -272,7 +272,7 @@ class Plan:
     def traffic(self) -> tuple[int, int]:
         """Bytes of per-record vectors that parties receive and send in queries, each summed over the parties.
 
-        The single transfer of labels to the coordinator is not included. Without privacy it assumes the largest number of
+        The single transfer of labels to the coordinator is not included. Without privacy the sum assumes the largest number of
         passes.
         """
         if self.sharing is not None:

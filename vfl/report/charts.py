@@ -17,7 +17,7 @@ WIDE, NARROW = 760, 350
 COLOURS = 8
 """Number of party colours in the style sheet. With more parties the colours repeat."""
 DOTTED = 20
-"""Largest number of points of a curve with a mark each. Without marks a curve of one point would be invisible."""
+"""Largest number of points of a curve whose points all get marks. Without a mark a curve of one point would be invisible."""
 DIGIT = 6.7
 """Approximate width of a small letter in the charts' font."""
 WIDER = dict.fromkeys("mMW@%", 1.8) | dict.fromkeys("wGOQ", 1.5)
@@ -110,7 +110,7 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
 
 
 def _from(name: str, alike: set[str], width: float) -> str:
-    """Return the part of a name from its first difference to similar names, or from the start of that word."""
+    """Return a name from where it first differs from similar names, or from the start of the word there if that is near."""
     first, last = min(alike), max(alike)
     differ = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     word = name.rfind(" ", 0, differ) + 1
@@ -270,7 +270,7 @@ class Row:
 
 
 def around(half: float | None) -> tuple[float, float] | None:
-    """Return the ends of a band around 0, given its half-width; None if that is None."""
+    """Return the ends of a band around 0, given its half-width; None for None."""
     return None if half is None else (-half, half)
 
 

@@ -155,7 +155,7 @@ def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
 
 
 def _overlaid(runs: Sequence[Compared]) -> Markup | None:
-    """Return charts in which the curves of several runs for one column lie over each other; None if no column has several."""
+    """Return charts that overlay the curves of several runs for one column; None if no column has several curves."""
     drawn = []
     for first in runs[0].effects:
         same = [

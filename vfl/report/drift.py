@@ -60,7 +60,7 @@ def _bins(one: Drift) -> Markup:
 
 
 def _history(monitored: Monitored, threshold: float, days: Mapping[str, Monitored]) -> Markup:
-    """Return a heat map of the index of each column at all times; twice the threshold is darkest."""
+    """Return a heat map of each column's population stability index at all times; twice the threshold is darkest."""
     over = [{one.name: one.index for one in day.drifts} for day in days.values()]
     strips = [
         charts.Strip(one.name, [day[one.name] / (2.0 * threshold) for day in over], f"{one.index:.3g}")

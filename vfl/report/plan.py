@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = (".html", ".svg", ".png")
 DECADE = 8
-"""Points per decade of ε, from a tenth of the job's to ten times it."""
+"""Points per decade of ε, from a tenth of the job's ε to ten times that ε."""
 
 FLAT = 1.1
 """Smallest ratio of the largest to the smallest cost at which a cost is drawn."""
@@ -52,7 +52,7 @@ class Point:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return noise and cost of the job at other values of ε, ascending, without those at which planning fails.
+    """Return noise and cost of the job at other values of ε, ascending; values at which planning fails are left out.
 
     Raises SpecificationError for a job without privacy.
     """
@@ -74,7 +74,7 @@ def points(plan: Plan) -> list[Point]:
 
 
 def _noise(plan: Plan) -> tuple[float, float]:
-    """Return σ/Δ, and σ/n (σ for a sealed solver), of the most frequent noised release; of several, the last."""
+    """Return σ/Δ, and σ/n (σ for a sealed solver), of the most frequent noised release, or of the last such release."""
     releases = plan.solver.releases(plan.problem)
     noised = [(count, event) for event, count in reversed(releases) if hasattr(event, "sigma")]
     if not noised:
@@ -295,7 +295,7 @@ def _signals(found: Forecast) -> Sequence[float]:
 def _ranges(
     found: Forecast, name: str, values: Iterable[float], at: Callable[[float], tuple[Job, int]]
 ) -> list[charts.Curve]:
-    """Return a lower curve, an upper curve and a best one for each signal, without values at which planning fails."""
+    """Return three curves per signal: low, high, and the best linear model. Values at which planning fails are left out."""
     curves: list[charts.Curve] = []
     values = list(values)
     for colour, signal in enumerate(_signals(found)):

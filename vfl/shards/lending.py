@@ -146,7 +146,7 @@ class Lender:
 
 
 class Lenders:
-    """Pieces of shared memory for successive values of a vector; earlier values stay unchanged while the last is shared."""
+    """Pieces of shared memory for successive values of a vector. Sharing a new value leaves the earlier values unchanged."""
 
     def __init__(self, number: int = 3) -> None:
         self._lenders = [Lender() for _ in range(number)]

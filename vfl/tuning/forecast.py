@@ -46,7 +46,10 @@ class TunePlan:
 
     @cached_property
     def left(self) -> tuple[float, float]:
-        """Shares of the loss that the best solver is expected to leave: in a single run, and in a trial (vfl.recommend)."""
+        """Expected shares of the loss that remain after training with the best solver: in a single run, and in a trial.
+
+        A share is (F(w) − F*)/(F(0) − F*) for the objective F and its minimum F* (vfl.recommend).
+        """
         jobs = (self.tuning.jobs[0], self.tuning.trials[0])
         alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
         return alone, trial

@@ -33,7 +33,7 @@ LONGEST = 1 << 26
 """Bytes of the longest log line that is read."""
 UNREADABLE = "unreadable"
 REST = 10.0
-"""Time between two computations of ε in units of the last one's duration, since verifying a long chain takes long."""
+"""Time between two computations of ε in units of the last computation's duration, since verifying a long chain takes long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Work:
     def done(self, key: Hashable, seconds: float, work: Callable[[], T]) -> T:
         """Return work(), or raise its error if that is a VflError, an OSError or Expected.
 
-        Raises OutputError for every other error, after `seconds`, and while MOST others are in progress.
+        Raises OutputError for every other error, after `seconds`, and while MOST other readings are in progress.
         """
         with self._lock:
             if key not in self._tasks:

@@ -281,7 +281,7 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 
 
 def _require_ledger(dataset: str, run: str) -> None:
-    """Raise BudgetError for the account of a party's book, where the releases of all parties count."""
+    """Raise BudgetError for an account of a party's book, which has to count the releases of all parties in a run."""
     from parties.book import account_of
 
     party = dataset.removeprefix(account_of(""))
