@@ -62,12 +62,12 @@ class Charges:
         Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
         the plan does not contain.
         """
+        if isinstance(query, Gram) or isinstance(query.batch, Piece):
+            self._require_planned(query)
         capped = query.capped if isinstance(query, Descend | Backward) else None
         if capped is not None and capped.paid is not None:
             self._record_pass(query, capped.paid)
             return
-        if isinstance(query.batch, Piece):
-            self._require_planned(query)
         events = self._events(query)
         if not events:
             return

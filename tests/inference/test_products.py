@@ -23,11 +23,12 @@ from vfl import messages
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.losses import loss_of
-from vfl.messages import Backward, Block, RecordNorms, Records, queries
+from vfl.messages import Backward, Block, Fold, Paid, RecordCap, RecordNorms, Records, queries
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.sensitivity import check
 from vfl.solvers import noisy_gram
 from vfl.solvers.releases import products
 from vfl.solvers.releases.products import ProductClip, Products
@@ -225,6 +226,32 @@ def test_other_sums_are_refused(change):
     }[change]
     with pytest.raises(PrivacyError, match="products"):
         clip.sensitivity_of(replace(piece, **given), 1)
+
+
+@pytest.mark.parametrize("where", ["alone", "in a batch", "under a record cap"])
+def test_products_outside_a_planned_piece_are_refused(where):
+    """The clip 'norm' bounds one column of them, and batches and record caps leave them as they are: Δ would be too small."""
+    spec = replace(job("squared"), privacy=vfl.Privacy(epsilon=1.0))
+    piece = piece_of(job("squared"), 0).shares()["b"]
+    clip = Clip(1.0, piece.blocks[0].size)
+    event = clip.event(1.0)
+    paid = Paid(ReleaseKey(0), event)
+    rows = {"b": (piece.blocks[0], piece.centres[0], piece.scales[0])}
+    changes = {
+        "alone": {},
+        "in a batch": {"fold": Fold(3, 50, (1,))},
+        "under a record cap": {"capped": RecordCap(1.0, rows, paid=paid)},
+    }[where]
+    query = replace(piece, weighting=loss_of("squared"), clip=clip, event=event, **({"fold": None} | changes))
+    with pytest.raises(PrivacyError, match="products"):
+        check(query)
+    with pytest.raises(ConsentRefused, match="joint release"):
+        RunCount(spec, "b", N).record(query, ReleaseKey(0))
+    own = {
+        name: getattr(query, name)
+        for name in ("weighting", "blocks", "centres", "scales", "clip", "event", "fold", "capped")
+    }
+    check(Backward(**own))  # a plain sum is bounded by each of the three
 
 
 def other(query, **changes):

@@ -1,9 +1,10 @@
 """Recomputation of the sensitivity of a query's releases, from the query itself.
 
 Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips, bounds
-and columns. It trusts no claim of the sender. Executor and party call it on every query, before anything is charged or computed
-on data. A party recomputes the Δ of its own share. The executor checks that the event of the whole query covers the joint Δ of
-several parties.
+and columns. It trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. The executor, a
+party's record cap (`parties.record_cap`) and the holders of shares compare these. Executor and party call `check` on every
+query, before anything is charged or computed on data. A party recomputes the Δ of its own share. The executor checks that the
+event of the whole query covers the joint Δ of several parties.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Columns, Descend, Forward, Groups, Moments, Piece, Ranges, RecordNorms, Select, Tally
+from vfl.messages import (
+    Backward,
+    Columns,
+    Descend,
+    Forward,
+    Gram,
+    Groups,
+    Moments,
+    Piece,
+    Ranges,
+    RecordNorms,
+    Select,
+    Tally,
+)
 from vfl.messages.kinds import vectors_of
 from vfl.privacy import magnitudes
 from vfl.privacy.events import Gaussian
@@ -114,16 +128,30 @@ def _check_step(step: Step) -> None:
 def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
-    if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
-        raise PrivacyError(
-            "one charge pays for several queries of a release, but the clip 'norm' bounds each query alone: use another clip"
-        )
+    if query.event is not None and (isinstance(query, Gram) or isinstance(query.fold, Piece)):
+        _check_piece(query)
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
     # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips its share alone.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
     joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
+
+
+def _check_piece(query: Backward) -> None:
+    """Raise PrivacyError unless one clip bounds all products of a release together, over all of its pieces.
+
+    The clip 'norm' would bound one column or one piece alone. Products ignore folds and record caps.
+    """
+    if (
+        not (isinstance(query, Gram) and isinstance(query.fold, Piece))
+        or type(query.clip) is Clip
+        or query.capped is not None
+    ):
+        raise PrivacyError(
+            "one charge pays for all products of columns: they need the clip of the release, a number of their piece, and no "
+            "record cap"
+        )
 
 
 def _moments(query: Moments) -> float:
