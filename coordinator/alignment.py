@@ -30,7 +30,7 @@ READ_SECONDS = 3600.0
 def align(transport: MessageTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
     """Align the records of all parties by their ids; yield progress, return the outcome.
 
-    If all parties hold the index of one earlier alignment, it is reused.
+    If all parties hold the index of one earlier alignment, this index is reused.
 
     required : True if a run has already begun with the present index. A new index would reorder the records, so it raises
         DataError or FederationError.
@@ -118,7 +118,7 @@ def _positions(
 
 
 def _set_of(transport: MessageTransport, owner: str, holder: str, to: str, sizes: Mapping[str, int]) -> Posted:
-    """Ask `holder` for the set of `owner`: to pass it on to party `to`, or to read it here if `to` is ''."""
+    """Ask `holder` for `owner`'s set, to pass the set on to party `to`; if `to` is '', to read the set here."""
     return transport.post(holder, SendSet(owner, to), due={"points": SIZE * sizes[owner]}, passed=bool(to))
 
 

@@ -45,7 +45,7 @@ class Outcome:
     w : (p,) the model on the scaled features.
     statement : the budget's statement on the run; None without privacy.
     findings : results of the job's evaluation queries, by name.
-    books : {party: head of the chain of its book}, for the parties whose owners keep one.
+    books : {party: head of the chain of its book}, for the parties that keep a book.
     left : the parties that were given up during the run.
     knots : {column: knots} of the curves whose knots the run found.
     fits : (p,) the model of each subsample, of which w is the mean; () for a run without subsamples.
@@ -144,7 +144,7 @@ def _closed(books: PartyBooks, recovery: Recovery, left: tuple[str, ...]) -> dic
 
 
 class Coordinator:
-    """Coordinator of one job. It holds the margins and the reservation, but no column: it cannot import the parties' code.
+    """Coordinator of one job. It holds the margins and the reservation, but no column. It cannot import the parties' code.
 
     expand : True to send every step of a Descend query as its own query.
     faults : policy on lost parties.
@@ -185,7 +185,7 @@ class Coordinator:
             return None
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
-        if sealed:  # its log holds no round, so the run begins again
+        if sealed:  # the log of a sealed run holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={}, products=())
         if self._faults.on_party_lost == "skip":
             _require_skippable(plan)

@@ -56,11 +56,11 @@ class Executor:
     unnoised : kinds of query that the job declares to be released without noise; any other release without noise raises
         PrivacyError.
     expand : True to send every step of a Descend query as its own query, for trust settings that do not allow Descend.
-    together : with `expand`, True to send steps at equal margins as one query; its blocks have parts of their own.
+    together : with `expand`, True to send all steps at equal margins as one query, in which each block has its own part number.
     split : name of the public split of the records; None if every query works on all records.
     attempts : function from a round to its attempt number, above 0 if an earlier process may have made the release.
     earlier : function from a round to the number of charges that earlier processes made.
-    reload : function that resets `margins` to the start of the run after a part was lost; None if nothing can be lost.
+    reload : function that resets `margins` to the start of the run after a part of them was lost; None if no part can be lost.
     held : True if an earlier process charged a pass whose releases the transport holds already.
     turn : function from the number of a subsample to the state at the start of its training; None for a run without
         subsamples. `margins` is the state of the first one.
@@ -105,14 +105,14 @@ class Executor:
         self._stale = False
 
     def _begin(self) -> None:
-        """Begin without paid releases, at the start of a run and of each subsample: a charge pays on one subsample only."""
+        """Forget earlier charges, at the start of a run or a subsample: a charge pays for releases on one subsample only."""
         self._folds = Folds(self._noise.private and not self._held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
         self._effects: list[tuple[Query, ReleaseKey]] = []
 
     def _turn_to(self, query: Query) -> None:
-        """Replace the state if the query begins a new subsample. Raises PrivacyError if run and query disagree on it."""
+        """Replace the state if the query begins a new subsample. PrivacyError if only one of run and query has subsamples."""
         if (self._turn is None) != (query.subsample is None):
             raise PrivacyError("a query names a subsample if the run trains on subsamples, and only then")
         if self._turn is not None and query.subsample is not None and query.subsample != self._subsample:
@@ -225,7 +225,7 @@ class Executor:
     def _rebuild(self) -> None:
         """Load the state again and repeat the changes of all answered queries. Nothing is released or charged.
 
-        Raises StateLost if that would draw noise again under a used charge; only `vfl resume` may do so.
+        Raises StateLost if repeating a change would draw noise again under a used charge; only `vfl resume` may draw it again.
         """
         charged = any(isinstance(again, Local) and again.events() for again, _ in self._effects)
         if self._reload is None or (charged and self._noise.private):
@@ -309,7 +309,7 @@ class Executor:
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
-        """Run a Descend as single queries: for each step Backward, update rule, Forward. Releases and keys are the same.
+        """Run a Descend as single queries, with the same releases and keys: per step a Backward, the update, and a Forward.
 
         Steps at equal margins are one Backward if the transport releases their blocks together.
         """

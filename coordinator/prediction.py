@@ -52,7 +52,7 @@ def apply(
 ) -> Generator[Aligning | Aligned, None, Predicted | Findings]:
     """Have the parties apply their parts of a job's model; yield the alignment, return the added margins or exact measures.
 
-    aligns : align the new records by their ids, by private set intersection. ids : the new records have ids.
+    aligns : True to align the new records by their ids, by private set intersection. ids : True if the new records have ids.
     threshold : margin above which the model predicts the positive class.
     w : the whole model, to measure it; None predicts. The label party then returns exact sums without noise; nobody else sees
         a label or a margin.

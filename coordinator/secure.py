@@ -1,8 +1,9 @@
 """The coordinator's part of training on shares: it sends the requests for each gradient and opens the noised sum.
 
-Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings, which add
-up to noised sums. It never asks for labels. Each opening is charged before its first request is sent. If a request fails,
-nothing is released, the charge stays, and the session ends. The next attempt has new keys, new masks and new streams.
+Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words (integers
+modulo 2^64) of openings, which add up to noised sums. It never asks for labels. Each opening is charged before its first
+request is sent. If a request fails, nothing is released, the charge stays, and the session ends. The next attempt has new
+keys, new masks and new streams.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class SecureTransport:
                 return self._opened(query, key, self._logistic)
             return self._inner.ask(shares, records, key)
         except BaseException:
-            self._session = ""  # keys, masks and set-up end with it
+            self._session = ""  # keys, masks and the set-up of columns end with the session
             raise
 
     @property
@@ -169,7 +170,7 @@ class SecureTransport:
         return {block.party: Reply((u,)) for block, u in blocks}
 
     def newly_opened(self) -> Released:
-        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from its diagonal on.
+        """Return the products opened since the last call: entry j is row j of the symmetric matrix, from the diagonal on.
 
         The charge of the first piece pays for all of them. A run that logged them can continue the pass in another process.
         """
@@ -275,7 +276,10 @@ class SecureTransport:
                     self._post(party, TakeToss(self._session))
 
     def _set_up(self, query: Backward) -> SetUp:
-        """Return the masked columns' set-up for a query. Begin a new one, with new masks, if cap, centres or scales changed."""
+        """Return the set-up for a query: the cap, centres and scales with which the parties have masked their columns.
+
+        If they differ from those of the last set-up, begin a new set-up, with new masks.
+        """
         rows = _rows(query) if query.capped is None else query.capped.rows
         cap, known = query.clip.cap, self._setup
         if known is not None and known.cap == cap and _alike(known.rows, rows):
@@ -298,7 +302,7 @@ class SecureTransport:
         return setup
 
     def _model(self, setup: SetUp) -> Centred:
-        """Return the model on the centred columns of a set-up, and public bounds of its margins."""
+        """Return the current model in terms of the columns as `setup` centres them, and public bounds of its margins."""
         problem, model = self._plan.problem, self._iterate.model
         w = {party: model.w[party].copy() for party in self._roles.parties}
         constant = model.shift + sum(float(setup.rows[party][1] @ own) for party, own in w.items())
@@ -320,7 +324,7 @@ class SecureTransport:
         return Centred(w, needed, reaches)
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
-        """Share the residuals at a model, unless that is done. Return their version, and the owners that receive them now."""
+        """Share the residuals at a model, if not yet shared. Return their version, and the owners that receive them now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session

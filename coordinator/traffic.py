@@ -16,7 +16,7 @@ class Traffic:
 
     Labels and limits are counted once per party and value, because parties keep them.
 
-    inline : largest size, in bytes, of labels and limits that are sent with every query instead.
+    inline : size in bytes up to which labels and limits are sent with every query, since parties do not keep small ones.
     n_bytes : size of the vectors sent and received so far.
     party_seconds : time of the parties' answers so far; only the slowest answer of each query counts.
     """
@@ -47,7 +47,7 @@ class Traffic:
             del self._kept[own]
 
     def first(self, party: str, name: str, constant: Vector | float) -> bool:
-        """Return True unless the party already keeps this value. A float stands for the vector computed from it."""
+        """Return True unless the party already keeps this value. A float stands for a vector that is computed from it."""
         known = self._kept.get((party, name))
         self._kept[party, name] = constant
         return not (known is constant or (isinstance(constant, float) and known == constant))

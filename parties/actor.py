@@ -62,7 +62,7 @@ SHARD_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Reference to a source in the memory of the process that started the run; Ray passes it on unresolved."""
+    """Reference to a source in the memory of the process that started the run; Ray passes it on without resolving it."""
 
     reference: Any
 
@@ -184,9 +184,9 @@ class RowsActor(Serving, IdsActor):
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
-        """Return two flags, True if this process can read the memory of the margins, and the memory of the party's main actor.
+        """Return two flags: True if this process can read the margins' memory, and True if it can read the main actor's memory.
 
-        If it can read the memory of the margins, it also sends its own vectors through shared memory.
+        If this process can read the margins' memory, it also sends its own vectors through shared memory.
         """
         self._near = self._reader.reads(margins)
         return self._near, self._reader.reads(party)
@@ -263,7 +263,7 @@ class NewRowsActor(IdsActor):
         self._rows = NewRows(part, labelled=labelled)
 
     def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
-        """Read the records, apply the part, and return their number; arguments as for `RowsActor.load`."""
+        """Read the records, apply the part of the model, and return their number; arguments as for `RowsActor.load`."""
         self._ids = None
         return self._rows.load(_opened(source), shard, chosen, content=content)
 
@@ -491,7 +491,7 @@ class PartyActor(Serving, ServiceActor):
         return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
-        """Return a flag per shard, True if it can read its probe, and True if this actor can read the coordinator's memory.
+        """Return a flag per shard, True if it can read its probe, and a flag that is True if this actor can read `coordinator`.
 
         probes : shared memory, one piece per shard, written by the process with the margins of this shard. coordinator : shared
             memory written by the coordinator.

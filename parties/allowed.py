@@ -1,8 +1,9 @@
 """Sources that an owner allows: files by path, tables in memory as "memory", and addresses part by part.
 
 An address is opened with the credentials of the party's process: PGPASSWORD, ~/.pgpass, keys of an object store, a role of the
-node. The host in the address receives them. So an address is opened only if the owner listed it where the party runs: in
-`sources` of the policy that the owner set itself ($VFL_POLICY, vfl join --policy), or in $VFL_SOURCES, with blanks between:
+node. The host in the address receives these credentials. So an address is opened only if the owner listed it where the party
+runs: in `sources` of the policy that the owner set itself ($VFL_POLICY, vfl join --policy), or in $VFL_SOURCES, with blanks
+between:
 
     VFL_SOURCES='postgresql://reader@db.example/bank s3://bucket/bank/*?region=eu-central-1'
 

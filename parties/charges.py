@@ -90,7 +90,7 @@ class Charges:
         self._passes.add(paid.key)
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event on the query's subsample, on whose rows alone the party answers; the event itself without one.
+        """Return the event, restricted to the query's subsample, if any: the party answers on the rows of that subsample alone.
 
         With a hold-out, the party releases nothing on the held-out part, so its events count for all records.
         """
@@ -101,7 +101,8 @@ class Charges:
     def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
-        A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.
+        A key with a negative round is refused: otherwise OTHERS could look charged already, and closing would not charge the
+        rest of the plan.
         """
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
@@ -121,10 +122,10 @@ class Charges:
         self._made.update(each for each, _ in items)
 
     def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece unlike the planned one of the same number: one charge pays for all pieces.
+        """Raise ConsentRefused for a piece that differs from the planned piece of its number: one charge pays for all pieces.
 
         The party compares the summands of its own sum and the number of pieces. Columns that a run centres and scales by
-        released values must keep the centres and scales of the first piece. It trusts the coordinator to bound all
+        released values must keep the centres and scales of the first piece. The party trusts the coordinator to bound all
         parties' shares together by the weights, as in every release of several parties.
         """
         batch, solver = query.batch, self._plan.solver if self._plan is not None else None
@@ -148,8 +149,8 @@ class Charges:
     def _events(self, query: Query) -> tuple[Event | None, ...]:
         """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
 
-        A batch that does not continue the same pass under the same event is charged separately. With seeded noise, a pass that
-        was paid for also covers a repeated batch, and the first batch of which a restarted party is asked.
+        A batch that does not continue the same pass under the same event is charged separately. With seeded noise, two more
+        kinds of batch need no further charge: a repeated batch, and the first batch that a restarted party is asked for.
         """
         events, batch = query.events(), query.batch
         if batch is None or None in events:

@@ -170,10 +170,10 @@ class Policy:
         return replace(policy, book=path.parent / policy.book)
 
     def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
-        """Return if the owner of `party` agrees to the job; reads no data.
+        """Raise ConsentRefused unless the owner of `party` agrees to the job; reads no data.
 
         ask : function that asks the owner a question; None asks at the terminal.
-        Raises ConsentRefused, which names the rule.
+        The error names the rule.
         """
         refuse = partial(refuse_job, job, party)
         listed = self._listed(job)
@@ -202,7 +202,7 @@ class Policy:
             refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
 
     def check_source(self, party: str, source: str, what: str, *, owners: bool) -> None:
-        """Return if the owner allows a source to be read, for any purpose; reads no data. Raises ConsentRefused.
+        """Raise ConsentRefused unless the owner allows a source to be read, for any purpose; reads no data.
 
         source : result of parties.allowed.name_of. what : purpose of reading it, in words.
         owners : True if the owner set this policy itself, so that it may allow addresses.
@@ -214,7 +214,7 @@ class Policy:
         require_listed(party, source, (self.sources or ()) if owners else (), self.book.parent)
 
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
-        """Return if the owner allows a part of a model to be applied to a source; reads no data.
+        """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source; reads no data.
 
         digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that sees this party's part
         of each margin. labels : True if labels are read too.
@@ -234,7 +234,7 @@ class Policy:
             refuse("labels", "a model may not be measured on its labels")
 
     def check_service(self, party: str, job: Job) -> None:
-        """Return if the owner allows a resident service to apply a job's model; `check_prediction` asks the other rules."""
+        """Raise ConsentRefused unless a resident service may apply a job's model; `check_prediction` checks the other rules."""
         allowed, refuse = self.prediction, partial(self.refuse_prediction, party)
         if allowed is None or allowed.callers is None:
             refuse("callers", "no service is allowed: list the callers whom it may answer")
@@ -255,7 +255,7 @@ class Policy:
         return any(matches(source, pattern, self.book.parent) for pattern in patterns)
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
-        """Refuse a job above the limit of one job. delta : None while it depends on the unknown number of records."""
+        """Refuse a job above the limit of one job. delta : None while it depends on a number of records not yet known."""
         if self.job is None:
             return
         for name, asked, most in (("epsilon", epsilon, self.job.epsilon), ("delta", delta, self.job.delta)):
@@ -293,9 +293,9 @@ def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
 
 
 def require_source(policy: Policy | None, party: str, source: str, what: str, *, owners: bool = False) -> None:
-    """Return if the party's owner allows a source; reads no data. Raises ConsentRefused.
+    """Raise ConsentRefused unless the party's owner allows a source; reads no data.
 
-    policy : result of `policy_of`; the owner set it if it is from $VFL_POLICY. Others : as for `Policy.check_source`.
+    policy : result of `policy_of`; the owner set it if it is from $VFL_POLICY. Other arguments : as for `Policy.check_source`.
     """
     if policy is None:
         require_listed(party, source)

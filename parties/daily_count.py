@@ -22,7 +22,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records IN
 
 
 def open_durable(path: Path, table: str) -> sqlite3.Connection:
-    """Open a file of SQLite for its owner alone, with this table. What a statement has written is on disk when it returns."""
+    """Open a file of SQLite for its owner alone, with this table. When a statement returns, its changes are on disk."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
     try:
@@ -59,7 +59,7 @@ class DailyCount:
         return not self.take_all(party, {party: (records, most)})
 
     def take_all(self, party: str, wanted: Mapping[str, tuple[int, int]]) -> str:
-        """Count the records of several names, all or none; return the first name whose limit is too low, '' if counted.
+        """Count records for parties or callers, all or none; return the first name whose limit is too low, '' if counted.
 
         party : owner of the file, for errors. wanted : {name of a party or a caller: records, most per day}.
         """
@@ -106,7 +106,7 @@ class CountedAhead:
     """Counts the records of a service a little ahead, so that few requests wait for the disk.
 
     Guarantee. The count on disk is never below the records answered. A process that is killed leaves at most `most` / AHEAD
-    records of a name counted and not answered; a limit below AHEAD records is counted exactly.
+    records per party or caller counted and not answered; under a limit below AHEAD records, each record is counted exactly.
     """
 
     def __init__(self, count: DailyCount) -> None:
@@ -120,7 +120,7 @@ class CountedAhead:
         )
 
     def take_all(self, party: str, wanted: Mapping[str, tuple[int, int]]) -> str:
-        """Count the records of several names, all or none; arguments and errors as for `DailyCount.take_all`."""
+        """Count records for several parties or callers, all or none; arguments and errors as for `DailyCount.take_all`."""
         if self._day != _today():
             self._day, self._left = _today(), {}
         short = {

@@ -217,7 +217,7 @@ class Holder:
                 angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # open the Fourier terms now, even if this holder masks its share for nobody
+            member.share(version)  # now, since `opened_rows` needs the Fourier terms, even if nobody needs this share
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
@@ -239,7 +239,7 @@ class Holder:
         member.check_dealt(request.version)
 
     def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
-        """Cap the party's own rows and mask them, for every later w. Keep the rows for later sessions of the same shape."""
+        """Cap and mask the party's own rows, for every later w. Keep them for set-ups with the same cap, centres and scales."""
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
         whole = self._require_whole(block, centre, scale)
@@ -399,7 +399,7 @@ class Holder:
         return event
 
     def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
-        """Record the coordinates, of all parties, that a charge has covered: it covers each of them once."""
+        """Record the coordinates of all parties that a charge covers. A charge covers each coordinate once."""
         cap = query.capped
         if cap is None or cap.paid is None:
             raise self._refusal("was asked for a block of a pass that nothing was charged for")

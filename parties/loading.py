@@ -55,7 +55,7 @@ def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins
 
     Without a policy, an address is refused unless the owner listed it (parties.allowed).
 
-    policy : path of its owner's policy (parties.consent), read here, before any data are opened.
+    policy : path of the owner's policy (parties.consent), read here, before any data are opened.
     begins : True if no process has begun the run, so that the owner's book must have room for it.
     """
     agreed = policy_of(policy)
@@ -225,8 +225,8 @@ def shards_of(
 ) -> Iterator[tuple[Shard | None, Chosen | None]]:
     """Yield each shard of the party's records, with its rows of the source where the records are aligned.
 
-    The ids of an aligned source are read again here, to detect a change since the alignment. A single shard of an unaligned
-    source is None: its records are counted as they are read. read : as for `check_aligned`.
+    The ids of an aligned source are read again here, to detect a change since the alignment. If an unaligned source is not
+    divided, its only shard is None, and its records are counted as they are read. read : as for `check_aligned`.
     """
     if index is not None:
         chosen = check_aligned(task, source, opened, index, read)
@@ -349,8 +349,8 @@ def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, han
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
-    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`,
-        and that of `DividedIds`. source, opened : in this process. handed : in the form that these objects open.
+    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`, and
+        the method that `DividedIds` calls. source, opened : in this process. handed : in the form that these objects open.
     """
     if rows.size > 1:
         require_rereadable(source, party=task.party)

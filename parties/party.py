@@ -69,13 +69,14 @@ class Party:
 
     It holds no record itself, and its releases are the same to the bit for any number of shards.
 
-    shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : of each shard.
+    shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : facts of each
+        shard.
     noise : source of the noise of its releases.
     book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
-    unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). It refuses others,
-        whatever the coordinator says.
+    unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). The party refuses all
+        other queries without noise, whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' without an alignment.
-    holder : the party's role in a run on shares, where it answers no query about margins; None for trust='trusted'.
+    holder : the party's role in a run on shares, in which the party answers no query about margins; None for trust='trusted'.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class Party:
         return Reply(tuple(released), self._piece(self._shards.vectors("leave", delta, shift)))
 
     def _together(self, query: Descend, records: Each, key: ReleaseKey) -> Reply:
-        """Take all steps from the same weights r."""
+        """Take all steps with gradients at the same weights r."""
         released = []
         for k, (step, sums) in enumerate(zip(query.steps[self.name], self._sums(query, records), strict=True)):
             release_key = replace(key, part=query.parts.get(self.name, 0) + k)

@@ -69,10 +69,10 @@ class ModelPart:
         source : as for `train`; the label is not needed.
         permission : the owner's permission. None asks the policy that the owner set for this process, if there is one.
         shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
-            range at a time. The margins are the same to the bit for any number.
+            range at a time. The margins are the same to the bit for any number of ranges.
 
-        Raises ConsentRefused before the source is opened, or if the records exceed the rest of the daily limit, and
-        DataError.
+        Raises DataError. Raises ConsentRefused before the source is opened, or if the records exceed the rest of the daily
+        limit.
         """
         return self._read(self.applied, source, permission, shards)
 
@@ -260,7 +260,7 @@ class NewRows:
         return added(dict(enumerate(parts)), self._part.intercept)
 
     def keep(self, *parts: Vector) -> int:
-        """Keep the margins, for `sum_of`, and return their number. Raises DataError unless there is a label for each."""
+        """Keep the margins, for `sum_of`, and return their number. Raises DataError unless each record has a label."""
         self._total = self.total(*parts)
         if len(self._labels) != len(self._total):
             raise DataError("the label party holds a different number of records from the others")

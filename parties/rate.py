@@ -17,7 +17,7 @@ class Rate:
         self._left, self._at = max(per_second, 1.0), time.monotonic()
 
     def take(self, records: int) -> bool:
-        """Return True, and take the records, if they fit now."""
+        """Return True, and take the records from the bucket, if the bucket allows them now; else return False."""
         now = time.monotonic()
         most = max(self.per_second, 1.0)
         self._left = min(most, self._left + (now - self._at) * self.per_second)

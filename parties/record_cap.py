@@ -38,7 +38,7 @@ class _Bounds(NamedTuple):
 
 
 class Coverage:
-    """Coordinates that were released under each charge: one charge pays for each of them once, in one scale.
+    """Coordinates that were released under each charge. A charge pays for each coordinate once, with one cap and scale.
 
     repeats : True if a release may be repeated, because seeded noise is the same to the bit.
     """
@@ -103,7 +103,7 @@ class OwnCap:
                 raise refusal("was asked for a block of a pass that nothing was charged for")
             return
         cap.require_covered(releases)
-        if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C; other clips claim less
+        if any(type(clip) is not Clip for clip, _ in releases):  # a pass moves by up to 2C; other clips claim less
             raise refusal("was asked for a block of a pass under a clip different from 'norm'")
         # Not block.coordinates, whose offset the sender chooses.
         columns = [column for block, _, _ in asked for column in range(block.start, block.stop)]
@@ -113,7 +113,7 @@ class OwnCap:
 class OwnBounds:
     """Bounds of the residuals of some rows, from the norms of the party's own columns.
 
-    Guarantee. No residual exceeds C over the norm of the record's own columns, whatever limits are given.
+    Guarantee. No residual exceeds C divided by the norm of the record's own columns, whatever limits are given.
 
     norms : function that computes ‖z_i‖² over the own columns.
     """
@@ -125,7 +125,7 @@ class OwnBounds:
         self._bounds: _Bounds | None = None
 
     def of(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
-        """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C over the norm of the own columns.
+        """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C / norm of the own columns.
 
         The bounds are kept for the next visit of the same pass, which brings the same vectors.
 
@@ -140,15 +140,15 @@ class OwnBounds:
         return self._bounds.bounds
 
     def _own_limits(self, shape: Shape, cap: RecordCap) -> Vector:
-        """Return C over the norm of the own columns, (n,), kept for the next query without limits."""
+        """Return C / norm of the own columns, (n,), kept for the next query without limits."""
         if self._known is None or self._known[0] != shape:
             self._known = shape, record_limits(self._norms(cap.rows[self._party]), cap.cap)
         return self._known[1]
 
     def _lower(self, shape: Shape, cap: RecordCap, given: Vector) -> Vector:
-        """Return the given limits, (n,), clamped to [0, C over the norm of the own columns]; NaN becomes the upper bound.
+        """Return the given limits, (n,), clamped to [0, C / norm of the own columns]; NaN becomes the upper bound.
 
-        While the bounds of a visit are kept, the own limits are not, so that a party holds one vector less.
+        While the bounds of a visit are kept, the own limits are not kept, so that a party holds one vector less.
         """
         kept = len(given) <= PIECE or (self._known is not None and self._known[0] == shape)
         own = self._own_limits(shape, cap)

@@ -90,9 +90,9 @@ class Rows:
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
-    held_out : the same features of the held-out records. The party computes only X_k w_k and the norms of rows on them, for
-        margins only, and never a noised sum.
-    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; for margins only.
+    held_out : the same features of the held-out records. On them the party computes only X_k w_k and the norms of rows, which
+        only margins receive, and never a noised sum.
+    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only margins receive them.
     threads : number of threads of the kernels; it changes no result.
     first, n_trained : position of the first of these records among all n_trained training records; None if all are here.
     n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.
@@ -150,7 +150,7 @@ class Rows:
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records, and its factors after it, (n + kn,). Pass them only to margins."""
+        """Return y of these records, followed by its factors, (n + kn,). Pass them only to margins."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
@@ -233,7 +233,7 @@ class Rows:
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
         steps = query.steps[self._party]
-        # The kernels of K classes weigh residuals after capping them; a clip per block needs residuals weighed before.
+        # The kernels of K classes weigh residuals after capping them; a clip per block needs residuals already weighed.
         if query.weighting.kernel == "multinomial" and (query.capped or not any(step.clip.finite for step in steps)):
             y, weights = given, None
         bounds = None
@@ -270,7 +270,7 @@ class Rows:
         return change.astype(visit.kind, copy=False)
 
     def place(self, knots: Knots | None, *, fixes: bool = True) -> None:
-        """Compute the coordinates of curves from the released knots. After any query except a histogram, they are fixed.
+        """Compute the coordinates of curves from the released knots. After any query except a histogram, the knots are fixed.
 
         Caps of records rest on norms of these coordinates, which are kept between queries.
         """
@@ -301,7 +301,8 @@ class Rows:
     def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, bounds: Vector | None) -> Sums:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid if there is a clip.
 
-        bounds : largest |r_i| per record under a record cap, which replaces the clip of the single block; None without one.
+        bounds : largest |r_i| per record under a record cap, which replaces the clip of the single block; None without a record
+            cap.
         """
         X = self._block(block)
         if clip.finite:
@@ -320,7 +321,7 @@ class Rows:
     def _products(self, query: Gram, weights: Vector) -> Sums:
         """Return the products of own columns with the margins' vectors, then with one another; one column at a time.
 
-        The clip bounds each column's part of a record. The weights t bound all parts together.
+        The clip bounds a record's contribution to each column. The weights t bound its contributions to all columns together.
         """
         (block,), (centre,), (scale,), clip = query.blocks, query.centres, query.scales, query.clip
         if weights.size != query.width * self.columns.n_records:
@@ -343,7 +344,7 @@ class Rows:
         return self._moved(self._block(own), np.array([s]), self._zeros(), -float(centre[j]) * s)
 
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
-        """Add the pending columns times Δ, and shift, to the margins in place; return the clipped sum over X at the new ones.
+        """Add the pending columns times Δ, and shift, to the margins, in place; return the clipped sum over X at these margins.
 
         If records have weights, r is capped before it is weighed: as in `Margins.records`, or by the kernels of K classes.
         """
@@ -353,7 +354,7 @@ class Rows:
         if bounds is not None and code == SQUARED:  # v holds the residuals
             code = WEIGHTS
         capped_here = code is not None and bounds is not None and clip.finite
-        if not capped_here:  # a capped pass moves the margins itself
+        if not capped_here:  # the kernel of a capped pass moves the margins itself
             kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self.columns.block(0, 0), delta[:0], 0.0
         if code is None:

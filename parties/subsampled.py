@@ -25,7 +25,7 @@ class SubsampledRows:
     """Rows with the methods of `parties.rows.Rows`, divided among subsamples.
 
     Guarantee. A query uses only the rows of the subsample that its releases are charged on; no row is in two. The party
-    computes the division itself, from its job and n, and refuses a query that names none.
+    computes the division itself, from its job and n, and refuses a query that names no subsample.
 
     columns, labels, threads, n_margins : as for `Rows`. start : position of the first of these rows among all n.
     """
@@ -67,7 +67,7 @@ class SubsampledRows:
         return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
 
     def labels(self) -> Vector:
-        """Return y of all of these records, and its factors after it. Pass them only to margins."""
+        """Return y of all of these records, followed by its factors. Pass them only to margins."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return np.asarray(self._labels, dtype=np.float64).ravel()

@@ -1,1 +1,1 @@
-"""Charges before releases: the budget of a run, and the passes, batches and samples that one charge pays for."""
+"""Charging of releases before they are made: the budget of a run, and the passes, batches and samples that share a charge."""

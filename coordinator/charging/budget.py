@@ -40,7 +40,7 @@ class Budget:
     run : id of the run.
     ledger : path of the ledger; None keeps the budget of this fit in memory.
     resumed : True if an earlier process of this run may have reserved and charged.
-    head : head of the ledger's hash chain when this run reserved; a ledger that lacks it raises LedgerError.
+    head : head of the ledger's hash chain when this run reserved; a ledger whose chain lacks this head raises LedgerError.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     sealed : True for a trial of a private selection that was charged as a whole before. The trial's releases are charged to a
         book in memory, capped at the trial's budget, and no round's record holds a released value.
@@ -114,9 +114,11 @@ class Budget:
         return book.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
-        """Raise LedgerError if the ledger lacks the charge of a release in the log: it is then an older copy.
+        """Raise LedgerError if the ledger lacks the charge of a release in the log: the ledger is then an older copy.
 
-        The head noted after reserving cannot reveal copies that were made later. A settled ledger holds all charges.
+        The head that was noted after reserving cannot reveal a copy of the ledger that was made later than that. A settled
+        ledger holds all charges.
+
         made : keys of the charged releases in the log.
         """
         ledger = self.open()
@@ -145,8 +147,9 @@ class Budget:
         """Return a function from a round to the first attempt number of this process.
 
         A release that an earlier process charged may have been seen. Repeating it is a new release, with new noise and a new
-        charge. One charge pays for a whole pass and names only its first release. So any round may have been answered under
-        any charged attempt, and this process begins above all of them. Seeded noise repeats in each attempt: the number is 0.
+        charge. One charge pays for a whole pass and names only its first release. So any round may have been answered under any
+        charged attempt, and this process begins above all of them. Seeded noise is the same in each attempt, so the number is
+        then 0.
         """
         first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
         return lambda _: first

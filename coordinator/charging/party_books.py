@@ -39,7 +39,7 @@ class PartyBooks:
     def compare(self) -> None:
         """Raise LedgerError if a party's book or this ledger is older than the head that the other side has noted.
 
-        Call this before any write to either, so that the noted heads are not overwritten.
+        Call this before any write to a book or to the ledger, so that the noted heads are not overwritten.
         """
         ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
@@ -63,14 +63,14 @@ class PartyBooks:
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run to the book of a restarted party, if it keeps one."""
+        """Announce the run to the book of a restarted party, if the party keeps a book."""
         if party in self._parties:
             again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Withdraw the run from every book that holds no release of it yet."""
+        """Withdraw the run from every book that holds no release of the run yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
-    """Return (query, cap) if the query is a visit with noise under a record cap, which the charge of a pass pays for."""
+    """Return (query, cap) if the charge of a pass pays for the query: a visit with noise under a record cap; else None."""
     if not isinstance(query, Descend) or query.capped is None or None in query.events():
         return None
     return query, query.capped
@@ -24,7 +24,7 @@ class Passes:
     """Charges for queries under a record cap: decides when a query needs a new charge.
 
     Guarantee. A charge pays for each coordinate at most once, under one cap with one scale. After a loss, and in a new process,
-    it pays for no further release: it is then unknown which releases of the charge were made, so all of them count as made. A
+    the charge pays for no further release: it is then unknown which of its releases were made, so all of them count as made. A
     retry therefore takes the next charge of the plan, which also pays for the blocks after it.
 
     private : True if repeating a query makes a new release; False for seeded noise, which repeats a release to the bit.
@@ -58,13 +58,13 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Note the releases of an earlier process. They count only with seeded noise, which repeats them at no new charge."""
+        """Note the releases of an earlier process, if noise is seeded: their charge then also pays for their repetition."""
         found = paid_by_pass(query)
         if found is not None and not self._private:
             self._take(*found, key)
 
     def earlier(self, charges: int) -> None:
-        """Skip the charges that an earlier process made for one query. They pay for no further release."""
+        """Skip the charges that an earlier process made for one query. These charges pay for no further release."""
         self._number += charges
         self._paid = None
 

@@ -41,7 +41,7 @@ class Samples:
             self._used = False
 
     def next_for(self, query: Query) -> tuple[Sample, ReleaseKey] | None:
-        """Return the sample to draw before this attempt at a query, and its key; None if no new sample is needed.
+        """Return the sample to draw before this attempt at a query, and the key of its stream; None if no new sample is needed.
 
         Raises PrivacyError for a sampled release if no sample of its rate was drawn, or if another release has used it.
         """

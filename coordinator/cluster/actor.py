@@ -163,7 +163,7 @@ class CoordinatorActor:
         yield (yield from align(self._transport, required=required))
 
     def apply(self, job: Job, **asked: Any) -> Iterator[Aligning | Aligned | Predicted | Findings]:
-        """Have the parties apply their parts of a model; yield the alignment, then its predictions or its measures.
+        """Have the parties apply their parts of a model; yield the alignment, then the predictions or the model's measures.
 
         asked : keyword arguments of coordinator.prediction.apply.
         """

@@ -160,7 +160,7 @@ class RayTransport(MessageTransport):
         while True:
             left = max(until - time.monotonic(), 0.1)
             try:
-                if party == DEALER:  # it has no data to load
+                if party == DEALER:  # the dealer has no data to load
                     return Greeting(answer_of(party, self._dealer.version.remote(), left), 0)
                 answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
                 return self.call({party: Load()}, Greeting, left)[party]
@@ -184,7 +184,7 @@ class RayTransport(MessageTransport):
         return self._near.issuperset(parties)
 
     def _handle(self, name: str, vector: Vector, *, near: bool, shared: bool) -> Any:
-        """Return a handle of the vector in shared memory or in the object store, or the vector itself if neither helps."""
+        """Return a handle of the vector in shared memory or in the object store; or the vector itself if it needs no handle."""
         if near:
             return self._lenders[name].lend(vector) or vector
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector

@@ -66,7 +66,7 @@ class ShardTransport(RayTransport):
         self._close_pipes()
         greeting = super().revive(party, seconds)
         if self._margins is not None:
-            with contextlib.suppress(StateLost):  # the next query raises it again
+            with contextlib.suppress(StateLost):  # the next query raises StateLost again
                 self.introduce(self._margins)
         return greeting
 

@@ -67,7 +67,7 @@ class Answer:
             self._progress(done)
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call a function when the answer is there, in the receiving thread, or now if it is. The function must not block."""
+        """Call a function once the answer is there: now, or later in the receiving thread. The function must not block."""
         self._then = call
         if self._there.is_set():
             call()
@@ -143,7 +143,7 @@ class Link:
         progress: Callable[[int], None] | None = None,
         steps: int = 0,
     ) -> Answer:
-        """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
+        """Send a call; return at once, with an `Answer` to wait for. Raises PartyLost if the stream has ended.
 
         messages : the call, followed by the release key of a query. vectors : bytes-like objects; a Constant is sent once.
         limits : limits on the answer's size. progress : called with the number of steps done, at most `steps`; None refuses
@@ -215,7 +215,7 @@ class Link:
 
 
 def error_of(failure: Failure, party: str) -> VflError:
-    """Return the error that a party's failure states: a class of vfl.errors, and FederationError for unknown names."""
+    """Return the error that a party's failure names, of a class in vfl.errors; FederationError for an unknown name."""
     kind = getattr(errors, failure.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, VflError)):
         kind = FederationError

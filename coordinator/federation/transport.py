@@ -43,7 +43,7 @@ COPIES = 2
 """Copies of each party's set that the coordinator holds at once: one as received, one for the comparison."""
 OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Columns, Groups)
 WITH_VECTOR = OF_MARGINS + OF_RECORDS
-"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else `width` times (n,)."""
+"""Queries answered with a vector: (K·n,) if they are in OF_MARGINS, with K margins per record, else (width·n,)."""
 
 
 class FederationTransport(MessageTransport):
@@ -154,7 +154,7 @@ class FederationTransport(MessageTransport):
         return labels
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until the party is connected again, offer it the run, and have it load its data if it no longer holds it.
+        """Wait until the party is connected again, offer it the run, and have it load its data if needed.
 
         A dealer has no data to load.
         """
@@ -290,7 +290,7 @@ def _body_of(message: Any) -> int:
 
 
 def sized(vectors: Mapping[str, Any], name: str, size: int, party: str, kind: str = "float64") -> Any:
-    """Return a vector of exactly this many bytes. Raises FederationError."""
+    """Return the named vector, which must have exactly `size` bytes. Raises FederationError."""
     try:
         return as_vector(given(vectors, name, party, size), kind)
     except WireError as error:

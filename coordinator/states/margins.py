@@ -135,7 +135,7 @@ class Margins(State):
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            batch = None if isinstance(query.batch, Piece) else query.batch  # a piece has every record
+            batch = None if isinstance(query.batch, Piece) else query.batch  # a piece works on all records
             if batch is not None:
                 members = batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]

@@ -75,14 +75,14 @@ class ShardMargins:
     def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
         """Return a vector that a party sent; PartyLost names the party if the vector is lost.
 
-        kept : False if the vector is added up at once, so that it need not last.
+        kept : False if the vector is added up at once, so that no copy is needed.
         """
         del party, kept
         given: Vector = vector
         return given
 
     def _sent(self, records: Records, parties: Collection[str]) -> Records:
-        """Return the vectors in the form in which these parties receive them; () stands for any party."""
+        """Return the vectors in the form in which these parties receive them. parties : () for vectors for any party."""
         del parties
         return records
 
@@ -147,7 +147,7 @@ class MarginShards(State):
         self.turn(labels, split)
 
     def turn(self, labels: Sequence[Any], split: Split | Subsample | None) -> None:
-        """Begin with the margins of w = 0 of a split's training part, whose size may differ from shard to shard."""
+        """Begin a split: load its training part, which may differ in size from shard to shard, with the margins at w = 0."""
         ends = [0, *(shard.stop for shard in self._ranges)]
         apart = [0] * len(ends) if split is None else split.counts(ends)
         trained = [end - out for end, out in zip(ends, apart, strict=True)]

@@ -51,7 +51,7 @@ class IdRange:
         return joined(self._ids.at(rows))
 
     def hashes(self, part: int, parts: int) -> Hashes:
-        """Return the 64-bit hashes of the ids whose hash lies in one of `parts` equal ranges, sorted."""
+        """Return the ids' 64-bit hashes that lie in range `part` of `parts` equal ranges of hashes, sorted."""
         own = self._hashed()
         ranges = (own >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)
         return np.sort(own[ranges == part])
@@ -68,7 +68,7 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. ranges : of each shard.
+    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. ranges : range of rows of each shard.
     """
 
     def __init__(self, shards: Group, ranges: Sequence[Shard]) -> None:

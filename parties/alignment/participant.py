@@ -84,7 +84,10 @@ class Alignment:
         self._blinder = psi.Blinder(self._party, salt, cores=self._cores, folder=folder)
 
     def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind the set of `owner` and yield the number of points done; `take` returns the result. Own points come from ids."""
+        """Blind the set of `owner` and yield the number of points done; `take` returns the result.
+
+        points : the set; None for the party's own set, which is made from its ids.
+        """
         blinder = self._begun()
         work = blinder.owning(self._ids) if owner == self._party or points is None else blinder.blinding(points, owner)
         shown = time.monotonic()
@@ -147,7 +150,7 @@ class Alignment:
         return self._blinder
 
     def _found(self) -> Index | None:
-        """Return an index to continue with: the run's own, else the one that `vfl align` left for these files.
+        """Return an index to continue with: the run's own index, else the index that `vfl align` left for these files.
 
         If the data have changed, a new alignment follows, but a run that starts on an index raises DataError.
         """

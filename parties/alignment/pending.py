@@ -21,7 +21,7 @@ SUFFIX = ".pending"
 class Pending:
     """Offers the salt of an interrupted alignment of the same ids, if there is one.
 
-    One process at a time keeps state. While another process aligns the same ids here, this one keeps and offers nothing.
+    One process at a time keeps state. While another process aligns the same ids here, this process keeps and offers nothing.
 
     folder : the party's folder; created if missing, for its owner alone.
     name : name of the alignment, the same for the same ids and participants.
@@ -54,7 +54,7 @@ class Pending:
             self.salt = self._left if content[SIZE:] == self._fingerprint else None
 
     def begin(self, salt: bytes) -> Path | None:
-        """Record that an alignment begins or continues, discard any other one, and return the folder for its state."""
+        """Record that an alignment begins or continues, discard any other pending one, and return the folder for its state."""
         if self._file is None:
             return None
         if self._left not in (None, salt):

@@ -156,7 +156,7 @@ class Chosen:
     """Rows of a source to read, in their common order.
 
     rows : (k,) positions in the source. n_rows : number of rows of the source.
-    stamp : stamp of its files when the ids were checked; None in a process that did not check them.
+    stamp : stamp of the source's files when the ids were checked; None in a process that did not check the ids.
     """
 
     rows: Integers
@@ -165,7 +165,7 @@ class Chosen:
 
 
 def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> Chosen:
-    """Check that the source is the aligned one; return the aligned rows.
+    """Check that the source is the one that was aligned; return the aligned rows.
 
     opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None reads them in this process.
 

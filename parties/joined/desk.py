@@ -247,7 +247,7 @@ class Desk:
         return work.accepted()
 
     def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], Work]]:
-        """Return an offer's request, and a function that returns its work or raises the reason for a refusal."""
+        """Return an offer's request, and a function that returns the offer's work or raises the reason for a refusal."""
         part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE, SERVE) else None
         job = _job_of(offer, self.party) if part is None else part.job
         columns = job.wanted(self.party) if part is None else job.made_of(self.party)
@@ -303,7 +303,7 @@ class Desk:
         )
 
     def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
-        """Add a part to the service of the party that adds up, or begin it; the source is read in the background."""
+        """Add a part to the service of the party that adds up, or begin this service; the source is read in the background."""
         receiver = part.job.partition.receiver(offer.parties)
         if self._policy is None:
             raise FederationError(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vfl.federation.identity import Identity
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds between two attempts to connect; each pause is up to twice the previous one."""
+"""First and longest pause between two attempts to connect, in seconds; each pause is up to twice the previous one."""
 BUSY_SECONDS = 60.0
 """Seconds to keep trying while another process of the party counts as connected, since it may be dead."""
 DRAIN_SECONDS = 10.0
@@ -45,7 +45,7 @@ WATCH_SECONDS = 0.5
 
 
 class NotAccepted(FederationError):
-    """The coordinator does not accept this party, or is not the pinned one; later attempts fail too."""
+    """The coordinator does not accept this party, or has another certificate than the pinned one; later attempts fail too."""
 
 
 def serve(

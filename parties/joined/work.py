@@ -55,7 +55,8 @@ MOST_PARCELS, MOST_TERMS = 16, 16
 OF_MARGINS = ("weights", "margins")
 """Vectors of Records with K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Limit of notices per offer, which the owner's book may record: two per start of a party and three per coordinator."""
+"""Limit of notices per offer, since the owner's book may record each notice. Each start of a party brings two notices, and
+each start of the coordinator three."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
@@ -141,8 +142,8 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
 class TrainingWork(Work):
     """Work on one run: an alignment alone, or a training.
 
-    Guarantee. A query concerns this party's own columns, and vectors have the length of its records. A key is answered once,
-    durably, unless its noise repeats itself to the bit.
+    Guarantee. A query concerns this party's own columns, and vectors have the length of its records. A query with the same
+    release key is answered only once, also after a restart, unless its noise repeats itself to the bit.
 
     answered : file of the answered keys, beside the owner's book.
     """
@@ -251,7 +252,7 @@ class TrainingWork(Work):
             self._answered.close()
 
     def _length(self, name: str, party: Party) -> int:
-        """Return the length of a vector of Records, with one entry per margin or per record; weights follow labels."""
+        """Return the length of a vector of Records: one entry per margin or per record; record weights follow the labels."""
         job = self._task.job
         if name in OF_MARGINS:
             return party.n_trained * job.n_margins

@@ -32,9 +32,8 @@ class PredictionService(Service):
     """Applies one party's part of a model to its new records, with or without alignment to the other parties' records.
 
     Guarantee. All records are counted under the owner's permission before a margin leaves the party, and aligned records before
-    a cell is read. Parts of margins are sent
-    to one party only, which adds them. The coordinator receives the sums in a prediction, or exact sums of a statistic in an
-    evaluation.
+    a cell is read. Parts of margins are sent to one party only, which adds them. The coordinator receives the sums in a
+    prediction, or exact sums of a statistic in an evaluation.
 
     part : part of the model. source : source in this process. parties : all participating parties, in the partition's order.
     permission : permission that the owner gave. measured : True if the adding party measures the model with its labels.
@@ -123,7 +122,7 @@ class PredictionService(Service):
             raise self.undue(message)
 
     def _apply(self) -> int:
-        """Make each shard read its records and apply the part; return their number."""
+        """Make each shard read its records and apply the part; return the number of records."""
         if self._counts:
             return sum(self._counts)
         labelled = self._measured and self._receives
@@ -131,7 +130,7 @@ class PredictionService(Service):
         if not task.columns and not labelled:
             raise DataError(f"party {self.part.party!r} has no column in the model")
         index = self._index = self.aligning.concluded() if self._aligned else None
-        if index is not None:  # other parties chose these records, so an error about their cells is an answer, too
+        if index is not None:  # other parties chose these records, so even an error about their cells is an answer
             self._permission.count(len(index.rows))
         if isinstance(self._rows, Here):
             opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)

@@ -65,7 +65,7 @@ log = logging.getLogger("vfl.parties")
 LOOK_SECONDS = 1.0
 """Seconds between two looks at a source, to see whether its file has changed."""
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
-"""For a source that shows no changes, such as a database: least time between readings, and their largest share of time."""
+"""For sources that show no changes, such as databases: least seconds between readings; largest share of time for reading."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
 LOOKED_UP = (ANSWERED, AWAY)
@@ -89,7 +89,7 @@ class Rows:
 
 
 class Queried:
-    """Records of a database, which are looked up for each request. Methods as of `Rows`."""
+    """Records of a database, which are looked up for each request. It has the methods of `Rows`."""
 
     def __init__(self, part: ModelPart, source: Any) -> None:
         self._part, (self._task, self._id) = part, _with_ids(part)
@@ -134,7 +134,7 @@ class Served:
         self.refresh()
 
     def look(self) -> None:
-        """Read the source again, in the background, if its file has changed since it was read, or a database may have."""
+        """Read the source again, in the background, if its file has changed, or if it shows no changes and a reading is due."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
@@ -338,8 +338,8 @@ class ServingService(Service):
     def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
         """Log the requests whose records were looked up, durably, with one write.
 
-        A failed look-up is logged like an answer, since it tells something about its records, too. Raises ConsentRefused; then
-        no outcome and no margin of `score` may leave.
+        A failed look-up is logged like an answer, since the failure also reveals something about its records. Raises
+        ConsentRefused; then no outcome and no margin of `score` may leave.
         """
         if self._log is None:
             if self._policy is None:
@@ -373,7 +373,8 @@ class ServingService(Service):
     ) -> None:
         """Count the records of admitted requests durably; change the outcome of those above a limit, first come first served.
 
-        quotas : {caller: most records per day}. own : False counts callers alone, whose requests need no record of this party.
+        quotas : {caller: most records per day}. own : False counts for callers alone, if their requests need no record of this
+            party.
         """
         admitted = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
         if not admitted or self._taken([asked[k] for k in admitted], quotas, own=own) == "":
@@ -396,7 +397,7 @@ class ServingService(Service):
         return not wanted or (self._counts is not None and self._counts[1].covers(wanted))
 
     def _wanted(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> dict[str, tuple[int, int]]:
-        """Return {name to count for: records, most per day}."""
+        """Return {name of a party or a caller: its records to count, its most per day}."""
         most, wanted = None if self._allowed is None else self._allowed.records, dict[str, tuple[int, int]]()
         for one in asked:
             if one.caller in quotas:

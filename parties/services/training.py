@@ -59,7 +59,7 @@ class PartyService(Service):
 class TrainingService(Service):
     """Service of one party in one run: align the records if the job has ids, load them, then train on them.
 
-    name : name of the party. load : function from `settled`, which returns the aligned rows, to the party;
+    name : name of the party. load : function that is given `settled`, which returns the aligned rows, and returns the party;
         called for every `Load`.
     """
 

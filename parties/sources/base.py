@@ -1,8 +1,9 @@
 """Source protocol: one interface over files and tables, opened in the party's own process.
 
 A source states an upper bound of its number of records, and yields Arrow record batches of the requested columns in bounded
-memory. A cell is read from itself and its column's declaration, or from a schema that the format stores: a type inferred from
-all records would let one record change how the others are read (`parties.sources.objects.converted` reads cell by cell).
+memory. How a cell is read depends only on the cell and its column's declaration, or on a schema that the format stores. A type
+inferred from all records would let one record change how the others are read (`parties.sources.objects.converted` reads cell by
+cell).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Source(Protocol):
     origin : name of party and place in errors.
     names : all columns of the source.
     typed : True if a schema of the source gives each column its type, also without a declaration (`vfl init` and
-        `vfl.private_bounds` then read it so); False for CSV files.
+        `vfl.private_bounds` then use this type); False for CSV files.
     n_records : number of records, None while unknown.
     at_most : upper bound on the number of records; exact except for CSV with blank lines or line breaks inside fields.
     """

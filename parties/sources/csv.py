@@ -153,7 +153,7 @@ class CsvSource:
         return line - 1, (position, self.lines.after(stop + 1) - position)
 
     def _around(self, position: int) -> tuple[int, bytes]:
-        """Return the size of the file, and the bytes from one before a position to the end of a possible BOM there."""
+        """Return the size of the file, and some bytes: one before a position, and as many after it as a byte order mark has."""
         with self._stream() as raw:
             raw.seek(position - 1)
             return raw.size(), raw.read(1 + len(_BYTE_ORDER_MARK))
@@ -236,7 +236,7 @@ class CsvSource:
                 skip_rows=self._blank_before if len(self.names) == 1 and part is None else 0,
                 column_names=None if part is None else list(self.names),
             ),
-            # Finding line breaks inside fields takes a second parse, and only quoted fields can contain them.
+            # A search for line breaks inside fields takes a second parse, and only quoted fields can contain line breaks.
             "parse_options": pa.csv.ParseOptions(
                 delimiter=spec.delimiter,
                 quote_char=spec.quote or False,
@@ -258,7 +258,7 @@ class CsvSource:
             yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
-        """Return the type with which Arrow reads a field. Numbers with digit groups are read as text, since Arrow has none."""
+        """Return the type as which Arrow reads a field: text for numbers with digit groups, which Arrow cannot parse."""
         return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -42,15 +42,15 @@ PIECE = 1 << 16
 SCHEMES = ("duckdb", "postgresql", "postgres")
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")
 LOOKUP_SECONDS = 0.8
-"""Limit of a query by `Lookup` in Postgres, below the second that a service waits for a party by default."""
+"""Limit in seconds of a query by `Lookup` in Postgres, below the second that a service waits for a party by default."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
 def open_duckdb(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
     """Open a table or query of a DuckDB file, read-only. Raises DataError.
 
-    Queries read no other file, load no extension and change no setting: DuckDB would take the types of a CSV file's columns
-    from its records.
+    Queries read no other file, load no extension and change no setting. From a CSV file, for instance, DuckDB would infer the
+    types of columns from the records.
     """
     place, wanted, _ = _split(address, origin)
     path = Path(place.partition("://")[2]).absolute()
@@ -119,12 +119,12 @@ def is_database(spec: Any) -> bool:
 class Lookup:
     """Look up single records of a table or query of a database by id.
 
-    Guarantee. Ids are a parameter of one prepared SELECT and never part of its text. It runs in a read-only transaction of
-    Postgres, or on a DuckDB file that is opened for reading.
+    Guarantee. Ids are a parameter of one prepared SELECT and never part of its text. The statement runs in a read-only
+    transaction of Postgres, or on a DuckDB file that is opened for reading.
 
     The database compares the ids, so it has to store text in normal form (vfl.security.identifiers). Give it an index on the
     column of ids. The connection stays open. While a DuckDB file is open, no process can write to it; if another file replaces
-    it, it is opened again.
+    it, the new file is opened.
 
     column : column of the ids, integers or text. contents : {column: content} of the other columns to read.
 
@@ -243,7 +243,7 @@ def _split(address: str, origin: Origin) -> tuple[str, tuple[str, str], list[tup
 def _read(
     fetch: Callable[[str], pa.Table], wanted: tuple[str, str], contents: Mapping[str, Content], origin: Origin
 ) -> Source:
-    """Return the source over the wanted columns; a query is not wrapped in another, which might lose its order."""
+    """Return the source over the wanted columns; a query is not wrapped in another query, which might lose its order."""
     kind, text = wanted
     if kind == "query":
         table = origin.attempt(lambda: fetch(text), _REFUSED)

@@ -94,7 +94,7 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
 
 
 def keeps_lines(encoding: str) -> bool:
-    """Return True for encodings in which a line can be read without earlier lines, and line breaks alone have their bytes.
+    """Return True for encodings in which a line can be read without earlier lines, and only line breaks contain their bytes.
 
     These are UTF-8 and the encodings of one byte per character that extend ASCII's line breaks.
     """

@@ -1,7 +1,7 @@
 """Function that opens any kind of source.
 
 A new kind of data is a module in this folder and a line in `_opened`; a kind of file has its line in files.OPENERS. This module
-imports all kinds; none imports it.
+imports the modules of all kinds; none of them imports this module.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
     numbers: Content = "number"
     contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
     source = _opened(spec, contents, party)
-    if not isinstance(source, SparseSource):  # it has checked its columns
+    if not isinstance(source, SparseSource):  # which has checked its columns
         source.origin.check_columns(source.names, contents)
     return source
 

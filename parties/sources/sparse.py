@@ -39,7 +39,8 @@ class SparseSource:
 
     matrix : SciPy matrix. Entries at the same position are added, stored zeros are dropped, and rows are sorted within a
         column.
-    contents : its columns, in order. The entry with content 'id' names `ids` and is not a column; if alone, only ids are read.
+    contents : its columns, in order. The entry with content 'id' names `ids` and is not a column; if it is the only entry, only
+        ids are read.
     ids : (n,) ids of its rows, for alignment.
 
     Raises DataError for a matrix of a different width, with values that are not numbers, with inconsistent arrays, or without

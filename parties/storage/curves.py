@@ -1,4 +1,4 @@
-"""Columns of curves whose knots a run finds. The party keeps their cells until then, and computes coordinates from them."""
+"""Columns of curves whose knots a run finds. Until then, the party keeps the cells of these columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A curve without declared knots, or a pair with one. cells : key of each source's cells. scales : one per coordinate."""
+    """A curve without declared knots, or a pair with one. cells : key of the cells of each source. scales : per coordinate."""
 
     column: str
     declared: Curve | Crossed

@@ -202,7 +202,7 @@ def _writer(
         values = [found for found, _ in read]
         for room, found in zip(kept, values, strict=False):
             room[place] = found
-        for indicator in indicators:  # a pair has none
+        for indicator in indicators:  # a pair has no indicator
             rows[:, indicator.j] = indicator.scale(read[0][1].astype(np.float64))
         for coordinate, vector in zip(own, made(declared, values), strict=True):
             stored = coordinate.scale(vector)

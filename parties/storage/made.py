@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def reader_of(declared: Any, source: str, origin: Origin, name: str | None = None) -> Reader:
-    """Return the reader of a column that is not a pair, or of one side of a pair.
+    """Return the reader of one source: of a plain column, or of one of the two columns that a `vfl.Pair` multiplies.
 
     It returns (filled values (m,), True where a cell was missing (m,)). Values are numbers, codes of categories, or dates.
     It raises DataError for cells that the declaration does not allow, at the owner of the data.

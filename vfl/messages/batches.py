@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Fold:
     """One of `of` disjoint public batches that together contain every record once: a pass makes one release from each.
 
-    A record takes part in one release of a pass, so the pass costs as much as one release (parallel composition: given
-    the earlier releases, the release of every other fold is the same function of the other records). The whole pass is
-    charged with its fold 0.
+    A record takes part in one release of a pass, so the pass costs as much as one release (parallel composition: given the
+    earlier releases, the release of every other fold is the same function of the other records). The charge of fold 0 pays for
+    the whole pass.
 
     number : 0 … of − 1, in the order of the releases. seed : identifies the pass; public.
     """
@@ -52,7 +52,7 @@ def _order(seed: tuple[int, ...], n_records: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Fold):
-    """One of `of` pieces of a single joint release of all records, which is charged as a whole with its piece 0.
+    """One of `of` pieces of a single joint release of all records, which is charged as a whole with piece 0.
 
     All pieces are fixed before the first release, and their noise is independent. So releasing them one after the other
     equals releasing them at once, and their event carries the sensitivity of all pieces together.

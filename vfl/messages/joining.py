@@ -20,8 +20,8 @@ TRAIN, ALIGN, PREDICT, EVALUATE, SERVE = PURPOSES = ("train", "align", "predict"
 class Offer:
     """Offer of work, which the owner's policy judges before any data are opened.
 
-    purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a
-    prediction or a service the party's part of the model (parties.prediction.ModelPart).
+    purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a prediction
+        or a service, the party's part of the model (parties.prediction.ModelPart).
     digest : digest of the job or the part, which the party recomputes. parties : all participating parties.
     source : the owner's name of its source; '' is the one without a name.
     keeps : name under which the aligned rows are kept, for a run that may be resumed; '' keeps none.
@@ -140,7 +140,7 @@ class ReadIds:
 
 @dataclass(frozen=True, slots=True)
 class BeginAligning:
-    """Call to begin an alignment, or to continue the pending one of that name. sizes : {party: number of its ids}."""
+    """Call to begin an alignment, or to continue the pending alignment of that name. sizes : {party: number of its ids}."""
 
     pending: str | None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class SendSet:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """Call that hands the positions of its common records to a party; answered by an Indexed."""
+    """Call that hands a party the positions of its common records; answered by an Indexed."""
 
 
 @dataclass(frozen=True, slots=True)

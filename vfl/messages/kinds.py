@@ -92,7 +92,7 @@ RELEASED = Parameter("vector, may hold NaN", _bytes, _released)
 
 
 def optional(of: Parameter) -> Parameter:
-    """Return a parameter that may be None."""
+    """Return a parameter whose value is None or a value of `of`."""
     return Parameter(
         f"{of.text}, or none",
         lambda value: None if value is None else of.encode(value),
@@ -101,7 +101,7 @@ def optional(of: Parameter) -> Parameter:
 
 
 def sequence(of: Parameter) -> Parameter:
-    """Return a parameter that is a tuple of any length."""
+    """Return a parameter whose value is a tuple of any length, of values of `of`."""
     items = exactly(tuple)
     return Parameter(
         f"sequence: {of.text}",
@@ -111,7 +111,7 @@ def sequence(of: Parameter) -> Parameter:
 
 
 def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
-    """Return a parameter that is an object with these attributes; without `parts`, all fields of a dataclass."""
+    """Return a parameter whose value is an object with the attributes `parts`; by default, all fields of the dataclass."""
     items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -129,7 +129,7 @@ def record(build: Callable[..., Any], **parts: Parameter) -> Parameter:
 
 
 def mapping(of: Parameter) -> Parameter:
-    """Return a dictionary from names of parties, in order."""
+    """Return a parameter whose value is a dictionary from names of parties to values of `of`, in order."""
     pairs = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -146,7 +146,7 @@ def mapping(of: Parameter) -> Parameter:
 
 
 def row(*parts: Parameter) -> Parameter:
-    """Return a parameter that is a tuple with one value for each part."""
+    """Return a parameter whose value is a tuple with one value for each of `parts`."""
     items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -162,7 +162,7 @@ def row(*parts: Parameter) -> Parameter:
 
 
 def choice(of: type[enum.Enum]) -> Parameter:
-    """Return a parameter that is a member of an enumeration, by its name in lower case."""
+    """Return a parameter whose value is a member of an enumeration; its plain form is the member's name in lower case."""
     members = {member.name.lower(): member for member in of}
 
     def decode(plain: Any) -> Any:
@@ -174,7 +174,7 @@ def choice(of: type[enum.Enum]) -> Parameter:
 
 
 def kind(family: str) -> Parameter:
-    """Return a parameter that is itself a kind, of that family."""
+    """Return a parameter whose value is itself an object of a kind, of that family."""
     return Parameter(f"{family} kind", lambda value: encode(family, value), lambda plain: decode(family, plain))
 
 
@@ -201,7 +201,7 @@ def declare(**parameters: Parameter) -> None:
 
 
 def parameter_of(annotation: str) -> Parameter | None:
-    """Return the parameter of an annotation: a known X, or 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]' of one."""
+    """Return the parameter of an annotation: a known X, or 'X | None', 'tuple[X, ...]' or 'Mapping[str, X]' of a known X."""
     if annotation in _PARAMETERS:
         return _PARAMETERS[annotation]
     for start, end, wrap in _WRAPPED:
@@ -222,7 +222,7 @@ def family(name: str, table: dict[str, type]) -> None:
 
 
 def register(family: str, name: str, cls: type, **parameters: Parameter) -> None:
-    """Register a frozen dataclass as the kind `name` of a family, on this side.
+    """Register a frozen dataclass as the kind `name` of a family, in this process.
 
     parameters : {field: parameter}, for fields whose parameter does not follow from their annotation (`parameter_of`).
 
@@ -258,7 +258,7 @@ def encode(family: str, value: Any) -> tuple[Any, ...]:
 def decode(family: str, plain: Any) -> Any:
     """Return the object of a plain form, built from the kinds registered in this process.
 
-    Raises PrivacyError for an unknown kind, and for parameters that do not fit it.
+    Raises PrivacyError for an unknown kind, and for parameters that do not fit the kind.
     """
     if type(plain) is not tuple or not plain or type(plain[0]) is not str:
         raise PrivacyError(f"a {family} kind is a name with its parameters, not {type(plain).__name__}")

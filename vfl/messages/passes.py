@@ -33,7 +33,7 @@ class Paid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordCap:
-    """The cap C on the norm of a record's whole contribution: |ρ_i|·‖z_i‖ ≤ C, ‖z_i‖ being over all coordinates.
+    """Cap C on a record's whole contribution: |ρ_i|·‖z_i‖ ≤ C, with its residual ρ_i and its scaled row z_i over all columns.
 
     Guarantee. All releases under one charge of a Gaussian event are together μ-GDP with μ = Δ/σ of that event under
     replace-one. The condition: one charge covers each coordinate at most once, and no release under it has a larger
@@ -41,11 +41,11 @@ class RecordCap:
     coordinates.
 
     cap : C.
-    rows : {party: (all its columns, their centres, their scales)}, which make up its part of z_i.
-    prices : ((event, count), ...), events of successive charges; the last one applies to all later charges. Their Δ/σ never
-        falls.
+    rows : {party: (all its columns, their centres, their scales)}, which determine the party's part of z_i.
+    prices : ((event, count), ...), events of successive charges; the last one applies to all later charges. The Δ/σ of
+        successive events never falls.
     paid : the charge that pays for this query; the executor fills it in. A query whose releases carry noise has either
-        `prices`, at which they will be charged, or `paid`. Messages to parties hold no prices.
+        `prices`, at which the releases will be charged, or `paid`. Messages to parties hold no prices.
     """
 
     cap: float
@@ -76,7 +76,7 @@ class RecordCap:
         return self.prices[-1][0]
 
     def of(self, party: str) -> RecordCap:
-        """Return the party's share."""
+        """Return the cap with this party's rows alone, as its share of a query carries it."""
         return replace(self, rows={party: self.rows[party]})
 
     def require_covered(self, releases: Iterable[tuple[Clip, Noise]]) -> None:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Local):
-    """A secret Poisson sample: margins keep a (n,) vector of 0 and 1 as 'batch'. Nothing is released.
+    """A secret Poisson sample, which margins keep as 'batch', an (n,) vector of 0 and 1. Nothing is released.
 
     Every record is drawn independently with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
     draws a new sample, which is equally secret; releases from the old sample are not affected.
@@ -187,9 +187,10 @@ class Backward(Joint, Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
-    capped : as in `Descend`; with noise, it names its charge. The executor turns the steps of a visit into these queries.
-    fold : disjoint public batch of the query, for which margins set all other records' weights to 0; or the piece of a
-        larger release (`Gram`).
+    capped : as in `Descend`; in a query with noise, it names the charge. The executor turns the steps of a visit into Backward
+        queries.
+    fold : disjoint public batch of the query, outside which margins set all weights to 0; or the query's piece of a larger
+        release (`Gram`).
     """
 
     blocks: tuple[Block, ...]
@@ -231,12 +232,12 @@ class Backward(Joint, Weighted):
         }
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the change that the query made to the state of margins."""
+        """Return the query that repeats this query's change of the state that margins keep."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
 
 
 OFF_DIAGONAL = math.sqrt(2.0)
-"""Factor of off-diagonal entries of a released triangle, whose Euclidean norm is then the Frobenius norm of the matrix."""
+"""Factor of a released triangle's off-diagonal entries. The triangle's Euclidean norm is then the matrix's Frobenius norm."""
 MOST_HELD_BYTES = 1 << 26
 """Largest size of the columns that margins hold at once. Wider parties send their columns in several messages."""
 
@@ -271,7 +272,7 @@ class Gram(Backward):
         return 1 + self.of_label + (0 if self.held is None else self.held.size)
 
     def rows_for(self, party: str) -> list[int]:
-        """Return the rows of the symmetric matrix that meet a party's columns, in order; the label has the last row."""
+        """Return the matrix rows that are released at all of a party's columns, in order; the label has the last row."""
         columns: Iterable[int] = ()
         if self.held is not None and self.held.party != party:
             columns = range(self.held.coordinates.start, self.held.coordinates.stop)
@@ -285,7 +286,7 @@ class Gram(Backward):
         )
 
     def read(self, M: Vector) -> tuple[Vector, ...]:
-        """Return what the query would release of a symmetric matrix M, a vector per block."""
+        """Return the entries of a symmetric matrix M that the query would release, a vector per block."""
         found = []
         for block in self.blocks:
             S, (upper, factors) = block.coordinates, _triangle(block.size if self.own else 0)
@@ -316,7 +317,7 @@ class Forward(Query):
     """X_k w_k of each addressed party; nothing is released.
 
     shifts : {party: number added to every record}, −c·w for columns centred at c; (K,) with K margins per record.
-    side : the part of the records. Xw of held-out ones is kept apart: only a Tally of that part sees it.
+    side : the part of the records. Xw of held-out records is kept apart: only a Tally of that part sees it.
     """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
@@ -348,7 +349,7 @@ class Step:
     def moved(self, w: Vector, u: Vector, push: Vector | None = None) -> Vector:
         """Return Δ = rule(w_S + push_S, u) + push_S, (s,). A function of released values.
 
-        With a prox step this is the heavy ball: w_S + Δ = prox(w_S + push_S − gain·u), at a gradient taken at w.
+        With a proximal step this is the heavy-ball method: w_S + Δ = prox(w_S + push_S − gain·u), at a gradient taken at w.
 
         w : (p_k,) the party's coordinates, of which a rule may read those that it names. push : (p_k,) momentum; None for none.
         """
@@ -436,13 +437,13 @@ class Descend(Weighted):
 class Select(Joint, Weighted):
     """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
 
-    An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores,
-    the executor takes the best of these. One event for all.
+    An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores, the
+    executor takes the best of these. One event is charged for all parties.
 
     coordinates : {party: (block, its coordinates of w)}.
     centres, scales : {party: (s,)}, as in `Step`.
     clip : clip of one coordinate; every coordinate of the sum is clipped separately.
-    rules : {party: function from (w, u) to scores, u in units of the cap}, all of one sensitivity.
+    rules : {party: function from (w, u) to scores, u in units of the cap}, all with the same sensitivity.
     part : number of the party's noise stream.
     """
 
@@ -469,7 +470,7 @@ class RecordNorms(Query):
     """Σ_j (scale_j (x_ij − c_j))² per record, to margins only, which keep the sum under the name 'norms'.
 
     rows : {party: (block, centres, scales)}.
-    side : the part of the records. Norms of held-out ones are kept apart: only a Tally of that part sees them.
+    side : the part of the records. Norms of held-out records are kept apart: only a Tally of that part sees them.
     """
 
     rows: Mapping[str, tuple[Block, Vector, Vector]]

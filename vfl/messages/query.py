@@ -85,7 +85,7 @@ class Weighting(Protocol):
 class Rule(Protocol):
     """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike.
 
-    A rule with an attribute `classes` = K moves K margins per record; without it, one.
+    A rule with an attribute `classes` = K moves K margins per record; a rule without this attribute moves one.
     """
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
@@ -111,7 +111,8 @@ class ScoreRule(Protocol):
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
         """Return the smallest valid sensitivity of the scores at w; a party refuses a rule that claims less.
 
-        contribution : a, the most that one record adds to a sum u_j, in the units of u_j. Replacing it moves u_j by at most 2a.
+        contribution : a, the most that one record adds to a sum u_j, in the units of u_j. Replacing a record moves u_j by at
+            most 2a.
         """
         ...
 
@@ -123,13 +124,13 @@ class Statistic(Protocol):
     with the vectors that margins keep under these names, in their order, after margins and labels. A statistic with the
     attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
 
-    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units instead
-        of steps; inf for a statistic that may only be released without noise.
+    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum and
+        not in steps; inf for a statistic that may only be released without noise.
     """
 
     @property
     def grid(self) -> float:
-        """Unit of the sum."""
+        """Value of one step of the sum."""
         ...
 
     @property
@@ -206,7 +207,7 @@ class Query:
         return {party: self.share(party, part=number) for number, party in enumerate(addressed)}
 
     def share(self, party: str, **changes: Any) -> Self:
-        """Return the query with one party's entries of its fields by party, and with further changes."""
+        """Return one party's share: fields by party keep this party's entry alone. changes : new values of other fields."""
         own: dict[str, Any] = {}
         for name in by_party(self):
             if name not in changes and (entries := getattr(self, name)) is not None:
@@ -214,7 +215,7 @@ class Query:
         return replace(self, **own | changes)
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the events charged for its releases, in the order of their `part` numbers; None marks an un-noised one."""
+        """Return the events charged for the query's releases, in order of `part`; None marks a release without noise."""
         return ()
 
     def sizes(self) -> tuple[int, ...]:
@@ -222,7 +223,7 @@ class Query:
         return ()
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query that repeats its effect on the margins, given its releases; None without an effect.
+        """Return a query that repeats this query's effect on the margins, given its releases; None without an effect.
 
         A query without releases is repeated as it is.
         """

@@ -1,8 +1,8 @@
 """Check rows: additional rows of Fourier terms that the parties open to check the dealer.
 
-Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses them.
-The label party draws the coin once per session and seals it for the other parties. Opened rows mask no record. If a fraction f
-of the rows is wrong, all opened rows are right with probability at most (1 − f)^S.
+Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses these S
+rows. The label party draws the coin once per session and seals it for the other parties. Opened rows mask no record. If a
+fraction f of the rows is wrong, all opened rows are right with probability at most (1 − f)^S.
 
 Opened rows reveal nothing else: they are independent of the rows that mask records.
 """
@@ -30,7 +30,7 @@ class Chosen:
     """Choice of the opened rows of a version.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
-    moved, to : (s,) records whose own row is opened, and the rows after the first n that mask them instead.
+    moved, to : (s,) records whose own row is opened, and the rows after the first n that mask these records instead.
     """
 
     def __init__(self, opened: Integers, n_records: int) -> None:
@@ -48,7 +48,7 @@ class Chosen:
 
 
 class Kept:
-    """Collector of the rows that an opening or a moved record needs. width : words per row, 2K."""
+    """Collector of the rows that are opened, or that mask moved records. width : words per row, 2K."""
 
     def __init__(self, chosen: Chosen, width: int) -> None:
         n = chosen.n_records

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WEIGHT_BITS = 34
 """Bits of a coefficient B_j·w_j in units of a period. Together with the 14 bits of a column they give 48."""
 LARGEST_SUM = 2.0**13
-"""Largest part of a margin, in periods. Such a part and its changes have 61 bits, which fit in 63."""
+"""Largest part of a margin, in periods. Such a part and its changes have 61 bits, which fit in a signed word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

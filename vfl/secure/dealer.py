@@ -87,7 +87,7 @@ class Dealer:
         return total
 
     def _product(self, opening: Opening) -> Words:
-        """Return Uᵀ Σ_h b_h. It expands U from its seed again, one panel of records at a time."""
+        """Return Uᵀ Σ_h b_h. It expands U from U's seed again, one panel of records at a time."""
         masks = self._of_version(opening.version)
         owner = opening.owner
         if owner not in masks:

@@ -191,7 +191,7 @@ class GramMember:
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
-        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books it first.
+        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps. The release is booked before.
 
         The noise has deviation σ on the diagonal and σ/√2 off it. A second request for the same release is refused, because a
         receiver could average both noises.

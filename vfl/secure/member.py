@@ -137,7 +137,7 @@ class Member:
     # A version
 
     def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
-        """Return the angles of this party's part of the margins plus ρ_p modulo 2^16, (n,) uint16, for the other holders.
+        """Return the angles of this party's part of the margins plus its mask ρ_p modulo 2^16, (n,) uint16, for other holders.
 
         w : (p,), this party's coordinates. clamp : from vfl.secure.sigmoid.clamps.
         """
@@ -160,7 +160,7 @@ class Member:
         self._add_angles(self._state(version), sender, angles)
 
     def take_terms(self, version: Version, words: Iterator[Words]) -> None:
-        """Take the dealt shares of the Fourier terms, (n + S, 2K), in parts that `share` reads, as `Roles.supplied`."""
+        """Take the dealt shares of the Fourier terms, (n + S, 2K), in parts that `share` reads. Only for `Roles.supplied`."""
         self._state(version).fourier_terms = words
 
     def share(self, version: Version) -> Words:
@@ -194,7 +194,7 @@ class Member:
     def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
         """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of Fourier terms (S, 2K).
 
-        They mask no record. A holder calls `share` first.
+        The opened rows mask no record. A holder calls `share` first.
         """
         state = self._state(version)
         if state.masks_opened is None or (self.holds and state.rows_opened is None):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 LEAST_STEPS = 64
-"""Least deviation in steps, per √H, for H contributors."""
+"""Least standard deviation of one contributor's noise, divided by √H for H contributors, in steps of the sum."""
 
 
 class Deviations(NamedTuple):

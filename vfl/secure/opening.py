@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def committed(party: str, session: str, contribution: Contribution) -> Commitment:
     """Return a party's commitment to its words: SHA-256 of its name, the session, 32 fresh random bytes and the words.
 
-    It hides the words, since nobody guesses the random bytes, and binds to them, since SHA-256 resists collisions.
+    The commitment hides the words, since nobody guesses the random bytes. It binds the party to its words, since SHA-256
+    resists collisions.
     """
     hashed = hashlib.sha256(b"vfl words on shares, version 1")
     for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):

@@ -176,7 +176,7 @@ class DealSum(Request):
 class Contribute(Request):
     """Book the release of a query, then return a commitment to the party's words of its sums.
 
-    fresh : owners of the query's blocks for which this request carries masked residuals from the holders.
+    fresh : those owners of the query's blocks to whom the holders' masked residuals go with this request.
     """
 
     version: Version
@@ -217,7 +217,7 @@ class ContributeProducts(Request):
 
     The words belong to its products with every other party, and to its own block.
 
-    query : request part under which the release is charged.
+    query : query under which the release is charged.
     """
 
     query: Backward

@@ -70,7 +70,8 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
     deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
-    F is the largest number ≤ 40 with n·R·2^FX + (√m + 1)·2^52 < 2^59, √m rounded up, and 2^F·σ/c_q ≤ 2^48.
+    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < 2^59 and 2^F·σ/c_q ≤ 2^48, where FX = F − FC − FT is the
+    result's `columns`.
     """
     ratio = Fraction(deviation)
     for total in range(LARGEST_TOTAL, SMALLEST_TOTAL - 1, -1):
@@ -84,7 +85,10 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
 
 
 def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
-    """Return True if every noised sum stays below 2^59: n·R·2^FX + 16·Σs, Σs ≤ (√m + √(k/m))·2^48."""
+    """Return True if every noised sum, n·R·2^FX + 16·Σs, stays below 2^59. columns : FX.
+
+    Σs ≤ (√m + √(k/m))·2^48, which is bounded here by (⌊√m⌋ + 2)·2^48.
+    """
     return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < RANGE
 
 

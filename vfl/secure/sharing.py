@@ -69,7 +69,7 @@ class Sharing:
 
     @property
     def largest(self) -> float:
-        """Return r_max."""
+        """Return r_max, the bound on the magnitude of a residual."""
         return self.residual / 2.0**RESIDUAL_BITS
 
     def caps(self, cap: float) -> dict[str, float]:

@@ -16,14 +16,16 @@ class Secure:
     """Threat model of trust='secure'. It is public and part of the job's digest, so owners consent to it.
 
     Guarantee against semi-honest participants. Up to `collude` parties may pool all they saw, with or without the coordinator.
-    From the opened, noised sums they learn about the other parties' columns what the job's (ε, δ) allows, computationally, for
-    neighbours that agree on their own columns. The same holds for the dealer, with or without the coordinator. More than
-    `collude` parties learn residuals. The dealer together with one party learns columns and residuals.
+    Of the other parties' columns they see only the opened, noised sums. Their view is (ε, δ)-differentially private as the job
+    states, computationally, for neighbouring data that agree on the pooling parties' own columns. The same holds for the
+    dealer, with or without the coordinator. More than `collude` parties learn residuals. The dealer together with one party
+    learns columns and residuals.
 
-    dealer : 'separate', a further participant without columns; or 'coordinator', which must not be run by a party.
+    dealer : 'separate', a further participant without columns; or 'coordinator': the coordinator deals, and no party may run
+        it.
     collude : k ≥ 1, less than the number of parties.
-    margin : V, the |margin| up to which the sigmoid's series is accurate. None: a public rule chooses V for each model.
-        It affects the bias of training, never privacy.
+    margin : V, the |margin| up to which the sigmoid's series is accurate. None: a rule that uses only public numbers chooses V
+        for each model. It affects the bias of training, never privacy.
     """
 
     dealer: str = SEPARATE

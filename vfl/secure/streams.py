@@ -124,7 +124,7 @@ class Streams:
         return Stream(key)
 
     def reserve(self, other: str, *name: str | int) -> None:
-        """Record that the mask returned by `again` is now in use. Raises PrivacyError if it was used before."""
+        """Record that the mask returned by `again` is now in use. Raises PrivacyError if this mask was used before."""
         self.once(other, "again", *name)
 
     def again(self, other: str, *name: str | int) -> Stream:

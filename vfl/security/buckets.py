@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     Points = npt.NDArray[np.uint8]
 
 LARGE = 1 << 19
-"""Smallest number of points for which a process uses the disk. It reveals nothing: all participants know the sizes of all
-sets."""
+"""Smallest number of points for which a process uses the disk. The choice reveals nothing: all participants know the
+sizes of all sets."""
 COUNT = 64
 PIECE = 1 << 17
 _ROW = np.dtype([("point", np.uint8, (32,)), ("position", np.int64)])

@@ -51,10 +51,10 @@ def normalised(
 
     The identifiers must not leave the party.
 
-    pieces : returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. It is called again if an
-        identifier occurs twice.
+    pieces : function that returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. It is called
+        again if an identifier occurs twice.
     party, column : owner and name of the column, for the messages.
-    kind : declared kind, to which the column is converted; None takes the column's own.
+    kind : declared kind, to which the column is converted; None takes the kind of the column's type.
 
     Raises DataError for no identifiers, other types, missing or empty cells, and identifiers that are equal as written or
     in normal form.
@@ -75,7 +75,7 @@ def normalised(
 
 
 def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]:
-    """Return identifiers of a request in normal form; they may repeat. kind : as declared in the job.
+    """Return identifiers of a request in normal form; an identifier may occur twice. kind : as declared in the job.
 
     Raises DataError for other types than integers or text, and for an empty id.
     """

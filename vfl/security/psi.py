@@ -117,8 +117,8 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 class _Pieces:
     """Set of n points that is computed piece by piece, to save memory.
 
-    piece : returns the points from one position to another, as bytes. digest : identifies the set among those multiplied by one
-        secret.
+    piece : function that returns the points from one position to another, as bytes. digest : identifies the set among the sets
+        that one secret multiplies.
     """
 
     n: int
@@ -253,7 +253,7 @@ class Blinder:
     def _stored(self, path: Path, points: _Pieces) -> tuple[Points, int]:
         """Return the array of products and the number of products that an earlier call has stored.
 
-        A sample is recomputed, to check that they belong to this secret and these points.
+        A sample is recomputed, to check that the stored products belong to this secret and these points.
         """
         products, n = self._scratch(points.n), 0
         if path.exists():

@@ -90,7 +90,7 @@ class Application:
             self._scoring.end()
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Call `work` in the thread that answers requests. Other threads use it."""
+        """Call `work` in the thread that answers requests. This method is for other threads."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(work)
 
@@ -327,7 +327,7 @@ def _field(head: bytes, table: int, number: int) -> int:
 
 
 def _results(scores: Scores) -> tuple[Any, Any, Any, Any]:
-    """Return known (n,), margins, labels and probabilities; None for probabilities that the loss does not estimate."""
+    """Return (True for each known record, margins, labels, probabilities); probabilities are None if the loss has none."""
     job, margins = scores.version.job, scores.margins
     known = np.isfinite(margins.reshape(len(margins), -1)).all(axis=1)
     whole = np.where(known.reshape(-1, *(1,) * (margins.ndim - 1)), margins, 0.0)

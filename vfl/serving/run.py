@@ -44,9 +44,9 @@ log = logging.getLogger("vfl.serving")
 class _Protocol(HttpToolsProtocol):
     """Limits requests that are on their way, and hands the fingerprint of a client certificate to the application.
 
-    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte, or the first one after the
-    connection began, and if its head has more than MOST_HEAD bytes, or all of it more than MOST_BYTES. Of more than
-    MOST_CONNECTIONS, the one that has waited longest without a complete request is closed.
+    A connection is closed if a request is not complete MESSAGE_SECONDS after its first byte; for a connection's first request,
+    after the connection began. It is also closed if a request's head has more than MOST_HEAD bytes, or the whole request more
+    than MOST_BYTES. Beyond MOST_CONNECTIONS, the connection that has waited longest without a complete request is closed.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -175,7 +175,7 @@ class Service:
         self.scoring.refresh()
 
     def _models(self) -> dict[str, Any]:
-        """Return the versions that are kept, the active one, and {model/version: reason} of the refused ones."""
+        """Return each model's versions and its active version, and {model/version: reason} of refused versions."""
         kept = {
             name: {"active": own["active"], "versions": [*own["versions"]]}
             for name, own in self.scoring.described().items()

@@ -54,7 +54,7 @@ MOST_IN_BATCH = 1 << 15
 MOST_RECORDS = 20_000
 """Largest number of records of one request."""
 MOST_INLINE = 64
-"""Largest number of records with columns of the caller that are scored without a separate thread."""
+"""Largest number of records, with columns that the caller gives, that are scored without a separate thread."""
 OFFER_SECONDS = 30.0
 PER_OUTCOME = 1 << 11
 LOST = "is away"
@@ -194,7 +194,7 @@ class _Log(Lane[Answered, None]):
 
 
 class LocalParty(PartyLane):
-    """A party whose data are opened by this process. callers : callers whose quotas it counts; None unless it adds up."""
+    """A party whose data are opened by this process. callers : those whose quotas it counts; None unless this party adds up."""
 
     def __init__(self, party: str, service: ServingService, source: Any, callers: Callers | None) -> None:
         super().__init__(party)
@@ -228,7 +228,7 @@ class LocalParty(PartyLane):
         self._service.refresh()
 
     def ask(self, question: Question, size: int) -> asyncio.Future[Reply]:
-        """Return the future answer. It is done at once unless it waits for the disk or a database."""
+        """Return the future answer, which is there at once unless it waits for the disk or a database."""
         own = question.ids is not None
         if self.busy or not self._service.answers_at_once(question.asked, self._quotas, own=own):
             return super().ask(question, size)
@@ -428,7 +428,7 @@ class Scores:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """Versions of a model. active : answers requests. wanted : becomes active once it is loaded everywhere.
+    """Versions of a model. active : the one that answers requests. wanted : the one that replaces it once loaded everywhere.
 
     retired : versions that are kept for requests which have begun, with the times at which they were retired.
     """

@@ -40,7 +40,7 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bytes": "u1"}
 Way = TypeVar("Way", FromParty, ToParty)
 
 ALIGNMENT = 8
-"""Bytes per entry of a vector. The content of a bytes object begins at a multiple, so an aligned vector needs no copy."""
+"""Bytes per entry of a vector. The content of a bytes object begins at a multiple of 8, so an aligned vector needs no copy."""
 
 _PIECE_FIELD, _INLINE_FIELD, _PAD_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 14, 2, 1
 
@@ -59,7 +59,7 @@ class Limits:
     """Limits of an incoming message.
 
     body : largest number of bytes. vectors : {name: largest number of bytes}. values : largest number of values in the body;
-        None derives it from `body`, so that parsing takes at most five times as many bytes, plus 4 MiB.
+        None derives it from `body`: parsing then takes at most five times `body` bytes of memory, plus 4 MiB.
     """
 
     body: int
@@ -95,7 +95,7 @@ def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
 
 
 class _Cut(NamedTuple):
-    """Positions in a frame: its kind, the fields of its message, the end of these, and the content to the end of the frame."""
+    """A frame's kind, and positions in it: of its message's fields, of their end, and of the content, which ends the frame."""
 
     number: int
     before: int
@@ -174,7 +174,7 @@ def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview], aligned: int | None = None) -> bytes:
-    """Return a frame whose message ends with a bytes field. The content is copied once; a generated class copies it twice.
+    """Return a frame whose message ends with a bytes field. The content is copied once; protobuf's class copies it twice.
 
     aligned : position in the content to pad to a multiple of ALIGNMENT bytes within the frame; None pads nothing.
     """

@@ -192,7 +192,7 @@ class Gate:
         buffer = memoryview(bytearray(CHUNK))
 
         def forward(stopped: asyncio.Future[memoryview]) -> None:
-            """Forward once. Stop with the bytes for which the target has no room, or with none at the end."""
+            """Forward once. To stop, set `stopped` to the bytes for which the target has no room, or to no bytes at the end."""
             size = sent = 0
             try:
                 size = source.recv_into(buffer)
@@ -243,7 +243,7 @@ def raise_descriptors() -> None:
 
 
 def _listening(address: str) -> list[socket.socket]:
-    """Return a socket for each address of the host that this machine has. Raises OSError if there is none, or one is taken."""
+    """Return a socket for each address of the host that this machine has. Raises OSError if there is none, or one is in use."""
     host, _, given = address.rpartition(":")
     host, port = host.strip("[]"), int(given)
     if host in ("", "::"):
