@@ -67,7 +67,7 @@ class Certificate:
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
     releases : number of charges.
     events : ((event, count), ...) of the charges. reserved : ((event, count), ...) reserved before any data were read. If
-        events depend on released values, the two may differ, but cost the same.
+        events depend on released values, charged and reserved events may differ, but cost the same.
     noise : class of the noise source. solver : name and final value of every option.
     clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
     smoothness : 'private', 'bounds', 'declared' or 'data'.
@@ -82,7 +82,7 @@ class Certificate:
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
     ledger : position of the ledger's chain when the run was settled, {run, account, entries, head}; {} for a budget in
         memory.
-    books : {party: {entries, head}} of the parties that keep their own books.
+    books : {party: {entries, head}} of the parties that keep a book, which is a ledger of their own.
     selection : facts of a private choice, {candidates, winner, score, inclusion, withheld}; {} for a run. `candidates` and
         `winner` are the SHA-256 of their jobs, and `withheld` is a sentence.
     knots : {column: its released knots} of the curves whose knots the run found; {} for none.
@@ -228,7 +228,7 @@ def _event(plain: dict[str, Any]) -> tuple[Event, int]:
 
 
 def _exact(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an event's fields as the ledger writes them, including those of a nested event."""
+    """Return an event's fields as the ledger writes them, including the fields of a nested event."""
     if not all(_is_count(value) for value in fields.values() if type(value) is int):
         raise ValueError("an event has an integer that is negative or too large")
     return {

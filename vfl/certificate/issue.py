@@ -246,7 +246,7 @@ def certify(
 
 
 def _parted(plan: Plan) -> str:
-    """Return the reason why ε is not the sum over the parts of the records; '' if the run does not divide them."""
+    """Return the reason why ε is not the sum over the parts of the records; '' if the run does not divide the records."""
     if plan.subsamples is not None:
         return SUBSAMPLED
     return PARTED if plan.split else ""
@@ -277,7 +277,7 @@ def moments_among(plan: Plan, released: Sequence[Released]) -> Released:
 
 
 def moments_digest(plan: Plan, moments: Released) -> str:
-    """Return the SHA-256 of the column moments that the solver of a private run releases first; '' if it releases none.
+    """Return the SHA-256 of the column moments that the solver of a private run releases first; '' without such a release.
 
     A certificate that listed these public values would be too long.
     """

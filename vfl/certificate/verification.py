@@ -264,7 +264,7 @@ def _trust(certificate: Certificate) -> str:
 
 
 def _fault_of_trust(certificate: Certificate) -> str:
-    """Return a contradiction within the stated threat model, or between it and the stated solver; '' if there is none.
+    """Return a contradiction within the stated threat model, or between this model and the stated solver; '' if none.
 
     Price, holders and contributors follow from the parties, the label party and the number that may collude. No file can show
     that participants were semi-honest.
@@ -391,7 +391,7 @@ def _differing(certificate: Certificate, plan: Plan) -> list[str]:
     """Return the names of the fields of a certificate that do not follow from a plan."""
     expected = planned(plan, certificate.flags if _chosen(certificate) else ())
     del expected["job_digest"]  # compared by `_job`
-    if _chosen(certificate):  # `_choice` compares the charges, which are those of all candidates
+    if _chosen(certificate):  # `_choice` compares the charges, which cover all candidates
         del expected["reserved"]
         expected["who_sees_what"] = seen(expected["who_sees_what"])
     del expected["flags"]  # the run may have added some; `_plan` looks for those that the job requires

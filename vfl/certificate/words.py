@@ -67,7 +67,7 @@ def described(certificate: Certificate) -> str:
 def sentences(certificate: Certificate) -> tuple[str, str]:
     """Return the guarantee and its limits, in two sentences without mathematics.
 
-    Verify the certificate before printing them. They restate differential privacy: the probability of any conclusion
+    Verify the certificate before printing them. The sentences restate differential privacy: the probability of any conclusion
     changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
     """
     if not certificate.private:

@@ -1,4 +1,4 @@
-"""Check of convergence for fits without privacy. It depends on the data, so a private fit must not use it."""
+"""Check of convergence for fits without privacy. The check depends on the data, so a private fit must not use it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def warn_unless_converged(
     """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or the stopping rule was never met.
 
     features, labelled : as for `next_move`.
-    tol : tolerance of the fit. Its unit differs from that of `next_move`, so a move up to ten times as large is accepted.
+    tol : tolerance of the fit. Its unit differs from the unit of `next_move`, so a move up to ten times as large is accepted.
     n_iter : number of passes made. A fit that made all passes is reported for any next move, since a model far from the optimum
         hardly moves along nearly collinear columns.
     """

@@ -45,9 +45,10 @@ class VerticalLinearRegression(VerticalRegressor):
     fit_intercept : True adds an unpenalised intercept.
     penalty : a penalty such as vfl.L1(0.1), which replaces the penalty that the other parameters set; None keeps that penalty.
     solver : vfl.SkGD(...); None chooses all options by public rules.
-    max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
+    max_iter : maximum number of passes over the coordinates; None leaves the number to the solver. A private fit makes all
+        passes.
     tol : a fit without privacy stops once no full step would move a coordinate by more than this share of the largest
-        coordinate; None takes 1e-9. A private fit refuses it, since the time of stopping depends on the records.
+        coordinate; None takes 1e-9. A private fit refuses a tolerance, since the time of stopping depends on the records.
     random_state : seed of the order of the blocks of columns. It never seeds noise.
     noise : None draws noise from the operating system. vfl.SeededNoise(seed) is repeatable and NOT PRIVATE.
     ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
@@ -55,7 +56,7 @@ class VerticalLinearRegression(VerticalRegressor):
     weight_bounds : public range (lo, hi) of sample_weight, lo ≥ 0. Values outside are clamped. A record counts s/hi times, so a
         hi far above the usual weight adds noise. None is (0, 1), with a warning; without privacy None clamps nothing.
     inference : True, or a share of the budget, releases standard errors of the coefficients, for `summary` and `confint`;
-        'subsamples' takes them from fits on disjoint subsamples. Without privacy True computes them.
+        'subsamples' takes the errors from fits on disjoint subsamples. Without privacy True computes the errors.
     curves : True fits a curve of every column (vfl.Curve) in place of a straight line. It needs bounds that fit the columns.
 
     Attributes

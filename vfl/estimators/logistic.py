@@ -52,9 +52,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     C : inverse strength of the penalty, λ = 1/(nC); inf for no penalty.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
     class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss is multiplied by its
-        label's weight. A private fit caps its contribution after weighting, so that the guarantee is the same. 'balanced'
-        computes weights from the labels and `sample_weight`. A private fit refuses it: declare 1/(K·share) for publicly known
-        shares of K classes. With K > 2 the weights multiply `sample_weight`, whose limit becomes hi·(largest class weight).
+        label's weight. A private fit caps each record's contribution after weighting, so that the guarantee is the same.
+        'balanced' computes weights from the labels and `sample_weight`. A private fit refuses 'balanced': declare 1/(K·share)
+        for publicly known shares of K classes. With K > 2 the weights multiply `sample_weight`, whose limit becomes hi·(largest
+        class weight).
     classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
         reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
         so. Without privacy None issues no warning.
@@ -123,7 +124,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return "logistic" if weights is None else ClassWeighted(negative=weights[0], positive=weights[1])
 
     def _with_class_weights(self, factors: dict[str, Given], codes: Integers) -> dict[str, Given]:
-        """Multiply the weights of records by those of their classes, and adapt their public limits.
+        """Multiply the weights of records by the weights of their classes, and adapt the public limits.
 
         The product is between 0 and (upper limit of record weights)·(largest class weight).
         """

@@ -111,7 +111,7 @@ class VerticalPoissonRegressor(VerticalRegressor):
         return low, high
 
     def _exposure(self, exposure: Vector | None) -> dict[str, Given]:
-        """Return the exposures with their limits, as `_prepare` takes them; {} if there are none."""
+        """Return the exposures with their limits, as `_prepare` takes them; {} without exposures."""
         if exposure is None:
             return {}
         if self.exposure_bounds is not None:

@@ -141,7 +141,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return X, y.astype(np.float64, copy=False) if y_numeric else y
 
     def _weights(self, sample_weight: Any, X: Any) -> dict[str, Given]:
-        """Return the weights of the records with their limits, as `_prepare` takes them; {} if there are none."""
+        """Return the weights of the records with their limits, as `_prepare` takes them; {} without weights."""
         if sample_weight is None:
             return {}
         s = per_record(sample_weight, X.shape[0], "sample_weight")

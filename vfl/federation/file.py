@@ -87,7 +87,7 @@ class Federation:
         return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
 
     def member(self, name: str) -> Member:
-        """Return the member of this name. Raises SpecificationError if there is none."""
+        """Return the member of this name. Raises SpecificationError if no member has it."""
         if name not in self.members:
             raise SpecificationError(
                 f"{name!r} is not a member of the federation {self.name!r}{nearest(name, self.members)}; members: "

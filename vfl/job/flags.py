@@ -1,4 +1,4 @@
-"""Flags for data-dependent values that a job releases without noise or charge, and the queries that may release them."""
+"""Flags for data-dependent values that a job releases without noise or charge, and the queries that may release such values."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def voids(flags: Iterable[str]) -> bool:
 def unnoised(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may be answered without noise. Coordinator and parties each refuse all other kinds.
 
-    Without privacy these are all kinds. A sealed solver may ask for exact gradients, since it releases only the noised model
-    at its end. Any other job may ask for the kinds that it declares, and its certificate flags them.
+    A job without privacy allows all kinds. A sealed solver may ask for exact gradients, since it releases only its final model,
+    with noise. Any other job may ask for the kinds that it declares, and its certificate flags them.
     """
     if job.privacy is None:
         return (Query,)

@@ -67,9 +67,10 @@ class Job:
         `classes`.
     penalty : penalty ψ on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
-    bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every
-        feature needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the
-        label. "*" stands for all numeric features that are not named, "PARTY.*" for those of a party. Neither covers the label.
+    bounds : {column: (low, high)}, declared and never taken from data. Values outside are clamped. With privacy every feature
+        needs bounds, unless scaling='none' has an explicit clip and smoothness. Squared loss also needs bounds of the label.
+        "*" stands for all numeric features that are not named, "PARTY.*" for such features of one party. Neither covers the
+        label.
     fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. Dropped()
         removes a column; the job then equals one that never named it.
@@ -94,7 +95,7 @@ class Job:
     holdout : share of the records that are kept out of training and measure the model at the end. A public hash of positions
         and names chooses them (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), which names the measures on the held-out records. With a holdout, None is Evaluation(), which
-        spends the full ε on them. This adds no cost, since no record is both trained on and held out.
+        spends the full ε on these measures. This adds no cost, since no record is both trained on and held out.
     fairness : Fairness(group=...), which compares the model between groups of the held-out records; None compares no groups.
     diagnostics : True also releases the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : names, in words, of declarations that were read from the records, such as 'the names of the classes'.
@@ -652,7 +653,7 @@ class Job:
         )
 
     def noise_source(self) -> NoiseSource:
-        """Return the noise source: that of the operating system, unless the job names seeded noise."""
+        """Return the noise source: the operating system's, unless the job names seeded noise."""
         return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:

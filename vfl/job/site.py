@@ -33,7 +33,7 @@ PINS = ("auto", "always", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """Site in this process, which computes for one party after the other: for simulations, debugging and tests.
+    """Site in this process, which computes for one party after another: for simulations, debugging and tests.
 
     cores : number of cores per party; None takes all cores of this process. It changes no result.
     shards : number of ranges into which the rows of each party are divided. The model is the same to the bit for every number;

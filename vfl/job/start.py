@@ -18,7 +18,7 @@ class Start:
     """A released model that training starts from. The start costs no budget, since the model is public.
 
     The guarantee of this job's run covers this job's records, and the model's own certificate covers the records that the model
-    was trained on. A ledger adds up the costs for records in both.
+    was trained on. A ledger adds up the costs for records in both data sets.
 
     model : SHA-256 of the model, as its certificate states it.
     coefficients : {coordinate: coefficient in original units}, the intercept under '(intercept)'; `Result.original`.

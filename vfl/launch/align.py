@@ -70,7 +70,7 @@ def align(
 
 
 def remembered_records(job: Job, sources: Mapping[str, Any], federation: Federation | None = None) -> int | None:
-    """Return n of this user's last alignment of the same parties, id columns and paths; None if there was none.
+    """Return n of this user's last alignment of the same parties, id columns and paths; None without such an alignment.
 
     federation : federation whose organisations aligned the records; `sources` then holds the owners' names of their sources.
 

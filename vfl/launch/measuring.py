@@ -110,7 +110,7 @@ def _training() -> dict[str, float]:
 
 
 def _simulated(n: int) -> tuple[Job, dict[str, Any]]:
-    """Return a private job of two parties, and a table of random numbers for it."""
+    """Return a private job of two parties, and a table of random numbers as the job's data."""
     rng = np.random.default_rng(0)
     held = {party: [f"{party}{j}" for j in range(COLUMNS)] for party in ("a", "b")}
     names = [name for columns in held.values() for name in columns]

@@ -104,7 +104,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Monitored:
-    """Drift of each column and of the score, the largest first, with the counts behind it.
+    """Drift of each column and of the score, the largest first, with the counts behind these numbers.
 
     unwatched : columns without bins, such as text that is hashed.
     """
@@ -151,7 +151,7 @@ def count(result: Result, data: Any, *, dataset: str | None = None, **terms: Unp
 
 
 def count_own(result: Result, party: str, source: Any) -> Counted:
-    """Count the records of one party's own columns exactly, in this process. Nothing leaves it, so nothing is charged.
+    """Count the records of one party's own columns exactly, in this process. Nothing leaves the process, so nothing is charged.
 
     The counts have no privacy protection: keep them at the party.
     """
@@ -290,7 +290,7 @@ def watching(result: Result) -> tuple[Job, dict[str, list[str]], tuple[str, ...]
 
 
 def _grid(declared: Any) -> tuple[float, ...] | None:
-    """Return public edges of the bins of a number; None for a column without them."""
+    """Return public edges of the bins of a numeric column; None for a column without public edges."""
     if isinstance(declared, Binned):
         return declared.edges
     if isinstance(declared, Spline):

@@ -82,7 +82,7 @@ class OneVsRest:
 
 
 def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tuple[Job, ...], float]:
-    """Return one job per class, class k against the rest, and the ε of all their releases together at the job's δ.
+    """Return one job per class, class k against the rest, and the joint ε of the releases of all these jobs at the job's δ.
 
     All models are trained on the same records, and replacing one record may change its label in all of them. The releases
     therefore compose, and each of K classes gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with non-Gaussian releases get

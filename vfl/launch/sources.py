@@ -79,7 +79,7 @@ def is_by_party(partition: FeaturePartition, data: Any) -> bool:
 
 
 def ask_owners(job: Job, data: Any, policies: Mapping[str, str], *others: Job, here: bool = False) -> None:
-    """Check the job against every owner's policy before this process opens one file of all parties. Raises ConsentRefused.
+    """Check the job against every owner's policy before this process opens the table of all parties. Raises ConsentRefused.
 
     A party with its own source checks its policy itself, where it opens the source.
 

@@ -136,7 +136,7 @@ def kept_of(settings: Settings, at: At) -> dict[str, Any]:
 
 
 def of_log(kept: Mapping[str, Any], parties: Collection[str], data: Any, at: At) -> tuple[Place, Any, Arrangement]:
-    """Return place, data and arrangement of a resumed run: those of its log, unless the arguments replace them."""
+    """Return place, data and arrangement of a resumed run: as its log states them, unless the arguments replace them."""
     place, data, own = located(parties, data, site_of_log(kept) if at is None else at)
     policies, folders = {**(kept.get("policies") or {}), **own.policies}, {**(kept.get("indexes") or {}), **own.folders}
     return place, data, replace(own, policies=policies, folders=folders)
@@ -179,8 +179,8 @@ def resume(
     Releases that were charged and lost stay charged: the run may end with fewer releases, never with more budget. It
     needs the same data and the same ledger. With seeded noise the model is the same to the bit.
 
-    at : as for `train`; None takes the site at which the run began. Policies and index folders are those of the run, unless
-        `data` name others.
+    at : as for `train`; None takes the site at which the run began. The run keeps its policies and index folders, unless `data`
+        name others.
     """
     require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
     folder = Path(folder)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""Number of n-vectors that a party holds besides columns: labels, limits and bounds of residuals, margins, a copy, X_S Δ."""
+"""n-vectors at a party besides columns: labels, limits and bounds of residuals, margins, a copy of the margins, X_S Δ."""
 MARGIN_VECTORS = 6
 """Number of n-vectors that the coordinator holds: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4

@@ -40,7 +40,7 @@ MOST = 10**9
 class Forecast:
     """Expected quality of a job's model, computed from public facts and guesses without reading data.
 
-    A signal is the AUC or R² of the best linear model. A forecast covers a weak and a strong guess of it.
+    A signal is the AUC or R² of the best linear model. A forecast covers a weak and a strong guess of the signal.
 
     n_records : number of training records. epsilon : ε of the job; None without privacy.
     measures : {"auc" | "r2" | "loss": range over both guesses of the signal}; {} for losses without a rule.

@@ -26,8 +26,8 @@ class Machine:
     release_seconds : time to charge, noise and log one release.
     warmup_seconds : extra processor time of the first queries to a process, which load compiled kernels.
     copy_bytes_a_second : memory traffic per second, reads and writes, of adding two vectors.
-    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : rate at which vectors travel with it,
-        through memory that the processes of one machine share (vfl.shards.lending).
+    trip_seconds : time of a Ray round trip without vectors. vector_bytes_a_second : rate at which vectors travel with such a
+        call, through memory that the processes of one machine share (vfl.shards.lending).
     link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
     organisation_trip_seconds, organisation_bytes_a_second : the same between organisations, over gRPC and TLS, measured as
         processor time of both ends on one machine. A slow network takes longer.

@@ -153,7 +153,7 @@ def _terms(job: Job, layout: Layout) -> ColumnTerms | None:
 
 
 def _why_no_terms(job: Job) -> str | None:
-    """Return the reason why a job cannot have curves with a smoothness or a shape; None if there is none."""
+    """Return the reason why a job cannot have curves with a smoothness or a shape; None if it can."""
     if not job.solver.takes_terms:
         return f"{job.solver.name} has no steps by coordinates: use SkGD or CD, or leave them out"
     if job.multinomial:
@@ -168,7 +168,7 @@ def _why_no_terms(job: Job) -> str | None:
 
 
 def _start(job: Job, layout: Layout) -> Vector | None:
-    """Return the start (p,) on the scaled features, in the order of the layout; None for a job without a start."""
+    """Return the scaled coefficients (p,) from which training starts, in the layout's order; None for a job without a start."""
     if job.start is None:
         return None
     given, classes = job.start.coefficients, job.class_names

@@ -86,7 +86,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Public facts behind a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver over that of SkGD."""
+    """Public facts behind a forecast. ratio : ρ = μn/p. clear : μn. factor : error of the solver over the error of SkGD."""
 
     n: int
     p: int

@@ -113,7 +113,8 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
 def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
     """Return a bound on the bias of an opened sum for margins up to V, divided by 2C = σ/z.
 
-    The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1); the second term covers the rounding of rows.
+    The bound is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1), with r_max the largest residual, C the clip, z the
+    noise multiplier and FX = `Bits.columns`. The second term covers the rounding of rows.
     """
     series = SERIES[place]
     residuals = error(series, len(parties), series.margin) * size

@@ -184,7 +184,7 @@ def importance_note(facts: Facts) -> str:
 
 
 def bounds(facts: Facts) -> Markup | None:
-    """Return the columns whose declared bounds are far wider than their released spread; None if there are none."""
+    """Return the columns whose declared bounds are far wider than their released spread; None if no column has such bounds."""
     said = wide_bounds(facts.result)
     if not said:
         return None

@@ -73,7 +73,7 @@ class Group(ABC):
         return lambda: self.fetch(answers)
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Call a method of all members that returns a per-record vector, and wait for it.
+        """Call a method of all members that returns a per-record vector, and wait for the vectors.
 
         Return the vectors or references to them, or raise an exception that a member raised.
         """

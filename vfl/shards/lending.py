@@ -67,7 +67,7 @@ def no_room(size: int) -> Vector | None:
 
 
 def this_machine() -> str:
-    """Return an id of this machine since its last boot and of this namespace of processes; '' if the system has none."""
+    """Return an id of this machine since its last boot and of this namespace of processes; '' if the system has no such id."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a name, not a path

@@ -46,7 +46,7 @@ class Carried:
 
 
 class _Outgoing(pickle.Pickler):
-    """Pickler that writes references by name, and collects them."""
+    """Pickler that writes references by name, and collects these references."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -73,7 +73,7 @@ class _Incoming(pickle.Unpickler):
 
 
 def written(message: Any) -> tuple[bytes, References]:
-    """Return the message in bytes, and the references in it."""
+    """Return the message in bytes, and the references that it contains."""
     file = io.BytesIO()
     pickler = _Outgoing(file)
     pickler.dump(message)
@@ -84,7 +84,7 @@ class Serving:
     """Base of actors that accept calls over pipes."""
 
     def serve(self, address: Address, references: Sequence[Any] = ()) -> Carried | None:
-        """Answer the calls that arrive on the pipes until the caller closes them; raise the first error of a call.
+        """Answer the calls that arrive on the pipes until the caller closes the pipes; raise the first error of a call.
 
         references : known references. The first answer with an unknown reference closes the pipes and is returned.
         """

@@ -159,7 +159,7 @@ class Tuning:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the digests of all trials, the score and the inclusion; the ledger keeps it."""
+        """SHA-256 of the digests of all trials, the score and the inclusion, kept in the ledger."""
         return digest_of([job.digest for job in self.trials], self.score, self.inclusion)
 
     def plans(self, n_records: int) -> tuple[Plan, ...]:

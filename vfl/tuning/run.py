@@ -280,7 +280,7 @@ class Book:
         self._reservation = book.reserve(events, job=self._tuning.digest, run=self.budget.run)
 
     def resume(self) -> None:
-        """Continue the reservation of an earlier process, or reserve if there is none."""
+        """Continue the reservation of an earlier process; without one, make a reservation."""
         ledger = self.budget.open()
         if ledger is None:
             raise OutputError("a tune without an output folder cannot be resumed")
@@ -348,7 +348,7 @@ class _Tune:
         return tuned
 
     def _known_records(self) -> int | None:
-        """Return n, which an earlier process stored with its finished trials; None if there are none."""
+        """Return n, which an earlier process stored with its finished trials; None without finished trials."""
         finished = next((number for number in range(len(self._tuning.jobs)) if self._sealed.has(number)), None)
         if finished is None:
             return None

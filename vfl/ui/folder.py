@@ -28,7 +28,9 @@ TABLE = "[partition"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Paths by name relative to the folder (with '/' on every system), in the order in which pages list them.
+    """Items below a folder: {name: path} for each kind, in the order in which pages list the items.
+
+    A name is the path relative to the folder, with '/' on every system.
 
     jobs : job files. runs : folders of running and finished runs. tunes : folders of unfinished tunes.
     ledgers : files of ledgers, except those inside the folders of runs.

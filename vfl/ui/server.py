@@ -95,7 +95,7 @@ class Site:
         }
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[str, str]:
-        """Return (content type, text) of a path below the base; raise Refused if there is none."""
+        """Return (content type, text) of a path below the base; raise Refused if no page has this path."""
         kind, _, name = path.partition("/")
         if path and kind not in self._routes:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")

@@ -266,7 +266,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Take a run over, so that its process can no longer charge, and settle it; return None if nothing was charged."""
+    """Take a run over, so that its process can no longer charge; then settle the run. Return None if nothing was charged."""
     from vfl.privacy.ledger import DatasetBook
 
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)

@@ -1,4 +1,4 @@
-"""`vfl monitor RUN`: compare the records of today with those of the training."""
+"""`vfl monitor RUN`: compare the records of today with the training records."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _own(given: tuple[str, ...], party: str, formats: tuple[str, ...]) -> Any:
 
 
 def _baseline(run: Path, counted: Any, before: tuple[str, ...]) -> Counted:
-    """Return the stored counts of the training records; if there are none, release, charge and store them."""
+    """Return the stored counts of the training records; if none are stored, release, charge and store the counts."""
     from vfl.launch.monitor import Counted
 
     path = run / BASELINE

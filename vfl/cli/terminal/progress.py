@@ -118,7 +118,7 @@ class Steps:
 class Progress:
     """Watcher that prints the alignment, plan and rounds of one run to standard error. It wraps no lines outside a terminal.
 
-    earlier : events charged by earlier processes of the run, so that the ε shown is that of the whole run.
+    earlier : events charged by earlier processes of the run, so that the ε shown covers the whole run.
     explain : True prints the whole plan, False its outline.
     """
 

@@ -114,7 +114,7 @@ def command(
 
 
 def _noted(job: Job, environment: Environment, federation: Path | None, across: Federation | None) -> int:
-    """Return the n that an earlier alignment stored. Raises UsageError if there is none."""
+    """Return the n that an earlier alignment stored. Raises UsageError if no alignment stored n."""
     from vfl.launch.align import remembered_records
 
     noted = remembered_records(job, environment.data, across)

@@ -47,7 +47,7 @@ MANY = 50
 FEW = 10
 """Largest number of classes in a numeric label; a label with more is treated as a number."""
 FEWEST = 3
-"""Largest number of distinct texts in a column of numbers for which the texts are taken for marks of missing cells."""
+"""Largest number of distinct texts in a column of numbers; so few texts are taken for marks of missing cells."""
 NAME = 'name = "draft"'
 OVERLAP = "found by overlap, check it"
 DIGITS = 6
@@ -466,7 +466,7 @@ def _factors(columns: Mapping[str, Found], owner: str, target: str, given: Mappi
 
 
 def _factor_lines(owner: str, factors: Mapping[str, str], loss: str) -> list[str]:
-    """Return the keys of the weights and exposures; for a key that the job lacks, a comment that explains it."""
+    """Return the lines for the keys `weight` and `exposure`; for a key that the job lacks, a comment that explains the key."""
     lines = [f"{role} = {_text(column)}" for role, column in factors.items()]
     if "weight" not in factors:
         lines.append(f'# weight = "..."  # a column of {owner}: how much each record counts; it is not a feature')

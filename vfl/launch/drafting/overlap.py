@@ -67,7 +67,7 @@ def _shared(first: pa.Array, second: pa.Array) -> float:
 
 
 def by_overlap(cells: Mapping[str, Mapping[str, pa.Array]]) -> dict[str, tuple[str, pa.Array]]:
-    """Return {party: (column, cells)} with the largest overlap between the first party and each other; {} if there is none.
+    """Return {party: (column, cells)} with the largest overlap of the first party with each other party; {} without overlap.
 
     cells : {party: {column: its distinct cells}}.
     """

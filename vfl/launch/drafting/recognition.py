@@ -1,7 +1,7 @@
 """Recognition of a text file's format for `vfl init`, described in words that its owner can check.
 
-Only drafts use it. The draft states the format, which is then a declaration (vfl.csv). Only the owner of a file may run it on
-the file, since a single field can decide the format.
+Only drafts use recognition. The draft states the format, which is then a declaration (vfl.csv). Only the owner of a file may
+run it on the file, since a single field can decide the format.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LABEL = "no label"
 LARGEST = 1e300
-"""Largest absolute value of a cell; infinite cells are set to it."""
+"""Largest absolute value of a cell; infinite cells get this absolute value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Choice of the engine for a site: run a job, align its records, or apply a model on it."""
+"""Choice of the engine for a site: run a job, align its records, or apply a model at the site."""
 
 from __future__ import annotations
 

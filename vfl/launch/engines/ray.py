@@ -44,7 +44,7 @@ ONE_CLUSTER = (
 START_SECONDS = 180.0
 """Limit for the start of an actor on its node. It is long because imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
-"""Largest number of rounds by which the coordinator may be ahead of the driver, which logs them."""
+"""Largest number of rounds by which the coordinator may be ahead of the driver, which logs the rounds."""
 
 
 def cores_of(place: Ray, n_parties: int) -> int:

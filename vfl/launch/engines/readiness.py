@@ -1,4 +1,4 @@
-"""Readiness of a cluster for a job, checked within seconds; the error lists what is missing and how to add it."""
+"""Readiness of a cluster for a job, checked within seconds; the error lists the missing resources and how to add them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Wait until each actor has a node that could hold it, and the resources of all actors together are free.
+    """Wait until some node could hold each actor, and the resources of all actors together are free.
 
     Raises PlacementError after `seconds`.
     """

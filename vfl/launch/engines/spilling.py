@@ -46,7 +46,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
     If /dev/shm is too small, Ray puts the store into a file of its temporary folder and reports it only in its log. This
     process maps the file once an object is in the store.
 
-    maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads them.
+    maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads these files.
     """
     try:
         if maps is None:

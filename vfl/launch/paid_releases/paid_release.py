@@ -95,7 +95,7 @@ def asked_columns(
 ) -> tuple[str, ...]:
     """Return the columns of a release: those that the user names, or all that fit.
 
-    Raises SpecificationError for a column that does not fit, for a repeated column, and for none.
+    Raises SpecificationError for a column that does not fit, for a repeated column, and if no column is left.
     """
     asked = tuple(fitting if columns is None else map(job.partition.named, columns))
     for column in asked:
@@ -107,7 +107,7 @@ def asked_columns(
 
 
 def cost_of(outcome: Outcome) -> dict[str, Any]:
-    """Return epsilon, delta and scope of a release, as its result states them."""
+    """Return epsilon, delta and scope of a release as keyword arguments of its result."""
     statement = outcome.statement
     return {
         "epsilon": statement.epsilon if statement else math.inf,

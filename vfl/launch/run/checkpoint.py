@@ -4,7 +4,8 @@ The first line names the job's digest, the run and its ledger. One line states t
 line per query, with the keys under which its releases were charged: round, attempt, and parts 0, 1, …. In a run on shares, the
 line of the first query on products of columns holds all of these products. Every line carries a hash of itself and of the line
 before it, so that damage is detected. An incomplete last line, which a crash may leave, is dropped: its releases were charged
-and are not used. The rounds of a sealed run hold no values, so each process of the run writes them from round 0 on.
+and are not used. The rounds of a sealed run, which releases nothing before its final model, hold no values, so each process of
+the run writes them from round 0 on.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def ledger_of(ledger: str | None, folder: Path) -> str | None:
-    """Return the path of the ledger: a run's own ledger moves with its folder, and its hash chain shows that it is the same."""
+    """Return the ledger's path: a run's own ledger moves with its folder; its hash chain shows that the ledger is the same."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger

@@ -86,7 +86,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """Contribution of a pair of columns to the margin, in addition to the curves of both.
+    """Contribution of a pair of columns to the margin, in addition to the curves of both columns.
 
     The mean of `value` along x and along y is 0, with means taken as for `Effect`: the curves hold all that depends on one
     column. A column that is not in the partition has no curve; its part is included here.

@@ -11,7 +11,7 @@ from vfl.launch.run import checkpoint
 
 FORMAT = 1
 TUNE = "tune.json"
-"""Public state of a tune (vfl.tuning.run); its folder is resumed in a different way from that of a run."""
+"""Public state of a tune (vfl.tuning.run); the folder of a tune is resumed in a different way from the folder of a run."""
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def inference_of(result: Result) -> Inference:
-    """Return the result's inference. If there is none, raise SpecificationError that names the option."""
+    """Return the result's inference. If it has none, raise SpecificationError, which names the option for it."""
     privacy = result.job.privacy
     if result.inference is None and privacy is not None and privacy.inference is not None:
         raise SpecificationError(

@@ -315,7 +315,7 @@ class Result:
     def part(self, party: str) -> ModelPart:
         """Return a party's part of the model, w_k, which holds no other party's coefficients.
 
-        The party computes its part of the margins from it. `save_parts` writes it to a file for vfl.predict.
+        The party computes its part of the margins from w_k. `save_parts` writes w_k to a file for vfl.predict.
         """
         from parties.prediction import ModelPart  # loads compiled loops
 
@@ -535,8 +535,8 @@ class Result:
         The folder is new, empty, or this run's own. The model is written last and atomically, so a folder with a model holds
         a finished run.
 
-        key : file of the signing key. None keeps the certificate's signature, or signs with this user's own key
-            (vfl.security.signatures) if there is none.
+        key : file of the signing key. None keeps the certificate's signature, or signs an unsigned one with this user's own key
+            (vfl.security.signatures).
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:

@@ -36,7 +36,7 @@ _OTHER = f"({_DATE}([^T ].+|[T ]([0-9]{{3}}|.*[+-]).*)|[0-9]{{4}}(-?W[0-9]|[0-9]
 
 
 def query_of(result: Result, table: str = "records", party: str | None = None) -> str:
-    """Return a SELECT of a table's columns and the model's margin, and of probability and class if the loss has them.
+    """Return a SELECT of a table's columns and the model's margin, and, if the loss has them, of probability and class.
 
     party : party whose part of the margin to select, from its own table, as column 'margin_part'. Arguments as for `sum_of`.
     """

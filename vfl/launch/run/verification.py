@@ -107,7 +107,7 @@ def _moments(result: Result, plan: Plan | None) -> Check | None:
 
 
 def _labels(labels: Vector, plan: Plan | None, released: tuple[Released, ...]) -> Check:
-    """Compare the histogram of the labels saved with the model with the run's log, since certificates do not state it."""
+    """Compare the saved histogram of the labels with the run's log, since certificates do not state this histogram."""
     try:
         counts = counts_among(plan, released) if plan is not None and released else None
     except (ArithmeticError, LookupError, StopIteration, TypeError, ValueError):  # an altered log may hold anything

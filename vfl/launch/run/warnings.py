@@ -42,7 +42,7 @@ class RunningTotal:
     def add(self, releases: Releases, delta: float) -> None:
         """Count a run that is about to start. Runs 2, 4, 8 and so on issue a warning with the total ε at this run's δ.
 
-        A warning for every fit of a search would hide the others. If a filter turns the warning into an error,
+        A warning for every fit of a search would hide other warnings. If a filter turns the warning into an error,
         the run does not start and is not counted.
         """
         with self._lock:

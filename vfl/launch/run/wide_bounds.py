@@ -38,7 +38,7 @@ FAR = 50.0
 def wide_bounds(result: Result) -> tuple[str, ...]:
     """Return a sentence for each numeric column or label whose bounds are far too wide, or exclude most values.
 
-    It uses only values that the run released. A sentence appears only if noise does not explain them.
+    It uses only values that the run released. A sentence appears only if noise does not explain these values.
     """
     plan = make_plan(result.job, result.certificate.n_records)
     return (*_of_columns(result, plan), *_of_label(result, plan))
