@@ -1,7 +1,8 @@
 """The coordinator's side of an alignment: it passes sets of blinded ids from party to party and compares the final sets.
 
 It never learns the salt, so it cannot test guesses against the hash of the aligned ids. Across organisations, the parties seal
-the sets for one another: the coordinator reads only sets that all parties have blinded, and learns the lengths of the others.
+the sets for one another: the coordinator reads only sets that all parties have blinded, and learns the lengths of all other
+sets.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _welcome(began: Mapping[str, Greeting], books: PartyBooks, party: str, greet
 
 
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Reserve the plan in the ledger, then in every party's book. If one refuses, withdraw it everywhere."""
+    """Reserve the plan in the ledger, then in every party's book. If a book refuses, withdraw the run from ledger and books."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:

@@ -133,7 +133,7 @@ class SecureTransport:
         return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost participant that is back. It has no keys of the session, so the session ends."""
+        """Return the greeting of a lost participant that is back. The session ends, since the participant lost its keys."""
         self._session = ""
         return self._inner.revive(party, seconds)
 

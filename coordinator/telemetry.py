@@ -1,4 +1,4 @@
-"""Metrics and log lines of a run for its operators. They name job and round, never data, residuals, ids or scores.
+"""Metrics and log lines of a run for its operators. These name job and round, never data, residuals, ids or scores.
 
 Times may depend on records, and no guarantee covers them, so they are not part of a run's results.
 """

@@ -298,7 +298,7 @@ class Constants:
         self._fetched: dict[str, tuple[int, Vector]] = {}
 
     def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
-        """Return a given vector unchanged, or fetch a stored one."""
+        """Return a given vector unchanged, or fetch a stored vector."""
         if not isinstance(given, Stored):
             return given
         if name not in self._fetched or self._fetched[name][0] != given.number:
@@ -362,7 +362,7 @@ class ServiceActor:
 
 
 def _stored_once(vector: Any) -> Any:
-    """Return a vector as an array, which Ray copies once into its store; it copies bytes several times."""
+    """Return a vector as an array, which Ray copies into its store once; Ray copies bytes several times."""
     return np.frombuffer(vector, np.uint8) if isinstance(vector, bytes | bytearray) else vector
 
 
@@ -426,7 +426,7 @@ class PartyActor(Serving, ServiceActor):
                 return self._party
             if not self._shards:
                 self._party = load(task, aligning.source, agreed, index=settled(), threads=self._threads)
-                aligning.source = None  # free its memory if it is a table
+                aligning.source = None  # free the source's memory, if the source is a table
                 return self._party
             if self._divided is None:
                 self._index = settled()

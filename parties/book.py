@@ -1,8 +1,8 @@
 """A party's book: its own append-only, hash-chained log of the releases of its records, under its owner's cap.
 
-It is a ledger like the coordinator's, in a file that only its owner can read. Before and after a run, ledger and book each
-record the other's chain head. If either was restored from a backup in between, the next run detects it.
-A party without a book counts the releases of a run on shares in memory (`RunCount`).
+It is a ledger like the coordinator's, in a file that only its owner can read. Before and after a run, the ledger records the
+head of the book's chain, and the book that of the ledger's chain. If ledger or book was restored from a backup in between, the
+next run detects this. A party without a book counts the releases of a run on shares in memory (`RunCount`).
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def _full(asked: Preview, bound: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a run in an owner's book. epsilon, reserved : ε of its charges and of its reservation, both at the job's δ.
+    """Cost of a run in an owner's book. epsilon, reserved : ε of the run's charges and of its reservation, both at the job's δ.
 
-    left : ε that the book has left, at its own δ.
+    left : ε that the book has left, at the book's own δ.
     """
 
     epsilon: float

@@ -1,6 +1,6 @@
 """Charges of one party's releases in a run: the party itself refuses a release that the job's plan does not cover.
 
-`PartyBook` keeps them on disk under its owner's cap, `RunCount` in memory. Both are in parties.book.
+`PartyBook` keeps the charges on disk, under its owner's cap; `RunCount` keeps them in memory. Both are in parties.book.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def refuse_job(job: Job, party: str, rule: str, why: str) -> NoReturn:
 
 
 def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
-    """Return the policy of the party in this process: the one in $VFL_POLICY, else the given one, if any."""
+    """Return the policy of the party in this process: the policy in $VFL_POLICY, else the given policy, if any."""
     path = os.environ.get(VARIABLE) or given
     return Policy.read(path) if path else None
 

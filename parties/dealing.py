@@ -1,8 +1,8 @@
 """The dealer of a run on shares, as a participant without columns.
 
 Guarantee. The dealer receives only public facts, and sends words that are uniform for their receiver. It adds its noise to
-every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has
-stated this n, because with a larger n its noise would be too small.
+every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated this n,
+because for a larger n the dealer's noise would be too small.
 """
 
 from __future__ import annotations

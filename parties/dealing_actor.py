@@ -18,4 +18,4 @@ class DealerActor(ServiceActor):
     def __init__(self, job: Job) -> None:
         super().__init__(
             DEALER, Dealing(job, recycles=True)
-        )  # Ray copies each parcel into its store when the request returns it
+        )  # Ray copies each parcel into its store when the request returns the parcel

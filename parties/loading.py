@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins: bool = False) -> Policy | None:
-    """Return the owner's policy if it agrees to job and source, None if there is no policy; ConsentRefused otherwise.
+    """Return the owner's policy if it agrees to job and source, None if there is no policy; else raise ConsentRefused.
 
     Without a policy, an address is refused unless the owner listed it (parties.allowed).
 
@@ -304,7 +304,7 @@ def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tu
 def divided(
     task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
 ) -> tuple[Source, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
-    """Open a source and return it, the check that it stays unchanged, and its shards (`shards_of`).
+    """Open a source; return the source, the check that it stays unchanged, and its shards (`shards_of`).
 
     Raises DataError for a source that may give different rows to each process.
     """

@@ -72,7 +72,7 @@ class Party:
     shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : facts of each
         shard.
     noise : source of the noise of its releases.
-    book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
+    book : its owner's release log; None keeps no log. A run on shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). The party refuses all
         other queries without noise, whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' without an alignment.
@@ -113,7 +113,7 @@ class Party:
     def afresh(self) -> Party:
         """Return a party over the same columns without any answered query, for another run on simulated records.
 
-        It keeps no book and counts nothing, so a party that does raises PrivacyError.
+        The new party keeps no book and counts nothing. So this raises PrivacyError for a party that keeps a book or counts.
         """
         if self._charges is not None:
             raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")

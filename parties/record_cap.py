@@ -1,6 +1,6 @@
 """A party's own checks of a record cap: the blocks that one charge covers, and the bound on a record's contribution.
 
-`OwnCap` serves the party's main process, which sees all of its releases. `OwnBounds` serves each shard of its rows.
+`OwnCap` serves the party's main process, which sees all of the party's releases. `OwnBounds` serves each shard of its rows.
 """
 
 from __future__ import annotations

@@ -451,7 +451,7 @@ class Rows:
 
 
 def _compact(labels: Vector | Signs) -> Vector | Signs:
-    """Return labels that are all ±1 as int8, and other labels unchanged. A party keeps them for the whole run."""
+    """Return labels as int8 if all are ±1, else unchanged: a party keeps its labels for the whole run."""
     signs = all(bool(np.all(abs(labels[rows]) == 1.0)) for rows in pieces(len(labels)))
     return labels.astype(np.int8, copy=False) if signs else labels
 

@@ -1,4 +1,4 @@
-"""Charges for passes over disjoint public batches: the first batch is charged, and the others must continue its pass."""
+"""Charges for passes over disjoint public batches: the first batch is charged, and each later batch must continue its pass."""
 
 from __future__ import annotations
 

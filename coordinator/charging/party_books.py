@@ -59,7 +59,7 @@ class PartyBooks:
                 ) from error
 
     def open(self) -> None:
-        """Have every book reserve the plan; raise ConsentRefused if one refuses."""
+        """Have every book reserve the plan; raise ConsentRefused if a book refuses it."""
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:

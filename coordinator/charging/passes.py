@@ -76,7 +76,7 @@ class Passes:
             self._number, self._paid, self._released, self._cap = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
-        """Note the query's coordinates as released. Return the charge that pays for them, and True if it is a new one."""
+        """Note the query's coordinates as released. Return the charge that pays for them, and True if this charge is new."""
         blocks = [step.block.coordinates for step in query.ordered()]
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):

@@ -71,8 +71,9 @@ class RayMeters:
 class MarginsActor(Serving, ShardMargins):
     """Actor that holds one shard of the margins Xw.
 
-    It shares memory with parties whose shard is on this machine, and puts vectors for others into the object store. It stores
-    labels and limits of residuals once, for all parties and visits. It computes margins directly in the shared memory.
+    The actor shares memory with parties whose shard is on this machine, and puts vectors for other parties into the object
+    store. It stores labels and limits of residuals once, for all parties and visits. It computes margins directly in the shared
+    memory.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Handles of parties that share one worker process of a simulation. They are used like handles of Ray actors."""
+"""Handles of parties that share one worker process of a simulation. Callers use these handles like handles of Ray actors."""
 
 from __future__ import annotations
 

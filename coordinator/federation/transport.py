@@ -217,7 +217,7 @@ class FederationTransport(MessageTransport):
         return greetings
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector. Raises FederationError if a length differs from the one requested."""
+        """Return the reply with its vector. Raises FederationError if a length differs from the requested length."""
         selects = isinstance(share, Select)
         lengths = tuple(len(vector) for vector in reply.released)
         if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class IdRange:
-    """Ids of the rows of one range, in the process of its shard.
+    """Ids of the rows of one range, held in the process of the shard that reads this range.
 
     opened : the source, with its id column (parties.alignment.reading.open_with_ids).
 

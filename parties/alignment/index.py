@@ -1,7 +1,7 @@
 """A party's index: its rows that all parties have, in their common order, in a file that only its owner can read.
 
-The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. Its folder is the one that $VFL_INDEX
-names on the party's node, else the one that the job's environment names for the party, else vfl/alignments under
+The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. The file's folder is the one that
+$VFL_INDEX names on the party's node, else the one that the job's environment names for the party, else vfl/alignments under
 $XDG_STATE_HOME or ~/.local/state.
 """
 
@@ -70,7 +70,7 @@ class Index:
             "rows": len(self.rows),
         }
         line = json.dumps(head, separators=(",", ":"))
-        line += " " * (-(DIGITS + 2 + len(line)) % 8)  # so that the rows begin at a multiple of their size
+        line += " " * (-(DIGITS + 2 + len(line)) % 8)  # so that the rows begin at a multiple of 8 bytes
         check = _checksum(line, self.rows)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Index | None:
-        """Return the index in the file, None if there is no file; OutputError if it is damaged."""
+        """Return the index in the file, None if there is no file; OutputError if the file is damaged."""
         try:
             with opened(path) as file:
                 first = file.readline()

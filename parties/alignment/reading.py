@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def open_with_ids(task: PartyTask, spec: Any) -> Source:
     """Open a party's source with all columns that a run reads, so that a missing column is found before the alignment."""
-    # An array without names holds the ids in its first column, then the columns of an array without ids.
+    # An array without column names holds the ids in its first column, and the usual columns after it.
     contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(spec, _identified(task) | contents, party=task.party)
 
@@ -91,9 +91,9 @@ def holds_ids(task: PartyTask, spec: Any) -> bool:
 
 
 def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
-    """Return True if all parties' data hold ids, so that records can be joined by them; return False if none do.
+    """Return True if all parties' data hold ids, by which records can be joined; return False if no party's data hold ids.
 
-    ids : {party: id column}. Raises DataError if only some hold ids.
+    ids : {party: id column}. Raises DataError if only some parties' data hold ids.
     """
     lacking = [party for party, ids in holding.items() if not ids]
     if lacking and len(lacking) < len(holding):

@@ -59,7 +59,7 @@ class Sealing:
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of a message, unsealed if a party sealed them for this one."""
+        """Return the vectors of a message, unsealed if another party sealed them for this party."""
         match message:
             case joining.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"

@@ -237,7 +237,7 @@ class _Joining:
 
 
 class _Busy(StreamBroken):
-    """The coordinator refuses this process: another one of the party is connected."""
+    """The coordinator refuses this process: another process of the party is connected."""
 
 
 def _flattened(outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> Iterator[bytes]:

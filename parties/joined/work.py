@@ -223,7 +223,7 @@ class TrainingWork(Work):
             raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")
 
     def _take(self, key: ReleaseKey, part: int, parts: int) -> None:
-        """Record the keys of releases before they are drawn, once each."""
+        """Record the keys of releases, each key once, before the noise is drawn."""
         if self._task.job.privacy is None or not self._task.job.noise_source().private:
             return
         if self._answered is None:

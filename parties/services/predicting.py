@@ -74,7 +74,7 @@ class PredictionService(Service):
 
     @property
     def n_records(self) -> int | None:
-        """Return the number of records to predict; None before they are read."""
+        """Return the number of records to predict; None before the records are read."""
         return sum(self._counts) if self._counts else None
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class PredictionService(Service):
             self._permission.count(len(index.rows))
         if isinstance(self._rows, Here):
             opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)
-            # Each object reads and applies its range before the next one is read.
+            # Each object reads its range of rows and applies the part to it before the next object reads.
             counts = [new.load(self._source, *own, opened) for new, own in zip(self._rows.members, ranges, strict=True)]
             if self._rows.size > 1:
                 unchanged.require()

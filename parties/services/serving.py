@@ -144,7 +144,7 @@ class Served:
                 self.refresh()
 
     def refresh(self) -> None:
-        """Read the source again in the background; the rows in memory are used until then, and if it cannot be read."""
+        """Read the source again in the background; the rows in memory are used until then, and also if the reading fails."""
         with self._lock:
             if self._reading or (self.lookup and self.rows is not None):
                 return
@@ -325,7 +325,7 @@ class ServingService(Service):
             )
             for k, given in found.items():
                 if isinstance(given, Exception):
-                    # Only here: the column would reveal a cell of one record.
+                    # Name the column only here, in the log: it would reveal a cell of one record.
                     log.warning("%s", given if isinstance(given, VflError) else type(given).__name__)
                     outcomes[k] = Outcome(
                         AWAY, f"party {self._party!r} cannot give its part for the records of this request"

@@ -130,7 +130,7 @@ class Origin:
                 raise self.error(f"column {column!r} is there more than once: rename one")
 
     def misread(self, problem: str) -> DataError:
-        """Return the error for unexpected values. If columns are identified by position, it mentions their order."""
+        """Return the error for unexpected values. If columns are identified by position, the error mentions their order."""
         order = ", the label last: they are matched by position"
         hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
         return self.error(problem + hint)

@@ -148,7 +148,7 @@ class CsvSource:
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
         if size != self.lines.size or start[:1] not in (b"\n", b"\r"):
             raise self.origin.error("changed while it was read")
-        if start[1:] == _BYTE_ORDER_MARK:  # Arrow drops this mark at the start of a file but keeps it within one
+        if start[1:] == _BYTE_ORDER_MARK:  # Arrow drops this mark at the start of a file but keeps it within a file
             return 0, None
         return line - 1, (position, self.lines.after(stop + 1) - position)
 
@@ -211,9 +211,9 @@ class CsvSource:
         return tuple(names), blank
 
     def _ends(self) -> bool:
-        """Return False if the file ends inside quotes, so that one record has swallowed all later ones.
+        """Return False if the file ends inside quotes, so that one record has swallowed all later records.
 
-        The check reads the whole file. It is needed only if there are fewer records than line breaks.
+        The check reads the whole file. The check is needed only if there are fewer records than line breaks.
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:

@@ -10,8 +10,8 @@ that they come from one state of the database.
 Guarantee. A query is one SELECT statement; no other statement reaches the database, even if the role would permit it. But
 functions in a query run with the rights of the role, so give the party a role that may only read its tables.
 
-An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds it where the
-party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
+An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds the password
+where the party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
 """
 
 from __future__ import annotations

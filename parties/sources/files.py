@@ -142,7 +142,7 @@ class ArrowSource(Seekable):
 def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
     with pa.memory_map(str(path)) as mapped:
         names = tuple(pa.ipc.open_file(mapped).schema.names)
-        # One column suffices to count records, so the others are not decompressed.
+        # One column suffices to count records, so other columns are not decompressed.
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[0] if names else []))
         return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 

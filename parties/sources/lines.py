@@ -36,11 +36,11 @@ class Lines:
     marks: tuple[tuple[int, int], ...]
 
     def before(self, line: int) -> tuple[int, int]:
-        """Return the last mark up to a line of the records. Raises IndexError if there is none."""
+        """Return the last mark at or before this line. Raises IndexError if there is none."""
         return self.marks[bisect_right(self.marks, (line, self.size)) - 1]
 
     def after(self, line: int) -> int:
-        """Return the position of the first mark from a line on; the end of the file if there is none."""
+        """Return the position of the first mark at or after a line; the end of the file if there is no such mark."""
         found = bisect_left(self.marks, (line, -1))
         return self.marks[found][1] if found < len(self.marks) else self.size
 

@@ -1,13 +1,13 @@
-"""Sources that other packages provide, for data that vfl cannot read itself. They are installed on the party's node.
+"""Sources that other packages provide, for data that vfl cannot read itself. These packages are installed on the party's node.
 
 A package names a function in its entry points of the group "vfl.sources":
 
     [project.entry-points."vfl.sources"]
     warehouse = "acme_vfl:open_address"
 
-The address "warehouse://sales/customers" then calls this function in the party's process with "sales/customers". It returns any
-source that `parties.sources.opening.open_source` accepts: a path, a table, an array, a sparse matrix, or a function that
-returns one.
+The address "warehouse://sales/customers" then calls this function in the party's process with "sales/customers". The function
+returns any source that `parties.sources.opening.open_source` accepts: a path, a table, an array, a sparse matrix, or a function
+that returns one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def shown(address: str) -> str:
 
 
 def installed(name: str) -> bool:
-    """Return True if a package provides a source of that name. It then overrides vfl's own."""
+    """Return True if a package provides a source of that name. This source then overrides vfl's own source of that name."""
     return bool(importlib.metadata.entry_points(group=GROUP, name=name))
 
 

@@ -1,8 +1,9 @@
 """Files in object stores: s3://bucket/bank.parquet and the like, read in pieces through pyarrow, without a copy on disk.
 
 Schemes are those of pyarrow: s3, gs, gcs, abfs and abfss. An address may hold options, as in
-s3://bucket/bank.parquet?region=eu-central-1 (pyarrow.fs.FileSystem.from_uri). It may hold no keys, since the job's coordinator
-and its run's folder keep the address: pyarrow finds them where the party runs, in its environment, profile or role.
+s3://bucket/bank.parquet?region=eu-central-1 (pyarrow.fs.FileSystem.from_uri). An address may hold no keys, since the job's
+coordinator and its run's folder keep the address: pyarrow finds the keys where the party runs, in its environment, profile or
+role.
 """
 
 from __future__ import annotations

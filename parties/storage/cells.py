@@ -147,12 +147,12 @@ def _own(cells: pa.Array, missing: float) -> Any:
 
 
 def _kind(cells: pa.Array) -> pa.DataType:
-    """Return the type of cells, of the categories if they are dictionary-encoded."""
+    """Return the type of cells; if the cells are dictionary-encoded, the type of their categories."""
     return cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
 
 
 def _decoded(cells: pa.Array) -> pa.Array:
-    """Return dictionary-encoded numbers or dates decoded. Long text would take many times its memory, so `codes` reads it."""
+    """Return cells, with encoded numbers or dates decoded. Decoded text would take much memory, so `codes` reads it encoded."""
     return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 

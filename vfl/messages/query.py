@@ -75,7 +75,7 @@ class Weighting(Protocol):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and the state that it replaces, {name: (n,)}; it changes none of its arguments.
+        """Return r, (n,), and the per-record state to replace, {name: (n,)}; change no argument.
 
         kept : {name: per-record state}, which never leaves margins; empty if a party evaluates the weighting in a sweep.
         """

@@ -50,7 +50,7 @@ class OwnColumns:
 class OwnAngles:
     """One party's part of the margins as integers, updated for each version of the model.
 
-    Sums of integers are exact. So the part depends only on the current model, and a repetition returns the same bits.
+    Sums of integers are exact. So the part depends only on the current model, and repeating a model returns the same bits.
     """
 
     def __init__(self, columns: OwnColumns) -> None:

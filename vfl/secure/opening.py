@@ -37,7 +37,7 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 
 
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
-    """Return the words that a party disclosed; PrivacyError if they differ from the words that it committed to."""
+    """Return the words that a party disclosed; PrivacyError if the party committed to other words."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
         raise FederationError(f"{party!r} answered a message of an opening with an unexpected reply")
     if committed(party, session, contribution) != commitment:

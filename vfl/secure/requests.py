@@ -69,7 +69,7 @@ class Request:
 
 
 class Meet(Request):
-    """Start a new session with new keys, and forget the last one."""
+    """Start a new session with new keys, and forget the last session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Bits:
         return 1 << (2 * self.columns)
 
     def step(self, cap: float) -> float:
-        """Return g_q = c_q·2^−F, the value of one step of a sum over a party's columns. Exact unless it underflows."""
+        """Return g_q = c_q·2^−F, the value of one step of a sum over a party's columns. It is exact unless it underflows."""
         return math.ldexp(cap, -self.total)
 
 

@@ -166,7 +166,7 @@ def error(series: Series, parties: int, spread: float) -> float:
 
 @lru_cache(maxsize=1)
 def fine_sine() -> npt.NDArray[np.int64]:
-    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. No entry is near a half-integer, so every machine returns the same."""
+    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. No entry is near a half-integer, so all machines agree."""
     quarter = np.rint(2.0**FINE * np.sin(np.arange(ANGLES // 4 + 1) * (2.0 * math.pi / ANGLES))).astype(np.int64)
     half = np.concatenate([quarter, quarter[-2:0:-1]])
     return np.concatenate([half, -half])

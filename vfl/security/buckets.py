@@ -1,7 +1,8 @@
 """Sorting and joining of large sets of blinded points in bounded memory, in buckets on disk.
 
 Guarantee. Results are the same to the bit as without buckets. A bucket holds the points whose first byte lies in one of `COUNT`
-equal ranges. Buckets are in the order of their points, so concatenating their results gives the result for the whole set.
+equal ranges. Buckets are in the order of their points, so concatenating the buckets' results gives the result for the whole
+set.
 
 Nothing more is revealed. The file holds no identifier, only blinded points and their positions, which its process holds anyway.
 It has no name, only the user of the process can read it (mode 0600), and the system removes it when the process ends. Sizes of

@@ -86,7 +86,7 @@ def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
     """Return the steps of the ring, each as {party that blinds: owner of the set}; all parties work in every step.
 
     After the last step parties[k - 1] holds the set of parties[k] and sends it to the coordinator. No party ever holds two
-    fully blinded sets, so none can compare them.
+    fully blinded sets, so no party can compare two such sets.
     """
     if len(set(parties)) < len(parties) or not parties:
         raise SpecificationError("an alignment needs at least one party, and parties of different names")
@@ -285,7 +285,7 @@ class Blinder:
         return Path() if self._folder is None else self._folder / f"alignment-{label}{name}"
 
     def _secret(self) -> bytes:
-        """Return the secret scalar: a new one, or the one that an interrupted process left in `folder`."""
+        """Return the secret scalar: a new secret, or the secret that an interrupted process left in `folder`."""
         path, secret = self._path(".secret"), secrets.token_bytes(SIZE)
         if self._folder is None:
             return secret

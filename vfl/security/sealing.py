@@ -1,7 +1,7 @@
 """Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
 Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
-pins. Without identities, on one cluster, the process that forwards the keys can replace them. `open` returns only texts that
+pins. Without identities, on one cluster, the process that forwards these keys can replace them. `open` returns only texts that
 the named party sealed for this party, in this run, under this label, in the order of sealing. Everything else raises
 FederationError. The coordinator learns the lengths.
 

@@ -192,7 +192,7 @@ def _unreadable(path: Path, what: str) -> SpecificationError:
 
 
 def _make(path: Path) -> None:
-    """Make a key if there is none. If several processes try at once, all use the key of the first."""
+    """Make a key if there is none. If several processes try at once, all use the key of the first process."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ARROW = "application/vnd.apache.arrow.stream"
 LARGEST_BODY = 1 << 23
 MOST_WAITING = 256
-"""Largest number of requests that are answered at the same time; further ones are refused at once."""
+"""Largest number of requests that are answered at the same time; further requests are refused at once."""
 MOST_HELD = 8 * LARGEST_BODY
 """Largest total size, in bytes, of the bodies that are received or answered at the same time."""
 LONGEST_PURPOSE = 200

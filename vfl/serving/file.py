@@ -114,7 +114,7 @@ def read_service(path: str | Path) -> ServiceFile:
         return None if given is None else folder / Path(given).expanduser()
 
     def of_table(key: str, kind: Any) -> dict[str, Any]:
-        """Return {name: what its table describes}."""
+        """Return {name: object of this kind, built from the table of that name}."""
         tables = plain[key]
         if not isinstance(tables, Mapping) or not tables:
             refuse(key, "must be a table of tables, with one at least, or nothing could be answered")

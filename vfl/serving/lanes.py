@@ -87,6 +87,6 @@ class Lane(ABC, Generic[Q, A]):
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)
-                    answer.exception()  # a request that has been refused already does not read it
+                    answer.exception()  # a request that has been refused already does not read its answer
             if not isinstance(error, Exception):
                 raise

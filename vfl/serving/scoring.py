@@ -591,7 +591,7 @@ class Scoring:
     def version(self, model: str, name: str | None, digest: str | None) -> Version:
         """Return the version that answers a request. Raises Refusal.
 
-        name : None takes the active one. digest : the model that the caller expects, if it states one.
+        name : name of the version; None takes the active version. digest : the model that the caller expects, if it states one.
         """
         known = self._models.get(model)
         if known is None:

@@ -130,7 +130,7 @@ def _content(data: bytes) -> _Cut | None:
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
-    """Yield the frames of a call or an answer; their form is the same. Vectors are read while they are sent."""
+    """Yield the frames of a call or an answer, which have the same form. Vectors are read while they are sent."""
     body = serialise(plain)
     head = Head(call=call, body=len(body))
     content: list[memoryview] = [memoryview(body)]

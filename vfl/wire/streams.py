@@ -66,7 +66,7 @@ _OPTIONS = [
     ("grpc.experimental.tcp_max_read_chunk_size", 1 << 22),
     ("grpc.server_handshake_timeout_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none, so that a small message cannot expand in memory
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none, so that no small message expands in memory
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 ]
@@ -93,7 +93,7 @@ def import_grpc() -> Any:
         try:
             import grpc
 
-            grpc.ssl_channel_credentials()  # gRPC reads its environment once, when it first needs it
+            grpc.ssl_channel_credentials()  # gRPC reads environment variables once, on its first use of them
         except ImportError:
             raise SpecificationError(
                 "a federation across organisations needs gRPC: pip install 'vfl[federation]'"

@@ -1,8 +1,8 @@
 """Plain values as bytes and back.
 
 Guarantee. `parse` builds tuples, text, truth values, numbers, bytes and None, and nothing else. It raises WireError for any
-other input. It counts the values before it builds any, so its memory is bounded by the input's length and the number of values
-that the caller allows. vfl.kinds then builds registered kinds from the plain values.
+other input. `parse` counts the values before it builds any, so its memory is bounded by the input's length and the number of
+values that the caller allows. vfl.kinds then builds registered kinds from the plain values.
 """
 
 from __future__ import annotations
