@@ -37,7 +37,7 @@ MESSAGE_SECONDS = 20.0
 MOST_HEAD, MOST_BYTES = 1 << 16, 2 * LARGEST_BODY
 MOST_CONNECTIONS = 1000
 SWITCH_SECONDS = 5e-4
-"""Time after which a busy thread lets another thread run. A request passes five threads, so Python's default of 5 ms adds up."""
+"""Time after which a busy thread lets another thread run. A request passes five threads, so Python's 5 ms would add up."""
 log = logging.getLogger("vfl.serving")
 
 
