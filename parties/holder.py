@@ -269,7 +269,10 @@ class Holder:
     ) -> tuple[object, list[Parcel]]:
         """Answer the requests of one release of all products of columns."""
         if isinstance(request, requests.MaskProducts) and self._streams is not None:
-            rows = self._gram_rows(sharing, *request.rows[self.name])
+            block, centre, scale = request.rows[self.name]
+            if isinstance(self.sharing, GramSharing) and (np.any(centre != 0.0) or np.any(scale != 1.0)):
+                raise self._refusal("was asked for products of columns in other units than its job plans")
+            rows = self._gram_rows(sharing, block, centre, scale)
             made = GramMember(sharing.roles, self.name, self._streams, self._noise, rows)
             masked, self._gram = made.masked_columns(), made
             return Done(), [session.seal(other, "columns", masked) for other in to]

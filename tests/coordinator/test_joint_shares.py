@@ -175,3 +175,20 @@ def test_products_that_the_plan_does_not_have_are_refused() -> None:
     session = next(r.session for _, r in reversed(other.requests))
     with pytest.raises(vfl.FederationError, match="does not answer"):
         other.holders["q0"].request(replace(asked, session=session), [])
+
+
+class OtherUnits(Watched):
+    """A coordinator that asks for products of columns in units of its own."""
+
+    def post(self, to: str, message: Any, *rest: Any, **options: Any) -> Any:
+        if isinstance(message, requests.MaskProducts):
+            rows = {party: (block, c + 0.7, 2.0 * s) for party, (block, c, s) in message.rows.items()}
+            message = replace(message, rows=rows)
+        return super().post(to, message, *rest, **options)
+
+
+def test_products_alone_are_of_columns_as_they_are() -> None:
+    """Only a run with released centres and scales may ask for others than 0 and 1."""
+    spec = job(solver=vfl.NoisyGram(), loss="squared", bounds={"*": (-2, 2), "y": (-1, 2)})
+    with pytest.raises(vfl.PrivacyError, match="other units"):
+        outcome(OtherUnits(spec, DATA))

@@ -60,7 +60,8 @@ def test_every_block_is_the_clear_one_plus_all_noise(m):
             largest = ring.largest_sum(N, bits.limit, 3 * pair.deviation())
             found = gram.opened_cross(members[a].cross(pair), members[b].cross(pair), largest)
             drawn = sum(
-                noise.drawn(SeededNoise(3), pair.key, who, pair.deviation(), P * P) for who in (a, b, DEALER)
+                noise.drawn(SeededNoise(3), pair.key, pair.contributor(who), pair.deviation(), P * P)
+                for who in (a, b, DEALER)
             ).reshape(P, P)
             assert (found == rows[a].astype(np.int64) @ rows[b].astype(np.int64).T + drawn).all()
 

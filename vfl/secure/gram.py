@@ -124,6 +124,10 @@ class Pair:
         """Return the pair's part of the name of a stream."""
         return ("gram", self.first, self.second, self.key.round, self.key.part, self.key.attempt)
 
+    def contributor(self, name: str) -> str:
+        """Return the name of a contributor's noise stream, which differs from pair to pair also with seeded noise."""
+        return f"{name}, {self.first} × {self.second}"
+
     def deviation(self) -> float:
         """Return the deviation σ/2, in steps, of the noise that each of three contributors adds to an off-diagonal entry.
 
@@ -187,7 +191,7 @@ class GramMember:
         total += zero_share(self._streams, self.name, (pair.first, pair.second), pair.name, total.size).reshape(
             total.shape
         )
-        drawn = distributed.drawn(self._noise, pair.key, self.name, pair.deviation(), total.size)
+        drawn = distributed.drawn(self._noise, pair.key, pair.contributor(self.name), pair.deviation(), total.size)
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
@@ -235,7 +239,7 @@ class GramDealer:
             for party in (pair.first, pair.second)
         )
         total = kernels.cross_products(first, second)
-        drawn = distributed.drawn(self._noise, pair.key, DEALER, pair.deviation(), total.size)
+        drawn = distributed.drawn(self._noise, pair.key, pair.contributor(DEALER), pair.deviation(), total.size)
         total += encoded(drawn).reshape(total.shape)
         return total - self._streams.once(pair.first, "product", *pair.name).words(*total.shape)
 
