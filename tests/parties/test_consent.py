@@ -464,6 +464,8 @@ class TestPrediction:
                     opens(result, vfl.Source(data, policy={"bank": path}))
             with pytest.raises(ConsentRefused, match="there is no such section"):
                 result.decision_function(vfl.Source(data, policy={"bank": path}))
+        with pytest.raises(ConsentRefused, match="there is no such section"):
+            vfl.launch.evaluate.evaluate(result, vfl.Source("nowhere.csv", policy={"bank": path}), at=vfl.Ray())
         self.policy(tmp_path, '[prediction]\nmodels = ["*"]\nrecords = 6\n')
         vfl.predict(result, vfl.Source(ROWS, policy={"bank": path}))
         with pytest.raises(ConsentRefused, match=r"\[prediction\] labels"):

@@ -226,6 +226,46 @@ def test_two_parties_of_one_process_both_log_before_a_score_leaves(
         assert (first.result().status_code, "margin" in first.result().text) == (503, False)
 
 
+def test_the_refusal_of_another_party_waits_for_the_own_log_as_well(
+    setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The telco is asked about ids that the bank knows alone, so its refusal tells which ids these are."""
+    with setting.serving(ready=False) as service, ThreadPoolExecutor(2) as pool:  # the telco has not joined
+        setting.until(lambda: set(service.scoring.ready()) == {"credit: telco"})
+        logs = Logs(results[0].part("bank").digest, monkeypatch)
+        asked = [pool.submit(setting.ask, ids=[own]) for own in ("secret-3", "nobody")]
+        assert logs.held.wait(30.0)
+        threading.Event().wait(0.5)
+        assert not any(one.done() for one in asked)
+        logs.release.set()
+        known, unknown = (one.result() for one in asked)
+        assert (code(known), unknown.status_code) == ((503, "party_away"), 404)
+        logs.fails = True
+        failed = [code(setting.ask(ids=[own])) for own in ("secret-3", "nobody")]
+        assert failed == [(503, "not_counted")] * 2
+
+
+def test_the_refusal_of_another_party_waits_for_the_log_of_a_third(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.serving.setting.COLUMNS", {"bank": ["income"], "telco": ["calls"], "shop": ["age"]})
+    setting, result = Setting(tmp_path), train()
+    setting.prepare(result)
+    setting.policy("shop")
+    path = tmp_path / "serve.toml"
+    text = path.read_text().replace("[data]", '[data]\nshop = "bank.csv"')
+    path.write_text(text.replace("[policies]", '[policies]\nshop = "shop.policy.toml"'))
+    with setting.serving(ready=False) as service, ThreadPoolExecutor(1) as pool:  # the telco has not joined
+        setting.until(lambda: set(service.scoring.ready()) == {"credit: telco"})
+        logs = Logs(result.part("shop").digest, monkeypatch)
+        asked = pool.submit(setting.ask, ids=["secret-3"])
+        assert logs.held.wait(30.0)
+        threading.Event().wait(0.5)
+        assert not asked.done()
+        logs.release.set()
+        assert code(asked.result()) == (503, "party_away")
+
+
 def test_a_request_that_ends_while_its_answer_is_logged_leaves_the_others(
     setting: Setting, results: tuple[vfl.Result, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from parties.permission import all_permitted
 from vfl.alignment import Aligned
 from vfl.evaluation import Findings
 from vfl.job.site import InProcess
@@ -13,7 +15,7 @@ from vfl.launch.engines.dispatch import apply
 from vfl.launch.engines.place import Organisations, located
 from vfl.launch.run.result import require_result
 from vfl.launch.run.warnings import warn
-from vfl.launch.sources import named_by_owners, named_for, sources_of
+from vfl.launch.sources import in_memory, named_by_owners, named_for, sources_of
 
 if TYPE_CHECKING:
     from vfl.launch.engines.place import At
@@ -55,6 +57,10 @@ def evaluate(
         parts = {party: parts[party] for party in named}
 
     def sources() -> dict[str, Any]:
+        # On Ray the parties check their policies where they open their sources; this process opens a file of all parties.
+        if not (isinstance(data, Mapping) or in_memory(data)):
+            receiver = partition.receiver(tuple(parts))
+            all_permitted(parts, named, arrangement.policies, receiver=receiver, measured=True)
         return {party: source for party, source in sources_of(job, data, groups=False).items() if party in parts}
 
     joined, policies = False, arrangement.policies

@@ -631,7 +631,7 @@ class Scoring:
     ) -> Scores:
         """Return the scores of n records. Raises Refusal, and counts the records durably before any party is asked.
 
-        This process writes its log while the other parties are asked; the scores wait for it.
+        This process writes its log while the other parties are asked; scores and refusals wait for it.
 
         columns : {column: Arrow array} that the caller gives: all or none of each party's. ids : None only if all are given.
         """
@@ -646,42 +646,60 @@ class Scoring:
         for party, table in given.items():
             made = version.parts[party], table
             margins[party] = self._applied(*made) if n <= MOST_INLINE else await asyncio.to_thread(self._applied, *made)
+        logs: list[asyncio.Future[None]] = []
+        try:
+            return await self._summed(version, caller, purpose, ids, missing, margins, n, until, logs)
+        finally:
+            # A refusal of another party tells that this party knows a record, so it waits for the logs like a score.
+            for log in logs:
+                await self._waited(log, until)
+
+    async def _summed(
+        self,
+        version: Version,
+        caller: Caller,
+        purpose: str,
+        ids: Sequence[bytes] | None,
+        missing: Sequence[str],
+        margins: dict[str, Vector],
+        n: int,
+        until: float,
+        logs: list[asyncio.Future[None]],
+    ) -> Scores:
+        """Ask the missing parties and add their margins to the given ones. Raises Refusal.
+
+        logs : receives the log lines of all replies before a reply is refused; neither score nor refusal may leave before them.
+        """
         # Ask this party first: it counts for the caller, and the other parties must not learn ids that are unknown here.
         own = ids if self.party in missing else None
         filled: list[str] = []
         mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
-        known: Any = None
-        if own is None:
-            await self._accepted(version, self.party, mine, filled, n, until)
-        else:
-            margins[self.party] = await self._accepted(version, self.party, mine, filled, n, until)
-            known = np.isfinite(margins[self.party].reshape(n, -1)).all(axis=1)
+        logs += [mine.logged] if mine.logged is not None else []
+        accepted, known = self._accepted(version, self.party, mine, filled, n), None
+        if own is not None:
+            margins[self.party] = accepted
+            known = np.isfinite(accepted.reshape(n, -1)).all(axis=1)
         asked = [party for party in missing if party != self.party]
-        logs = [mine.logged] if mine.logged is not None else []
         sent = (
             ids if known is None or known.all() else [own for own, there in zip(ids or (), known, strict=True) if there]
         )
         if asked and sent:
             asking = {party: self._asked(version, party, caller, purpose, sent, len(sent)) for party in asked}
-            await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
-            for party, answer in asking.items():
-                reply = (
-                    answer.result()
-                    if answer.done()
-                    else Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
-                )
+            done, late = await asyncio.wait(asking.values(), timeout=max(until - time.monotonic(), 0.0))
+            for answer in late:
                 answer.cancel()
-                logs += [reply.logged] if reply.logged is not None else []
-                margins[party] = await self._accepted(version, party, reply, filled, len(sent), until)
+            replies = [answer.result() for answer in done if answer.exception() is None]
+            logs += [reply.logged for reply in replies if reply.logged is not None]
+            for party, answer in asking.items():
+                away = Reply(Outcome(AWAY, f"party {party!r} did not answer in time"))
+                reply = answer.result() if answer in done else away
+                margins[party] = self._accepted(version, party, reply, filled, len(sent))
         for party in asked:
             found = margins.get(party)
             if found is None or len(found) != n:
                 margins[party] = self._spread(version, found, known, n)
         parties = [party for party in version.job.partition.parties if party in margins]
-        total = added({party: margins[party] for party in parties}, version.intercept)
-        for log in logs:
-            await self._waited(log, until)
-        return Scores(version, total, tuple(filled))
+        return Scores(version, added({party: margins[party] for party in parties}, version.intercept), tuple(filled))
 
     def _spread(self, version: Version, own: Vector | None, known: Any, n: int) -> Vector:
         K = version.job.n_margins
@@ -710,15 +728,12 @@ class Scoring:
             raise Refusal(504, "late", "no answer within the time limit; try again", retry=1.0)
         return answer.result()
 
-    async def _accepted(
-        self, version: Version, party: str, reply: Reply, filled: list[str], n: int, until: float
-    ) -> Vector:
-        """Return the margins of a reply, or of the fallback. Raises Refusal, once a failed look-up is logged."""
+    @staticmethod
+    def _accepted(version: Version, party: str, reply: Reply, filled: list[str], n: int) -> Vector:
+        """Return the margins of a reply, or of the fallback. Raises Refusal."""
         outcome = reply.outcome
         if outcome.code == ANSWERED:
             return np.zeros(0) if reply.margins is None else reply.margins
-        if reply.logged is not None:
-            await self._waited(reply.logged, until)
         if outcome.code == QUOTA:
             raise Refusal(429, "quota", outcome.why)
         if outcome.code == EXHAUSTED:

@@ -47,8 +47,8 @@ class Application:
 
     parts : {party: its part of the model, or the path of its part}. policies : {party: path of its owner's policy}.
     given : {party: its source as the user gave it}, or across organisations the owner's name of the source.
-    sources : function that returns the sources that the parties read, called in this process once all owners' policies are
-        checked; None takes `given`.
+    sources : function that returns the sources that the parties read, called in this process; it checks all owners' policies
+        before it opens one file of all parties. None takes `given`.
     w : the whole model, to measure it on the records' labels; None predicts.
     threshold : margin above which the model predicts the positive class; None takes the threshold in the parts.
     """
