@@ -675,7 +675,8 @@ class Scoring:
         filled: list[str] = []
         mine = await self._waited(self._asked(version, self.party, caller, purpose, own, n), until)
         logs += [mine.logged] if mine.logged is not None else []
-        accepted, known = self._accepted(version, self.party, mine, filled, n), None
+        accepted = self._accepted(version, self.party, mine, filled, n)
+        known: Any = None
         if own is not None:
             margins[self.party] = accepted
             known = np.isfinite(accepted.reshape(n, -1)).all(axis=1)
