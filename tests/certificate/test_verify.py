@@ -458,6 +458,7 @@ class TestTrust:
             ({"collude": 3}, "its roles contradict one another"),
             ({"price": 1.0}, "an opened sum has 1.155 times the noise"),
             ({"bits": 60}, "outside the range from 34 to 40"),
+            ({"products": 1.5**0.5}, "for products of columns"),
             ({"holders": ["q2"]}, "the shares are held by 'q2', 'q0', not by 'q2'"),
             ({"holders": ["q9", "q0"]}, "its roles contradict one another"),
             ({"contributors": ["q0", "q1", "q2"]}, "has to be drawn by all parties and the dealer"),

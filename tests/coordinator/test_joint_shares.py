@@ -12,6 +12,7 @@ import vfl
 from coordinator.rounds import Lost, Round
 from tests.coordinator.shares import N, Watched, outcome, table
 from tests.coordinator.shares import job as any_job
+from vfl.launch.run.verification import verify_run
 from vfl.planning import plan
 from vfl.secure import requests
 from vfl.secure.roles import DEALER
@@ -192,3 +193,11 @@ def test_products_alone_are_of_columns_as_they_are() -> None:
     spec = job(solver=vfl.NoisyGram(), loss="squared", bounds={"*": (-2, 2), "y": (-1, 2)})
     with pytest.raises(vfl.PrivacyError, match="other units"):
         outcome(OtherUnits(spec, DATA))
+
+
+def test_the_certificate_states_the_noise_of_products(tmp_path: Path) -> None:
+    result = vfl.train(job(), DATA, at="inprocess")
+    assert result.certificate.trust["products"] == pytest.approx(1.5**0.5)
+    assert "every party held masked columns" in str(result.certificate)
+    result.save(tmp_path / "run")
+    assert {check.name: check.holds for check in verify_run(tmp_path / "run").checks}["trust"]

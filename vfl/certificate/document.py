@@ -75,8 +75,9 @@ class Certificate:
         released. The run's log has their values.
     n_records : number of records. This number is public, and so is the list of individuals who take part.
     who_sees_what : values that noise does and does not protect, per kind of participant.
-    trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}; {}
-        for other runs. `price` is the noise of an opened sum over the noise that ε counts.
+    trust : threat model of training on shares, {mode, participants, dealer, collude, holders, contributors, price, bits}, and
+        `products` for joint steps; {} for other runs. `price` is the noise of an opened sum over the noise that ε counts,
+        `products` that of an opened product of two parties' columns.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of the job's data ('' if the guarantee covers
         this fit only).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.

@@ -289,6 +289,9 @@ def _fault_of_trust(certificate: Certificate) -> str:
             f"with {len(roles.parties)} parties and collude = {many} an opened sum has {price:.4g} times the noise that ε "
             f"counts, not {stated['price']:.4g} times"
         )
+    joint, said = PRICE_OF_PRODUCTS if certificate.solver.get("joint") else None, stated.get("products")
+    if said != joint:
+        return f"it states {said} times the noise that ε counts for products of columns, and joint steps have {joint} times"
     fewest, most = _bits(by_products=by_products)
     if not fewest <= stated["bits"] <= most:
         return f"{stated['bits']} bits are outside the range from {fewest} to {most} of an opened sum"

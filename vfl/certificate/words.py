@@ -46,6 +46,11 @@ def described(certificate: Certificate) -> str:
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
             f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
             "noise charged to ε"
+            + (
+                "; every party held masked columns of all others, to open products"
+                if "products" in certificate.trust
+                else ""
+            )
         )
     if certificate.federation:
         dealer = certificate.federation.get("dealer", "")

@@ -98,7 +98,8 @@ class Sharing:
 
     def stated(self) -> dict[str, Any]:
         """Return the certificate's statement of the threat model."""
-        return _stated(self.secure, self.roles, self.roles.holders, self.price, self.bits.total)
+        products = {} if self.products is None else {"products": self.products.price}
+        return _stated(self.secure, self.roles, self.roles.holders, self.price, self.bits.total) | products
 
     def described(self) -> tuple[str, ...]:
         """Return sentences on bits, bias and traffic."""
