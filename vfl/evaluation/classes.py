@@ -99,7 +99,7 @@ class HeldOutClasses(HeldOut):
 
 
 def constant_loss(statistic: ClassOutcomes, released: Vector, n_records: int) -> float:
-    """Return the mean clamped loss of the model that predicts the classes' shares, each at least that of one record."""
+    """Return the mean clamped loss of the model that predicts the share of each class, at least one record's share."""
     cells = estimates.on_simplex(released[:-1] / (statistic.steps[0] * GRID), n_records)
     shares = cells.reshape(-1, 2).sum(axis=1) / n_records
     least = np.maximum(shares, 1.0 / (n_records + shares.size))
@@ -111,7 +111,7 @@ def measured(
 ) -> dict[str, Estimate]:
     """Return accuracy, mean clamped loss, and the recall of each class whose count exceeds its noise.
 
-    released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
+    released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
     a, b = (step * GRID for step in statistic.steps)
     noise, K = sigma / a, statistic.classes

@@ -39,8 +39,8 @@ NAMES = ("tn", "fp", "fn", "tp")
 TN, FP, FN, TP = range(CELLS)
 ERROR = 0.05
 TWO = 0.26
-"""Width added to each of two intervals so that both hold together: Φ⁻¹(1 − α/4) less the width of one interval is smaller for
-every error probability α that `width_of` allows."""
+"""Width added to each of two intervals so that both hold together. For every error probability α that `width_of` allows,
+Φ⁻¹(1 − α/4) exceeds the width of one interval by less than TWO."""
 
 
 def width_of(tests: int) -> float:
@@ -54,7 +54,8 @@ def width_of(tests: int) -> float:
 class Confusion:
     """Noisy counts by label and prediction. Their true sum, the number of records, is public.
 
-    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts in each sum.
+    noisy : (4,) in the order of NAMES, with noise N(0, bins·sigma²). bins : (4,) number of released counts in each of the four
+        sums.
     width : half-width of an interval, in standard deviations.
     """
 
@@ -162,7 +163,7 @@ def cheapest(histogram: Histogram, edges: Sequence[int], cost: Mapping[str, floa
 def of_outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> Confusion:
     """Return the confusion matrix of the first release of an evaluation.
 
-    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 for none.
+    released : (5,) noisy sums. sigma : standard deviation of the noise of each sum; 0 without noise.
     """
     a = statistic.steps[0] * GRID
     return Confusion(tuple((released[:CELLS] / a).tolist()), (1,) * CELLS, sigma / a, n_records)

@@ -59,7 +59,7 @@ class BoundedDerivative(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return r, (n,), and {}: this weighting keeps no vectors for later queries."""
         r = self.loss.derivative(margins, labels)
         most = self.cap / self.reach
         return np.where(np.isnan(r), 0.0, np.clip(r, -most, most)), {}
@@ -134,7 +134,7 @@ def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
 class Distance(Inquiry):
     """Bound d on the distance from the released model to the minimiser of F on the same records, at probability 1 − ζ/2.
 
-    problem : problem of the training part; `why_none` is ''.
+    problem : problem of the training part, for which `why_none` returns ''.
     mu : budget of the noisy gradient; None computes it without noise.
     radius : d if it follows from public facts, as for output perturbation; None releases a gradient.
     """

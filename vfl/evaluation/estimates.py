@@ -1,9 +1,9 @@
 """Measures with intervals, computed from released sums. Post-processing costs no privacy.
 
-Each interval of 95 % holds the measure on the population in at least 0.95 of runs (tests/evaluation/test_coverage.py). It
-inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums it implies. The
-variance is that of the noise plus that of sampling *at that value*. The interval therefore stays right where noise dominates
-and near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
+Each interval of 95 % holds the measure on the population in at least 0.95 of runs (tests/evaluation/test_coverage.py). Each
+interval inverts a test: a value is inside if the released sums lie within `WIDTH` standard deviations of the sums it implies.
+The variance is that of the noise plus that of sampling *at that value*. The interval therefore stays right where noise
+dominates and near the ends of a measure's range. For a quotient such as R² or a rate this is Fieller's interval.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Findings:
 
 
 def _plain(measures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Return the fields that are given; `within` is called 'interval'."""
+    """Return the fields that are not None; `within` is called 'interval'."""
     found = {name: asdict(e) for name, e in measures.items()}
     for plain in found.values():
         plain["interval"] = plain.pop("within")
@@ -271,7 +271,7 @@ def scaled(estimate: Estimate, unit: float) -> Estimate:
 
 
 def root_of(square: Estimate) -> Estimate:
-    """Return the root of a mean square. Its interval has the roots of the ends."""
+    """Return the root of a mean square. The ends of its interval are the roots of the ends for the mean square."""
     low, high = (math.sqrt(end) for end in square.interval)
     return Estimate(math.sqrt(square.value), (high - low) / (2.0 * WIDTH), within=(low, high))
 
@@ -384,7 +384,7 @@ def residuals(
 
 
 def _excess(statistic: Residuals, apart: float, name: str) -> float:
-    """Return the largest excess of the constant's mean of u² or q over that of the labels' mean, in their unit."""
+    """Return by how much the constant's u² (or q, as in `Residuals`) can exceed that of the labels' mean, on average."""
     power = statistic.loss.power
     if name == "rmse" or power is None or statistic.constant is None or statistic.deviance_cap is None:
         return (apart / statistic.cap) ** 2

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STEP = 2.0**-36
-"""Each quantity of a record is rounded to a multiple of this, in units of its cap."""
+"""Each quantity of a record is rounded to a multiple of this, in units of the quantity's cap."""
 EDGES = 2**14
 """Number of edges of the histogram from which the area is computed. Ties within a bin count one half. For scores spread
 over the edges the error of the area is below 1e-6."""
@@ -37,7 +37,7 @@ class Unclamped:
     and the same for a constant model.
 
     loss : loss of the model. cap, deviance_cap : units of a loss or an error, and of a deviance.
-    constant : None leaves it out.
+    constant : prediction of the constant model; None leaves that model out.
     """
 
     loss: Loss

@@ -32,7 +32,8 @@ SEEN = 5.0
 """A group is compared if its noisy count, and that of all other groups together, exceed this many standard deviations of the
 noise. At 2 the intervals cover 0.84 to 0.93 of the true values instead of 0.95."""
 _NOISE, _SAMPLING = 0.5, 0.5
-"""Shares of the part of ζ that the distance leaves: for the noise of the counts, and for the sampling of the records."""
+"""Shares of the error probability ζ, after the part for the distance (vfl.evaluation.distance): for the noise of the counts,
+and for the sampling of the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Table:
 
     counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) with `near` last.
     cells : number of released counts in each entry of `counts`, of the same shape.
-    sigma : standard deviation of the noise of one released count; 0 for none.
+    sigma : standard deviation of the noise of one released count; 0 without noise.
     """
 
     counts: Vector
@@ -116,7 +117,7 @@ class Count:
 
     @property
     def seen(self) -> bool:
-        """True if noise alone cannot explain the count, and it is at least one record."""
+        """True if noise alone cannot explain the count, and the count is at least one record."""
         return self.value > SEEN * self.noise and self.value >= 0.5
 
 
@@ -140,7 +141,7 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 
 
 class _Bounds:
-    """One-sided bounds on probabilities. They share the part of ζ that the distance leaves (Bonferroni).
+    """One-sided bounds on probabilities. The bounds share the part of ζ that the distance leaves (Bonferroni).
 
     pairs : number of bounds. Each is one Clopper–Pearson limit at two rounded noisy counts.
     """
@@ -168,9 +169,9 @@ class _Bounds:
 
 
 def shift(table: Table, notion: Notion, group: int) -> Interval:
-    """Return an interval for F_g(h*) − F_g(h) of the population, since the models differ on near records only.
+    """Return an interval for F_g(h*) − F_g(h) of the population: h is the released model, h* the one without noise.
 
-    With probability 1 − ζ, F_g(h*) − F_g(h) lies between
+    The two models differ on near records only. With probability 1 − ζ, F_g(h*) − F_g(h) lies between
 
         −(1 − π_g)(P(A near | g) + P(B∖A near | rest))   and   (1 − π_g)(P(B∖A near | g) + P(A near | rest)).
     """
@@ -189,7 +190,7 @@ def shift(table: Table, notion: Notion, group: int) -> Interval:
 
 
 def noiseless(table: Table, notion: Notion, group: int) -> Interval:
-    """Return an interval for F_g(h*) of the population, since P(A far | g) ≤ r_g(h*) ≤ P(A or near | g)."""
+    """Return an interval for F_g(h*) as in `shift`, from P(A far | g) ≤ r_g(h*) ≤ P(A or near | g)."""
     at = _Bounds(6, noisy=table.sigma > 0.0)
     B, A = notion.looked_at, notion.counted
     missed = B & ~A

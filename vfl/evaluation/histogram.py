@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Released counts of margins, one bin more than edges for each class, with noise N(0, sigma²) on every count.
+    """Released counts of margins for each class, in one bin more than there are edges. Every count has noise N(0, sigma²).
 
     edges : (m,) in ascending order; a margin at an edge lies below it. negative, positive : (m + 1,).
     logistic : True if margins are log-odds.

@@ -1,6 +1,6 @@
 """Inquiries: releases besides the model, made after the last step of training. Each has a schedule.
 
-They run through the same executor as the solver. It charges them before it releases them, logs them and resumes them.
+Inquiries run through the executor of the solver, which charges each inquiry before its release, logs it and can resume it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
 """Shares of an evaluation's budget μ², with classes."""
 DECIDING = {"cells": 0.1, "loss": 0.2, "scores": 0.7}
-"""Shares of μ² if decisions are measured at several thresholds. Their measures then come from the histograms of scores."""
+"""Shares of μ² if decisions are measured at several thresholds. The measures of decisions then come from the histograms of
+scores."""
 CUTS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Thresholds on both sides of the centre, in the unit of EDGES. With the centre and the best threshold of a calibrated model
 there are 16."""
@@ -142,12 +143,12 @@ def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 class HeldOut(Inquiry):
     """Measures of the model. Their releases are μ-GDP for each held-out record and do not depend on other records.
 
-    The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
-    classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at
-    the margin that a calibrated logistic model has at the released base rate. The edges depend on released values only.
-    Without classes it first releases the mean of the labels within their declared bounds, then the clamped errors of the model
-    and of the constant model that predicts the released mean, and the clamped deviances of both for losses of counts and
-    amounts. Without bounds for the label there is neither a constant model nor a deviance.
+    The coordinator sees the margins of these records, as in training, and releases sums only, with noise
+    (vfl.evaluation.statistics). With classes it first releases counts of outcomes and clamped losses, then histograms of
+    scores. The histograms are centred at the margin that a calibrated logistic model has at the released base rate. The edges
+    depend on released values only. Without classes it first releases the mean of the labels within their declared bounds, then
+    the clamped errors of the model and of the constant model that predicts the released mean, and the clamped deviances of both
+    for losses of counts and amounts. Without bounds for the label there is neither a constant model nor a deviance.
 
     Decisions are measured at one threshold: the given one, or the one with the smallest cost by the released histograms.
 
@@ -283,7 +284,7 @@ class HeldOut(Inquiry):
         return Scores(np.sort(np.concatenate([edges, cuts])))
 
     def _second_event(self) -> Gaussian | None:
-        """Return the event of the second release, if there is one. Its size and sensitivity do not depend on the first."""
+        """Return the event of the second release, if there is one. Its size and Δ do not depend on the first release."""
         if not self._in_two:
             return None
         if not self.problem.loss.classification:

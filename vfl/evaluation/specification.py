@@ -37,8 +37,9 @@ class Evaluation:
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
     classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
-    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each has an interval of 95 % and the
-    value of a model without features as baseline. Without classes, R², deviances and the baselines need bounds for the label.
+    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each measure has an interval of
+    95 %, and the value of a model without features as baseline. Without classes, R², deviances and the baselines need bounds
+    for the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
         costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
@@ -50,10 +51,10 @@ class Evaluation:
         (mean absolute or mean squared clamped error) without, or 'deviance' (mean clamped deviance) for Poisson, Gamma and
         Tweedie loss. None releases all.
     thresholds : public thresholds at which decisions are measured: probabilities with logistic loss, margins with other losses
-        of two classes. A single one is the model's threshold. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
+        of two classes. A single threshold is the model's. None measures at 0.5 (margin 0), or with `cost` at 16 thresholds.
     cost : {"missed": cost of a positive record that is predicted negative, "false_alarm": cost of the opposite error}. The
-        threshold with the smallest noisy cost becomes the model's (Result.threshold). Measures at it have intervals that hold
-        for all the thresholds at once, so the choice does not flatter them.
+        threshold with the smallest noisy cost becomes the model's (Result.threshold). Measures at this threshold have intervals
+        that hold for all the thresholds at once, and so in spite of the choice.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
         protection, and the certificate says NOT PRIVATE.
     """
@@ -132,7 +133,8 @@ class Fairness:
         convex objective that penalises every coordinate; without one the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
         Predicting with them needs each record's group. Needs `bound=False` and one column.
-    share : share of the evaluation's μ². distance_share : share of the training's μ², for a bound that needs a release.
+    share : share of the evaluation's μ², for the counts. distance_share : share of the training's μ², for a bound that needs a
+        release.
     """
 
     group: str | Sequence[str]

@@ -33,7 +33,7 @@ def weight(share: float, square: float) -> int:
 
 
 def root(square: int) -> float:
-    """Return √square steps as a double in units, rounded up."""
+    """Return √square steps of GRID as a double, rounded up."""
     whole = math.isqrt(square)
     return math.nextafter((whole + (whole * whole < square)) * GRID, math.inf)
 
@@ -68,7 +68,7 @@ def errors_of(
     constant: float | None = None,
     deviance_cap: float | None = None,
 ) -> list[Vector]:
-    """Return |e|/C and e²/C² of the model's errors e = response − label, then those of a constant, (n,) each, unclamped.
+    """Return |e|/C and e²/C² of the model's errors e = response − label, then the same of a constant, (n,) each, unclamped.
 
     With a cap D on deviances d, each model also has d/D, after its errors.
 

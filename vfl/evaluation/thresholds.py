@@ -26,7 +26,7 @@ OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
 
 
 ALL = "all records"
-"""Key of the threshold in `Findings.thresholds` if all records have the same one."""
+"""Key in `Findings.thresholds` of the one threshold that applies to all records."""
 
 
 def margin_of(threshold: float, loss: Loss) -> float:

@@ -44,7 +44,7 @@ Plan: TypeAlias = "Iterable[Event | tuple[Event, int]]"
 
 
 class _Adding(Accountant):
-    """Accountant that adds one cost per event, in units of 2⁻²⁵⁶, rounded up. The sum never under-counts and ignores order."""
+    """Accountant that adds one cost per event, in units of 2⁻²⁵⁶, rounded up. The sum never under-counts, in any order."""
 
     _cost: ClassVar[staticmethod[[Event], Fraction]]
 
@@ -104,8 +104,9 @@ class ZCdpAccountant(_Adding):
 class SelectionAccountant(spending.AccountantOfViews):
     """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
 
-    If one selection is the only event on a record, its own curve applies (vfl.privacy.private_selection). Otherwise μ² adds
-    up, and a dominating Gaussian event stands for each selection. Of a public split, only the most expensive part counts.
+    If one selection is the only event on a record, the curve of this selection applies (vfl.privacy.private_selection).
+    Otherwise μ² adds up, and a dominating Gaussian event stands for each selection. Of a public split, only the most expensive
+    part counts.
     """
 
     def _require_known(self, event: Event) -> None:
@@ -141,7 +142,7 @@ def _gaussian_mu_squared(event: Event) -> Fraction:
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return the tightest valid accountant for a plan. It is empty: `compose_all` adds the plan to it.
+    """Return an empty accountant, of the tightest type that is valid for a plan. `compose_all` adds the plan to it.
 
     plan : events, or (event, count) pairs. Gaussian events alone get GaussianAccountant, Gaussian events with selections get
         SelectionAccountant, and any other mix gets ZCdpAccountant.

@@ -1,4 +1,4 @@
-"""Privacy events: adjacency, sensitivity and noise of a release. They do not compute ε.
+"""Privacy events: adjacency, sensitivity and noise of a release. Events do not compute ε.
 
 The coordinator charges an event, and the party draws its noise from the same event, so charge and noise cannot differ.
 Accountants (vfl.privacy.accountants) compute the cost; for an unknown event they raise UnknownEvent.
@@ -151,12 +151,12 @@ def on_part(event: Event, split: str | None, part: str) -> Event:
 
 
 def of_run(event: Event, run: str) -> Event:
-    """Return the event with the run's name added to its split's name, since each run may split the records differently."""
+    """Return the event with the run's name added to the split's name, since each run may split the records differently."""
     return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def bare(event: Event) -> Event:
-    """Return the event inside an OnPart, which concerns the records of the part; any other event itself."""
+    """Return the event inside an OnPart, that is, the event for the records of the part; return any other event unchanged."""
     return event.event if type(event) is OnPart else event
 
 
@@ -165,7 +165,7 @@ class ReleaseKey:
     """Key of one attempt at one release: idempotency key in the ledger, and counter of the seeded noise source.
 
     round : number of the query in the run, from 0.
-    part : number of the release in its query, from 0 (one per block, or one per party of a joint release).
+    part : number of the release in the query, from 0 (one per block, or one per party of a joint release).
     attempt : number of earlier attempts. A repetition is a new release, with new noise and a new charge.
     """
 

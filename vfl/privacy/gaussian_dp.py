@@ -210,7 +210,7 @@ def _difference(t: float, mu: float) -> float:
 def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
     """Return the last double for which `holds` is true, on the way from `good` to `bad`, by bisection over the doubles.
 
-    good, bad : non-negative doubles for which it is true and false.
+    good, bad : non-negative doubles for which `holds` is true and false.
     """
     inside, outside = _rank(good), _rank(bad)
     while abs(inside - outside) > 1:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GRID_BITS = 20
 
 PAIR = 1.2862
-"""max ((x−x')/2)² + (x²−x'²)² over x, x' in [−1, 1], rounded up. With d = x−x' and s = x+x' it is d²(¼ + s²) under
+"""max ((x−x')/2)² + (x²−x'²)² over x, x' in [−1, 1], rounded up. With d = x−x' and s = x+x' the sum is d²(¼ + s²) under
 |s| + |d| ≤ 2, largest at d = (6−√2)/4, where it is 1.28618."""
 
 

@@ -23,14 +23,14 @@ class NoiseSource(Protocol):
 
     @property
     def private(self) -> bool:
-        """True if a guarantee may rely on the noise. False if others can compute it; the result is then stamped NOT PRIVATE."""
+        """True if a guarantee may rely on the noise. False if others can compute the noise; results are stamped NOT PRIVATE."""
         ...
 
     def stream(self, key: ReleaseKey, who: str = "") -> Keystream:
         """Return the keystream for one release, which `key` identifies. Use it for that release only.
 
-        who : contributor, if several participants add noise to one release. Without it, sources with equal seeds would
-            draw equal noise.
+        who : contributor, if several participants add noise to one release. Without `who`, sources with equal seeds would draw
+            equal noise.
         """
         ...
 
@@ -38,7 +38,7 @@ class NoiseSource(Protocol):
 class CryptographicNoise:
     """Noise that nobody can predict or repeat: every stream has a fresh 256-bit key of the operating system.
 
-    It keeps no state between calls, not even a process key. A forked process, a restored container image and a repeated
+    The source keeps no state between calls, not even a process key. A forked process, a restored container image and a repeated
     attempt therefore draw different noise. It cannot be pickled: make a source in the process that draws the noise.
     """
 

@@ -11,11 +11,11 @@ pair, since the library has other conventions (its PLD doubles the sensitivity u
 log-concave density, the best power at level a against a shift by |v_j| is F(F⁻¹(a) + |v_j|), a semigroup in |v_j|.
 Chaining the tests can only increase power, so the power against v is at most F(F⁻¹(a) + |v|₁).
 
-**Bounded range ε** (the exponential mechanism). The loss lies in an interval [t − ε, t]. Moving its mass to the two ends
+**Bounded range ε** (the exponential mechanism). The loss lies in an interval [t − ε, t]. Moving the loss's mass to the two ends
 raises every H_α, and the best t is (ε + log α)/2. Hence H_α = (e^{ε/2} − √α)²/(e^ε − 1) for |log α| ≤ ε. A supremum of
-divergences is itself the divergence of a pair (Zhu, Dong, Wang 2022, Prop. 8). The bound is sharp for one event. For
-many events the best t depends on α, and ε²/8-zCDP can be tighter (for 100 events of ε = 0.1 by 8 % at δ = 1e-6 and by
-9 % at 1e-9), so `PldAccountant` takes the minimum.
+divergences is itself the divergence of a pair (Zhu, Dong, Wang 2022, Prop. 8). The bound is sharp for one event. For many
+events the best t depends on α, and ε²/8-zCDP can be tighter (for 100 events of ε = 0.1 by 8 % at δ = 1e-6 and by 9 % at 1e-9),
+so `PldAccountant` takes the minimum.
 
 **Poisson-subsampled Gaussian**, rate q, contributions of norm at most C = Δ/2, replace-one:
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 _VERSION = "0.6."
-_INTERVAL = 1e-4  # largest step of the loss grid; its effect on ε is below 1e-5 where it is 1/100 of an event's μ
+_INTERVAL = 1e-4  # largest step of the loss grid; a step of 1/100 of an event's μ changes ε by less than 1e-5
 _CELLS = 2.0**20  # largest number of cells of the composed distribution
 _TRUNCATED = 1e-15  # mass that one composition may move to infinite loss
 _REACH = 10.0  # in standard deviations: the library cuts its Gaussians there, at mass e^−50
@@ -117,7 +117,7 @@ def _within_precision(view: Mapping[Event, int], delta: float) -> float:
 def _allowance(view: Mapping[Event, int]) -> float:
     """Return the allowance in δ for the rounding of the curves (one ulp per event) and of the Fourier transforms.
 
-    It is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
+    The allowance is a judgement and not a proof: about 20 times the largest underestimate measured on plain Gaussians.
     """
     return 2.0**-51 * (64 + sum(view.values()))
 
@@ -227,7 +227,7 @@ def _library() -> tuple[Any, Any, Any]:
     try:
         version = importlib.metadata.version("dp-accounting")
         if not version.startswith(_VERSION):
-            # Conventions of adjacency and count differ between its releases.
+            # Conventions of adjacency and count differ between releases of dp-accounting.
             raise PrivacyError(f"{remedy} (found {version})")
         factories = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
         masses = importlib.import_module("dp_accounting.pld.pld_pmf")

@@ -1,9 +1,9 @@
 """Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and a Gaussian that dominates it.
 
 The mechanism. Every candidate is trained once, and nothing is released yet. Each outcome (model, score) is μ-GDP, and the
-runs are independent given the data. Then P is drawn, the maximum of `concentration` uniform numbers (a below). Each candidate
-is included with probability P, independently, and the best included one is released with its score. If none is included,
-candidate 1 is released.
+runs are independent given the data. Then P is drawn: the maximum of `a` uniform numbers, where a is `concentration`. Each
+candidate is included with probability P, independently, and the best included one is released with its score. If none is
+included, candidate 1 is released.
 
 Guarantee. The release is (ε, δ)-DP for every ε ≥ 0 with
 
@@ -135,19 +135,20 @@ def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> 
 def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, int]:
     """Return (k, d): a selection among outcomes that are each μ-GDP is (k/d)·μ-GDP, at most √candidates·μ-GDP.
 
-    It holds for all ε ≥ 0, in both directions, and therefore as a trade-off function (Dong, Roth, Su 2022, Cor. 2.13). k/d is
-    the smallest multiple of 1/256 that passes the check below. The ledger stores only the event and recomputes k/d. The grid
-    of 1/256 is part of the ledger's format, and coarse so that all machines compute the same k/d.
+    Let μ′ = (k/d)·μ. The bound δ(ε; μ′) holds for all ε ≥ 0, in both directions, and therefore as a trade-off function (Dong,
+    Roth, Su 2022, Cor. 2.13). k/d is the smallest multiple of 1/256 that passes the check below. The ledger stores only the
+    event and recomputes k/d. The grid of 1/256 is part of the ledger's format, and coarse so that all machines compute the same
+    k/d.
 
-    The check. Both bounds of `delta_of` fall with ε, so on a cell [ε_i, ε_{i+1}] it suffices that their value at the left
-    end is at most δ(ε_{i+1}; μ′). From E on, with L = log sup c(u)/c(g(u)), the first bound is at most
-    (c(0) + aB(a, m+1))·δ(ε − L; μ). With t = (ε−L)/μ − μ/2, t′ = ε/μ′ − μ′/2 and Mills' ratio R, the logarithm of
-    δ(ε−L; μ)/δ(ε; μ′) has the derivative
+    The check compares cells of ε one after another, up to a point E from which one comparison covers all larger ε. Both bounds
+    of `delta_of` fall with ε, so on a cell [ε_i, ε_{i+1}] it suffices that their value at the left end is at most
+    δ(ε_{i+1}; μ′). From E on, with L = log sup c(u)/c(g(u)), the first bound is at most (c(0) + aB(a, m+1))·δ(ε − L; μ). With
+    t = (ε−L)/μ − μ/2, t′ = ε/μ′ − μ′/2 and Mills' ratio R, the logarithm of δ(ε−L; μ)/δ(ε; μ′) has the derivative
 
         −R(t+μ)/(R(t) − R(t+μ)) + R(t′+μ′)/(R(t′) − R(t′+μ′)).
 
     R is log-convex, so R(t)/R(t+μ) falls with t and rises with μ: where t ≥ t′ and μ ≤ μ′, the derivative is at most 0. Both
-    stay true as ε grows. So one check at E covers the tail.
+    inequalities stay true as ε grows. So one check at E covers the tail.
     """
     require_selection(candidates, concentration)
     if candidates == 1 or _require_mu(mu) == 0.0:
@@ -193,7 +194,7 @@ class Curve:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, mu: float, m: int, a: int, finer: int = 1) -> Curve:
-        """Return the curve, from a cache. finer : factor on the numbers of grid points; more give tighter bounds, all valid."""
+        """Return the curve, from a cache. finer : factor on the numbers of grid points. Any is valid; more are tighter."""
         from scipy.special import ndtr
 
         cells = max(1, min(finer * _CELLS_OF_MU, round(mu / _FINEST)))

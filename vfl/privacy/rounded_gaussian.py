@@ -108,11 +108,11 @@ def _round_lanes(lanes: Integers, scale: float, result: Integers) -> list[int]:
 
 
 def _certain_below(tails: Integers, rounded: Vector, scale: float) -> Vector:
-    """Return a threshold per lane: the rounding is certain if the computed value is closer to its integer. It may be negative.
+    """Return a threshold per lane: the rounding is certain if the computed value is closer to its integer than that.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
-    term is an overestimate that also covers second-order errors. There is no bound for k = 0.
+    term is an overestimate that also covers second-order errors. The threshold may be negative. There is no bound for k = 0.
     """
     with np.errstate(divide="ignore"):
         q_error = 2.0**-51 + 1.0 / tails

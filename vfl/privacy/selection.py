@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # V is a multiple of 2^-48.
 FRACTION_BITS = 48
-# Fixed point adds at most 8e to the range of the loss, e = 2^-43. It is subtracted from ε before computing the scale.
+# Fixed point adds at most 8e to the range of the loss, e = 2^-43. These 8e are subtracted from ε before computing the scale.
 SLACK = Fraction(1, 2**40)
 # From this ε on the slack enlarges the scale by less than a thousandth.
 SMALLEST_EPSILON = 2.0**-30

@@ -2,7 +2,7 @@
 
 Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips, bounds
 and columns. It trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. The executor, a
-party's record cap (`parties.record_cap`) and the holders of shares compare these. Executor and party call `check` on every
+party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and party call `check` on every
 query, before anything is charged or computed on data. A party recomputes the Δ of its own share. The executor checks that the
 event of the whole query covers the joint Δ of several parties.
 """

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 SMOOTHNESS = ("private", "bounds", "data")
 INFERENCE_SHARE = 0.1
-"""Default share of μ² for standard errors. Coverage hardly depends on it; with few records, widths do."""
+"""Default share of μ² for standard errors. Coverage hardly depends on the share. With few records, the widths of intervals
+do."""
 SUBSAMPLES = "subsamples"
 """Value of `inference` that takes standard errors from the spread of fits on disjoint subsamples."""
 
@@ -34,8 +35,8 @@ class Privacy:
         later job can be declared from it. None releases no count.
     inference : share, at most 0.5, of the μ² left when the passes begin. It pays for standard errors of the coefficients
         (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples' trains on each
-        of 8 disjoint public subsamples instead and takes errors from their spread (vfl.subsamples). These are wider, but no
-        party sees columns of another.
+        of 8 disjoint public subsamples instead and takes errors from their spread (vfl.subsamples). These errors are wider, but
+        no party sees another party's columns.
     """
 
     epsilon: float
@@ -80,7 +81,7 @@ class Privacy:
             object.__setattr__(self, "smoothness", dict(self.smoothness))
 
     def numbered(self, number: int) -> Privacy:
-        """Return the budget for run `number` of several on the same records. Equal seeded noise would cancel between them."""
+        """Return the budget for one of several runs on the same records. Seeded noise differs, as equal noise would cancel."""
         if self.noise is None:
             return self
         return replace(self, noise=replace(self.noise, seed=self.noise.seed * 1_000_003 + number))

@@ -170,12 +170,12 @@ class Total:
             self.whole += amount
 
     def copy(self) -> Total:
-        """Return an independent copy."""
+        """Return an independent copy of the total."""
         return Total(self.whole, dict(self.parts) if self.parts else {})
 
     @property
     def units(self) -> int:
-        """The sum, in units."""
+        """Largest total cost for one record, in units."""
         if not self.parts:
             return self.whole
         dearest: dict[str, int] = {}
@@ -195,7 +195,7 @@ def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
         own[bare(event)] += count
     found = [whole]
     for parts in splits.values():
-        # Keep equal views once, so that many identical splits do not multiply their number.
+        # Keep equal views once, so that many identical splits do not multiply the number of views.
         seen = {frozenset(view.items()): view for before in found for own in parts.values() for view in (before + own,)}
         found = list(seen.values())
     return tuple(map(dict, found))

@@ -1,13 +1,13 @@
 """Zero-concentrated differential privacy: ε(ρ, δ) and its inverse, each rounded to the safe side.
 
-A run is ρ-zCDP when its Rényi divergence of every order α > 1 is at most ρα (Bun & Steinke 2016, Def. 1.1). For each α
-that gives (ε, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12; it is Cor. 13 there for zCDP)
+A run is ρ-zCDP when its Rényi divergence of every order α > 1 is at most ρα (Bun & Steinke 2016, Def. 1.1). For each α, such a
+run is (ε_α, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12, and Cor. 13 for zCDP)
 
     ε_α = αρ + log(1/(αδ))/(α−1) + log(1 − 1/α).
 
-Its derivative in α vanishes where ρ(α−1)² = log(1/(αδ)). One side rises and the other falls, so the best order is the only
-root. Conversely, the best order determines ρ, and along this curve ε falls as α grows. Both directions are therefore one
-bisection over x = α − 1. Every order is valid, so an inexact root only makes the bound less tight.
+The derivative of ε_α in α vanishes where ρ(α−1)² = log(1/(αδ)). The left side rises with α and the right side falls, so the
+best order is the only root. Conversely, the best order determines ρ, and along this curve ε falls as α grows. Both directions
+are therefore one bisection over x = α − 1. Every order is valid, so an inexact root only makes the bound less tight.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def _turn(holds: Callable[[float], bool], log_delta: float) -> float:
 def delta_of_rho(epsilon: float, rho: float) -> float:
     """Return a δ for which every ρ-zCDP run is (ε, δ)-DP, by the best order, rounded up; at most 1, 0 for ρ = 0.
 
-    log δ_α = x((1+x)ρ − ε) + x log x − (1+x) log(1+x), x = α − 1: ε_α of the module, solved for δ. Its derivative in x,
-    (1+2x)ρ − ε + log(x/(1+x)), rises with x, so the best order is again the only root.
+    log δ_α = x((1+x)ρ − ε) + x log x − (1+x) log(1+x), x = α − 1: this is ε_α of the module docstring, solved for δ. The
+    derivative of log δ_α in x, (1+2x)ρ − ε + log(x/(1+x)), rises with x, so the best order is again the only root.
     epsilon : ε ≥ 0. rho : ρ ≥ 0. Raises PrivacyError for invalid ε or ρ.
     """
     require_epsilon(epsilon, zero=True)

@@ -129,7 +129,7 @@ class Account:
         self.count += len(new)
 
     def require_open(self, epoch: int | None = None) -> None:
-        """Raise BudgetError if the account is closed, or if a later resume took it over."""
+        """Raise BudgetError if the account is closed, or if a later resume took the account over."""
         if not self.open:
             raise BudgetError(f"the reservation of run {self.run!r} is closed: reserve again under a new run")
         if epoch is not None and epoch != self.epoch:

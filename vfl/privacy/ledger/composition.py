@@ -45,11 +45,11 @@ def accounting_for(plan: Plan) -> Accounting:
 
 
 # Every ε-DP mechanism is μ-GDP with μ = √(π/2)·ε. A mechanism of bounded range ε is μ-GDP with half of that μ. Proof:
-# Take a trade-off function that is linear from (0, 1) to a kink (q, 1−p), and from there to (1, 0). It lies above a
-# Gaussian one if the kink does, by convexity (Dong, Roth, Su 2022, §2), that is for μ ≥ Φ⁻¹(p) − Φ⁻¹(q). The extreme
-# pairs have logit p − logit q = 2ε (pure: p = 1/(1+e^−ε), q = 1−p) and ε (bounded range: p = (e^ε−e^t)/(e^ε−1),
-# q = p·e^−t, 0 ≤ t ≤ ε). The slope of Φ⁻¹ of the logistic function is at most √(π/8), its value at 0.
-# A rational number above π makes sums equal on every machine.
+# Take a trade-off function that is linear from (0, 1) to a kink (q, 1−p), and from there to (1, 0). It lies above a Gaussian
+# trade-off function if the kink does, by convexity (Dong, Roth, Su 2022, §2), that is for μ ≥ Φ⁻¹(p) − Φ⁻¹(q). The extreme
+# pairs have logit p − logit q = 2ε (pure: p = 1/(1+e^−ε), q = 1−p) and ε (bounded range: p = (e^ε−e^t)/(e^ε−1), q = p·e^−t,
+# 0 ≤ t ≤ ε). The slope of Φ⁻¹ of the logistic function is at most √(π/8), its value at 0. A rational number above π makes sums
+# equal on every machine.
 _PI_ABOVE = Fraction(355, 113)
 
 
@@ -104,7 +104,8 @@ def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
 
 
 USABLE = 1e-6
-"""Below this ε, the rest of a budget counts as spent in messages: rounding may leave it, and no plan can use it."""
+"""Messages report the rest of a budget as spent if it is below this ε: rounding may leave such a rest, and no plan can use
+it."""
 
 
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:

@@ -44,7 +44,7 @@ class DatasetBook:
             raise BudgetExceeded(_refusal(self.dataset, preview, "at least "))
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
-        """Reserve the whole plan, durably. It counts in full until it is settled or refunded, even after a crash.
+        """Reserve the whole plan, durably. The plan counts in full until the run is settled or refunded, even after a crash.
 
         Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that has already
         reserved (use `resume`), PrivacyError for an adjacency different from the data set's.
@@ -164,7 +164,7 @@ class DatasetReservation:
             return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
 
     def refund(self) -> None:
-        """Cancel a reservation without any charge, so that no noise was drawn for it; BudgetError if there are charges."""
+        """Cancel a reservation that has no charge, so that no noise was drawn for it; BudgetError if there are charges."""
 
         def decide(state: LedgerState) -> list[Draft]:
             account = state.run(self.book.dataset, self._run).account

@@ -63,7 +63,7 @@ class RunBalance:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Balance:
-    """Account of a data set. All ε are at `delta`, rounded up. They do not add up; the ledger adds μ² or ρ.
+    """Account of a data set. All ε are at `delta`, rounded up. Values of ε do not add up; the ledger adds μ² or ρ.
 
     spent : ε of all charges. committed : ε of all charges of closed runs and of all open reservations.
     left : ε of the largest plan that still fits. accounting : 'gdp', 'zcdp', or '' before the first reservation.

@@ -101,7 +101,7 @@ class Reservation(Protocol):
         ...
 
     def refund(self) -> None:
-        """Cancel a reservation without any charge; BudgetError if there are charges."""
+        """Cancel a reservation that has no charge; BudgetError if there are charges."""
         ...
 
 

@@ -137,7 +137,7 @@ class LedgerState:
         return Head(self.seq, self.hash.hex())
 
     def catch_up(self, rows: Iterable[tuple[Entry, bytes]]) -> None:
-        """Verify and apply entries. The first of them is the last one applied before, which must be unchanged."""
+        """Verify and apply entries. The first of `rows` is the last entry applied before, and must be unchanged."""
         rows = iter(rows)
         if self.seq:
             entry, digest = next(rows, (None, b""))
