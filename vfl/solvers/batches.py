@@ -6,7 +6,8 @@ Guarantee under replace-one, for steps in which one record's contribution has no
         divided by the *expected* batch size qn, never by the realised one. A step is then a Poisson-subsampled Gaussian
         release. The number of steps is fixed beforehand, and all steps are accounted together by their privacy loss
         distribution (vfl.privacy.pld; extra `accounting`). The amplified ε holds for readers of the model and of the releases.
-        It does not hold for the participants: the coordinator draws the batch, and parties see weights that are 0 outside it.
+        This ε does not hold for the participants: the coordinator draws the batch, and parties see weights of 0 outside the
+        batch.
 - 'disjoint': a pass splits the records into disjoint public batches, in a new public order each time. Each record is part of
         one release per pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition). This also holds for the participants.
 
@@ -101,7 +102,7 @@ class Batches:
         return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
 
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
-        """Return the charge of all steps as (event, count), with noise σ = zΔ."""
+        """Return the charge of all steps as (event, count), with noise σ = zΔ, z = `noise_multiplier`."""
         Δ = clip.sensitivity
         if self.sampling == "poisson":
             return PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.rate), self.steps

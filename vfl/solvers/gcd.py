@@ -1,7 +1,7 @@
 """DP-GCD: greedy coordinate descent, with a private selection and a private step per round (Mangold, thesis, ch. 5).
 
-A round makes two releases: the coordinate with the best score, by the exponential mechanism over exact scores, and its
-clipped partial derivative with Gaussian noise. Only the winning coordinate is released, never a score.
+A round makes two releases: the coordinate with the best score, by the exponential mechanism over exact scores, and then the
+clipped partial derivative of this coordinate with Gaussian noise. Only the winning coordinate is released, never a score.
 
 Sensitivity of a score. In scaled units the party sums u_j = Σ_i clip(r_i x_ij/√M_j, κ), and g_j = √M_j u_j/n. Replacing
 one record moves u_j by at most Δ = 2(κ(1 + 2⁻⁵⁰) + grid/2) (vfl.privacy.geometry). Every rule below is 1-Lipschitz in
@@ -9,13 +9,13 @@ h_j = u_j/n. All scores therefore share the sensitivity Δ/n for any M_j, w_j an
 computed score. Public numbers bound that error: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
 
 Strong convexity. Let ψ_j − (m/2)w² be convex: m = λ for L2, λ(1 − ρ) for the elastic net, and 0 for L1, box, no penalty and
-the unpenalised intercept. The prox with step s is then 1/(1 + sm)-Lipschitz, and this is attained wherever the prox is
-smooth. The papers' scores shrink by the same factor, but noise for a 1-Lipschitz score does not. So every score here is
-divided by its own Lipschitz constant, which is public. Under a ridge, GS-r is then |g_j + λw_j|/√M_j, which does not
-depend on M_j + λ. Coordinates of equal M_j + λ have the same order as in the papers.
+the unpenalised intercept. The prox with step s is then 1/(1 + sm)-Lipschitz, and this constant is attained wherever the prox is
+smooth. The papers' scores shrink by the same factor, but noise for a 1-Lipschitz score does not. So every score here is divided
+by its own Lipschitz constant, which is public. Under a ridge, GS-r is then |g_j + λw_j|/√M_j, which does not depend on M_j + λ.
+Coordinates of equal M_j + λ have the same order as in the papers.
 
-Noise is added to the score, so this holds for every ψ. The thesis adds noise inside the prox. For ψ ≠ 0 that leaves
-plateaus, on which report-noisy-max fails.
+Noise is added to the score, so the sensitivity above holds for every ψ. The thesis adds noise inside the prox. For ψ ≠ 0 that
+leaves plateaus, on which report-noisy-max fails.
 """
 
 from __future__ import annotations
@@ -56,16 +56,18 @@ if TYPE_CHECKING:
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
 BOUNDED_UNITS = 2.0
-"""Largest κ, in typical scaled gradients, for losses with a bounded derivative; CLIP_UNITS holds for other losses. Runs have
-few greedy rounds, so they tolerate a larger clip than the passes of SkGD."""
+"""Largest κ, in units of a typical scaled gradient, for losses with a bounded derivative; CLIP_UNITS holds for other losses.
+A run of GCD has few rounds, so it tolerates a larger clip than the many passes of SkGD."""
 ENOUGH = 2000.0
-"""μn/ln p above which κ takes its largest value. Below it, a smaller clip loses less signal than it saves noise."""
+"""μn/ln p above which κ takes its largest value. Below this value, a smaller clip loses less signal than it saves noise."""
 NOISE_SHARE = 0.4
-"""Largest ratio of selection noise (the maximum of p Gumbel variables) to a useful score; sets the default rounds."""
+"""Largest ratio of selection noise (the maximum of p Gumbel variables) to a useful score; it sets the default number of
+rounds."""
 PUBLIC_ROUNDS = 300
 """Largest number of rounds per coordinate without privacy; a run stops earlier once it has converged."""
 NEARBY = 2.0**-16
-"""Fraction of a full step over which GS-s measures its slope. The score differs from the limit only where |w_j| is smaller."""
+"""Fraction of a full step over which GS-s measures the slope of F. The score differs from that of an infinitely short step only
+where |w_j| is below this step."""
 ROUNDING = 2.0**-48
 """Relative rounding error of a score: a dozen operations of 2⁻⁵³ each, doubled for a penalty's prox."""
 
@@ -86,8 +88,8 @@ class MoveScore(_Score):
     """√M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c, a step in scaled units. 1-Lipschitz in u_j/n.
 
     The prox is 1/(1 + cm/M_j)-Lipschitz, m the modulus of ψ_j, so two moves differ by at most c|g_j − g'_j|/(M_j + cm).
-    c = 1 is GS-r. For c → 0 the move divided by c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly
-    where w_j is optimal.
+    c = 1 is GS-r. For c → 0 the move divided by c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s. At every c, the move is 0
+    exactly where w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
     """
@@ -97,7 +99,10 @@ class MoveScore(_Score):
         return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j) plus twice the rounding error of a score (see `GCD._sensitivity`)."""
+        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j), plus twice the rounding error of a score (`GCD._sensitivity`).
+
+        contribution : a, bound on |h_j|.
+        """
         if self.penalty.grouped or (self.steps < 0).any():
             return math.inf
         reach = abs(self.unit * self.gain)
@@ -129,7 +134,10 @@ class DecreaseScore(_Score):
         return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity` derives both)."""
+        """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity`).
+
+        contribution : a, bound on |h_j|.
+        """
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
             return math.inf  # the term added to the squared move would not be a Bregman divergence
@@ -141,7 +149,7 @@ class DecreaseScore(_Score):
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
-    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty returns only a sum, so each distinct value is evaluated alone."""
+    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty returns only sums, so each distinct w_j is evaluated alone."""
     different, position = np.unique(w, return_inverse=True)
     values = np.array([penalty.value(different[k : k + 1]) for k in range(different.size)])
     return np.where(steps > 0, values[position], 0.0)
@@ -156,8 +164,8 @@ class GCD(Solver):
     clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
     step_size : γ in the step γ/M_j.
     tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
-        coordinate. None takes 1e-9, or never stops early if `rounds` is given or for the other rules. With privacy it must be
-        None, since the number of rounds must not depend on data.
+        coordinate. None takes 1e-9, but never stops early if `rounds` is given or the rule is another. With privacy `tol` must
+        be None, since the number of rounds must not depend on data.
     selection_share : share of the rounds' budget (ρ of zCDP) for the selections; the steps have the rest.
     """
 
@@ -269,9 +277,9 @@ class GCD(Solver):
     def _default_rounds(self, problem: Problem) -> int:
         """Return the number of rounds that keeps the selection's noise below NOISE_SHARE·κ/√rounds; at most two per coordinate.
 
-        With K rounds of ε² = 8ρ_s/K each, the selection's noise is 2Δ ln p/ε, where Δ = 2κ/n. If K scores matter and their
-        squares add up to a part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p), which is linear in n and ε;
-        the thesis uses the power 2/3.
+        With a budget ρ_s for all selections, K rounds have ε² = 8ρ_s/K each, and the selection's noise is 2Δ ln p/ε, where
+        Δ = 2κ/n. If K scores matter and their squares add up to a part of κ², each is about κ/√K. So K =
+        NOISE_SHARE·n·√(8ρ_s)/(4 ln p), which is linear in n and ε; the thesis uses the power 2/3.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
@@ -281,9 +289,12 @@ class GCD(Solver):
         return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
-        """Return ε of a selection and z of a step. All rounds together cost at most the remaining ρ, in exact arithmetic."""
+        """Return ε of a selection and noise multiplier z of a step.
+
+        All rounds together cost at most the remaining ρ, in exact arithmetic.
+        """
         rounds = self.rounds or 1
-        # A book rounds each charge up to its unit: allow one unit per release, and one for the cap.
+        # A party's ledger rounds each charge up to whole units: allow one unit per release, and one for the cap.
         left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
         if not left > 0:
             raise PrivacyError("GCD: too many rounds for this epsilon: lower rounds or raise epsilon")

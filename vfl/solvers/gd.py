@@ -31,19 +31,19 @@ class GD(joint.JointSolver):
 
     One release is Σ_i clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly, with Δ = 2(C(1 + p·2⁻⁵⁰) + g√p/2)
     (vfl.solvers.joint derives it, rounding to the grid g included) and noise N(0, σ²) on every coordinate. The step
-    w ← prox_{sψ}(w − s·u/n), s = γ/(L·mean‖x‖²), is post-processing. Source: Bassily, Smith, Thakurta 2014, without
-    sampling; clipping as in Abadi et al. 2016.
+    w ← prox_{sψ}(w − s·u/n), with s = γ/(L·mean‖x‖²) and L the largest ℓ'', is post-processing. Source: Bassily, Smith,
+    Thakurta 2014, without sampling; clipping as in Abadi et al. 2016.
 
     passes : number of steps. None lets a public rule decide (vfl.solvers.joint).
     clip : C, cap on the norm of one record's whole gradient, on the scaled features. None lets a public rule decide; inf clips
         nothing.
-    step_size : γ. The value 1 is safe, because mean‖x‖² bounds the largest eigenvalue. None takes 1, or less if noise would
-        cost more than the steps gain (`joint.time_limit`).
+    step_size : γ. The value 1 is safe, because mean‖x‖² bounds the largest eigenvalue of XᵀX/n. None takes 1, or less if noise
+        would cost more than the steps gain (`joint.time_limit`).
     iterate : 'last', or 'tail' for the average of the last half.
-    label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
-        None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
+    label_share : approximate share of the budget μ² that pays for starting the intercept at the constant model
+        (vfl.solvers.releases.start). None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None takes 1e-9,
-        or never stops early if `passes` is given. With privacy it must be None: the number of steps must not depend on data.
+        or never stops early if `passes` is given. With privacy `tol` must be None: the number of steps must not depend on data.
     """
 
     step_size: float | None = None

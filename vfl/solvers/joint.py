@@ -5,8 +5,8 @@ at most C. Each party rounds its coordinates to the grid g, so the contribution 
 
     a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`.
 
-Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the Poisson-subsampled
-release requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
+Replacing one record moves the joint sum by at most 2a = Δ. Removing one record moves the sum by at most a, as the
+Poisson-subsampled release requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the floating-point term 2⁻⁵⁰.
 
 Every party in the query adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
 """
@@ -74,7 +74,7 @@ class JointSolver(Solver):
     ) -> Generator[Query, Released, tuple[Vector, Loss, float]]:
         """Make the queries before the first step; return the first iterate, (p,), the training loss, and L·mean‖x‖².
 
-        clips : clips of the releases; a finite one needs the norms of the records. margins : True computes Xw.
+        clips : clips of the releases; a finite clip needs the norms of the records. margins : True computes Xw.
         """
         square = yield from mean_square(self.name, problem)
         w, loss = yield from self._start(problem).found(charges)
@@ -113,7 +113,7 @@ class ClippedDerivative(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return r, (n,), and {}: this weighting keeps no per-record state."""
         return clipped(self.loss.derivative(margins, labels), kept, self.cap, self.loss.kernel), {}
 
 
@@ -137,7 +137,7 @@ def backward(
 
 
 def forward(problem: Problem, w: Vector, into: str) -> Forward:
-    """Return the query that computes Xw."""
+    """Return the query that computes Xw. into : 'reset' replaces the margins by Xw, 'add' adds Xw to the margins."""
     whole = problem.layout.whole()
     return Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, into=into)
 
@@ -238,9 +238,9 @@ def default_clip(problem: Problem) -> float:
 
 
 def default_steps(problem: Problem) -> int:
-    """Return the number of private steps of the whole model: 8 ρ (bounded derivative) or 20 ρ, from 20 to MOST_STEPS.
+    """Return the number of steps of a private run: 8 ρ for a loss with a bounded derivative, else 20 ρ; from 20 to MOST_STEPS.
 
-    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many. Where ρ is low, an early stop limits the
+    Steps of 1/(L·mean‖x‖²) are short along most directions, so a run needs many steps. Where ρ is low, an early stop limits the
     noise. Fitted, like `default_clip`, to simulations of 5 problems with 6 to 50 columns at ε of 0.1, 1 and 10.
     """
     each = 8.0 if math.isfinite(problem.loss.slope) else 20.0
@@ -254,14 +254,15 @@ GAIN = 0.05
 def time_limit(problem: Problem, clip: float) -> float:
     """Return t, the largest sum of all γ at which the expected gain is four times the cost of noise; inf without privacy.
 
-    In units of 1/(LΣB_j²), with a record cap C, and columns whose mean squares are a share r² of their squared bounds:
+    t is in units of 1/(LΣB_j²). With a record cap C, a typical |ℓ'| called typical, and columns whose mean squares are a share
+    r² of their squared bounds:
 
         noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum of t steps, each with its share of the budget
         gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
         t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
 
-    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG follow
-    this rule in their default γ, SCD in its default overlap.
+    r and the number of steps cancel. A run with t far below p stays near its start, the constant model. GD, SGD and SVRG apply
+    this rule to the default γ, and SCD to the default overlap.
     """
     rates = counts.has_counts(problem) and not has_constant(problem)  # the rule was not fitted to these problems
     if problem.mu is None or not math.isfinite(clip) or rates:
@@ -285,6 +286,8 @@ def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
     """Return a warning if the sum of all γ is too small to learn from, so that the run stays near the constant model.
 
     A column whose mean square is a third of its squared bound moves by time/(3p) whole steps.
+
+    time : sum of all γ.
     """
     if not problem.private or time / (3.0 * problem.layout.n_used) >= STILL:
         return ()

@@ -42,7 +42,7 @@ FAINT_MEAN = 20.0
 
 @dataclass(frozen=True, slots=True)
 class GramClip(Clip):
-    """Sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid.
+    """Geometry of sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid.
 
     With these weights, a triangle's Euclidean norm is the Frobenius norm of the matrix. Replacing u by u' moves the sum by
     ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C², not 2C², because both are positive semidefinite. Each of the
@@ -64,8 +64,8 @@ class GramClip(Clip):
     def sensitivity_of(self, query: Query, size: int) -> float:
         """Return Δ of all pieces together, for a query of one piece. Raise PrivacyError for other sums, which move by 2C².
 
-        Weights follow the weighting `Row` of the same C². Only the coordinator knows the rows' norms, so a party must trust
-        that they do. The first piece alone multiplies the label, and the party's columns with one another.
+        Weights must follow the weighting `Row` with the same C². Only the coordinator knows the rows' norms, so a party must
+        trust that the weights do. Only the first piece has products of the label, and of a party's columns with one another.
         """
         if not self.finite:
             return math.inf
@@ -82,9 +82,10 @@ class GramClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class Row(Weighting):
-    """Weights s_i², then s_i² t(y_i − c) for the label if it is asked for, then s_i² x_ij for every column that margins hold.
+    """Weights s_i², then s_i² t(y_i − c) if the label is asked for, then s_i² x_ij for every column in the margins actor.
 
-    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)), over all parties and the label; 0 for a row that is not finite.
+    s_i = min(1, C/‖u_i‖) for the row u_i = (x_i, t(y_i − c)) of all parties' columns and the label. s_i is 0 for a row that is
+    not finite.
 
     square : C². label_scale : t. label_centre : c. of_label : True if the label is asked for.
     """
@@ -97,7 +98,7 @@ class Row(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return the weights, ((1 + h)·n,), and free the columns that margins held."""
+        """Return the weights, ((1 + h)·n,) for h vectors times s², and free the columns that the margins actor held."""
         y = self.label_scale * (labels - self.label_centre)
         label = [y] if self.of_label else []
         if math.isinf(self.square):
@@ -109,9 +110,9 @@ class Row(Weighting):
 
 
 def along_columns(t: Vector, first: list[Vector], kept: Mapping[str, Vector]) -> tuple[Vector, Mapping[str, Vector]]:
-    """Return t, then t∘z for the given vectors and the columns that margins hold, and the state without these columns.
+    """Return t, then t∘z for each z in `first` and each column that the margins actor holds; and a state without these columns.
 
-    Where t is 0, because the row is not finite, so are the others.
+    Where t is 0, because the row is not finite, the products t∘z are 0, too.
     """
     n, held = t.size, kept.get(COLUMNS, np.zeros(0))
     weights = np.empty((1 + len(first) + (held.size // n if n else 0), n))
@@ -124,12 +125,16 @@ def along_columns(t: Vector, first: list[Vector], kept: Mapping[str, Vector]) ->
 
 
 def order(dimension: int) -> int:
-    """Return the p with p(p + 1)/2 = dimension, or the next larger one."""
+    """Return the smallest p with p(p + 1)/2 ≥ dimension."""
     return math.ceil((math.sqrt(8.0 * dimension + 1.0) - 1.0) / 2.0 - 1e-9)
 
 
 def within_triangle(query: Gram, p: int) -> bool:
-    """Return True if a piece multiplies columns below p with those of earlier parties, and the first piece alone own ones."""
+    """Return True if a piece stays in the lower triangle of p columns.
+
+    Its columns are multiplied with columns of earlier parties. Only the first piece also multiplies a party's columns with one
+    another.
+    """
     held, first = query.held, query.fold is not None and query.fold.number == 0
     for block in query.blocks:
         S = block.coordinates
@@ -149,10 +154,11 @@ def pieces(
 ) -> tuple[Gram, ...]:
     """Return the queries for all products of the columns of some parties, as pieces of one joint release.
 
-    Each party's columns are multiplied with those of the parties after it. Margins hold at most `held_at_once` of them at a
-    time, so small data of two parties need one piece. The first piece also multiplies each party's own columns.
+    Each party's columns are multiplied with the columns of all later parties. The margins actor holds at most `held_at_once`
+    columns at a time, so small data of two parties need one piece. The first piece also multiplies each party's own columns.
 
-    rows : {party: (all its columns, centres, scales)}. weighting : function from the number of a piece to its weighting.
+    rows : {party: (block of all its columns, their centres, their scales)}. weighting : function from the number of a piece to
+        its weighting.
     """
     most, wholes = held_at_once(n_records), [whole for whole, _, _ in rows.values()]
     cut = [
@@ -170,7 +176,7 @@ def pieces(
 
 
 def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
-    """Yield the pieces of a release in order, each after the query for the columns that margins hold in it."""
+    """Yield the pieces of a release in order, each after the query that sends columns to the margins actor."""
     for piece in found:
         if piece.held is not None:
             _, centre, scale = rows[piece.held.party]
@@ -182,24 +188,24 @@ def asked(found: tuple[Gram, ...], rows: Rows) -> Iterator[Columns | Gram]:
 class NoisyGram(Solver):
     """One joint release of XᵀX and Xᵀy, μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
-    Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
-    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released with
-    Δ = √2·C² plus rounding (`GramClip` derives it), in one piece unless data are large (`pieces`). The pieces are fixed
+    Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to norm C at
+    most, which keeps the record on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
+    with Δ = √2·C² plus rounding (`GramClip` derives it), in one piece unless data are large (`pieces`). The pieces are fixed
     beforehand, and the whole release is charged before the first one.
 
     Eigenvalues of the noisy XᵀX below σ√(2p), the norm of such a symmetric noise matrix, are then raised to σ√(2p) (AdaSSP
-    adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
-    method for p in the tens and large n. Its noise grows with p.
+    adds that amount to all eigenvalues). Then ½wᵀGw − bᵀw + nψ(w), with G the raised XᵀX and b the noisy Xᵀy, is minimised to
+    convergence. This is the strongest method for p in the tens and large n. Its noise grows with p.
 
-    Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and the parties
-    after each receive them as weights. Participants therefore see other parties' columns *before* noise. Under
-    trust='secure' nobody sees them.
+    Who sees what: under trust='trusted' the coordinator holds the raw columns of all parties but the last, and sends each
+    party's columns, as weights, to the parties after it. Participants therefore see other parties' columns *before* noise.
+    Under trust='secure' nobody sees them.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: no clipping.
     label_scale : t, weight of the label in a row. None: the largest label gets the length of the longest row of features, both
         by declared bounds.
-    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None does so if μn/p is
-        low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
+    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None releases that model
+        alone if μn/p is low (`outweighed`), unless `clip` or `label_scale` is given, and never under trust='secure'.
     """
 
     clip: float | None = None
@@ -211,7 +217,7 @@ class NoisyGram(Solver):
 
     @property
     def shows_columns(self) -> bool:
-        """True: margins hold raw columns, and parties receive them as weights."""
+        """True: the margins actor holds raw columns, and parties receive them as weights."""
         return True
 
     def __post_init__(self) -> None:
@@ -259,10 +265,7 @@ class NoisyGram(Solver):
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then the products of the label and of all columns.
-
-        The first piece holds the products of the label too.
-        """
+        """Collect the norms, then all pieces of the products; the first piece has the products of the label, too."""
         if self.constant:
             return (yield from alone.schedule(problem))
         p, n = problem.layout.n_coordinates, problem.n_records
@@ -283,7 +286,7 @@ class NoisyGram(Solver):
         return w + problem.intercept * c if problem.centred else w
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: one for the norms, one per piece, and one for the columns that margins hold in it."""
+        """Return the number of messages: one for the norms, one per piece, and one per piece with columns to hold."""
         if self.constant:
             return 1
         return sum(1 for _ in asked(self.pieces(problem), _rows(problem))) + self._geometry(problem).finite
@@ -307,7 +310,7 @@ class NoisyGram(Solver):
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries of the release. They depend on public facts alone, so a party's book can compute them too."""
+        """Return the queries of the release. They depend on public facts alone, so a party can compute them, too."""
         geometry, scale, c = self._geometry(problem), self.label_scale or 1.0, _label_centre(problem)
         return pieces(
             _rows(problem),
@@ -336,7 +339,7 @@ def lifted(G: Vector, floor: float) -> Vector:
 
 
 def _rows(problem: Problem) -> Rows:
-    """Return all columns of each party as they are."""
+    """Return all columns of each party, neither centred nor scaled."""
     return {party: (own, np.zeros(own.size), np.ones(own.size)) for party, own in problem.layout.whole().items()}
 
 

@@ -36,10 +36,10 @@ FEW_CUT = 2.0
 """Factor on NoisyGram's default clip. The clip is then at least two thirds of the longest row, so few rows are cut. Chosen
 among 1, 2 and 3 on one data set, California housing at ε = 1."""
 BLOCK = 3
-"""Default columns per block of SkGD without joint steps. Every block changes the model, and residuals are then shared again;
-blocks of three need this less than half as often as single columns. Any partition into blocks costs one release per pass,
-since whole rows are capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise of
-trust='trusted', errors are not larger than with single columns. Blocks of ten send a third of the bytes, but the excess loss
+"""Default columns per block of SkGD without joint steps. Every block changes the model, and residuals are then shared again.
+With blocks of three this happens less than half as often as with single columns. Any partition into blocks costs one release
+per pass, since whole rows are capped. Chosen among 1, 2, 3, 4 and 8 on electricity and default_credit at ε = 1: with the noise
+of trust='trusted', errors are not larger than with single columns. Blocks of ten send a third of the bytes, but the excess loss
 is 2.2 times as large (median of 25 cases, 0.8 to 12: five simulated problems, California housing and adult, ε = 0.1 to 10),
 since steps shrink with a block's size. Block sizes were not compared on shares."""
 STEPS = 40
@@ -77,11 +77,11 @@ def why_not(solver: Solver, loss: Loss) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
-    SkGD takes joint steps if options and the public rule allow it (`skgd_options.declined`): nobody sees columns on shares, and
-    all columns of a party are opened at once, so a step shares residuals once.
+    SkGD takes joint steps if options and the public rule allow them (`skgd_options.declined`): nobody sees columns on shares,
+    and all columns of a party are opened at once, so a step shares residuals once.
 
-    The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which shrinks all columns of a row by one factor.
-    NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
+    The default clip of NoisyGram is FEW_CUT times the default under trust='trusted', where all columns of a row shrink by one
+    factor. NoisyGram always releases products. SkGD has blocks of BLOCK columns and excess_share=0 by default.
     """
     if isinstance(solver, NoisyGram):
         if solver.constant:
@@ -115,7 +115,7 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
 
 
 def _leaves_steps_open(solver: SkGD) -> bool:
-    """Return True if the job decides neither joint steps nor the passes and blocks in place of them."""
+    """Return True if the job leaves open joint steps, and the passes, blocks and order that would take their place."""
     decided = (solver.joint, solver.passes, solver.outer_rounds, solver.inner_rounds, solver.block_size)
     return all(option is None for option in decided) and solver.sampling == "shuffled"
 
@@ -124,8 +124,9 @@ def _leaves_steps_open(solver: SkGD) -> bool:
 class Rows:
     """Public facts about the sums of a run on shares.
 
-    squares : {party: its part of the squared cap}, which is its number of coordinates if √M_j scales them, otherwise ΣB_j².
-    size : typical length of a scaled column, divided by C. models : numbers of models and openings in the run.
+    squares : {party: its part of the squared cap}: the party's number of coordinates if √M_j scales them, otherwise ΣB_j² over
+        its columns.
+    size : typical length of a scaled column, divided by C. models : numbers of models, and of openings of sums, in the run.
     """
 
     squares: Mapping[str, float]
@@ -182,9 +183,10 @@ def _models(walk: Walk) -> Models:
 class Products:
     """Public facts about the one joint release of all products of columns.
 
-    clip : C. squares : {party: ΣB_j², plus the label's term at its party}; for joint steps its number of columns.
+    clip : C. squares : {party: ΣB_j², plus the label's term at its party}; for joint steps the party's number of columns.
     label_scale, label_centre : t and c of t(y − c); None and 0 for products without the label.
-    first : query under which the release is charged. event : its event. unit : C² if the query counts in units of C², else 1.
+    first : query under which the release is charged. event : event of the release. unit : C² if the query counts in units of
+        C², else 1.
     """
 
     clip: float
@@ -218,7 +220,7 @@ def products_of(solver: Solver, problem: Problem, label: str) -> Products | None
 
 
 def _correlations(solver: SkGD, problem: Problem) -> Products:
-    """Return the products of the scaled columns for joint steps: t_i = L/R for all records, and rows of norm at most √(R/L)."""
+    """Return the products of scaled columns for joint steps: weights t_i = L/R for all records, rows of norm at most √(R/L)."""
     ((event,),) = (events for row, events in Budget(solver, problem).once if row.make is correlations.release)
     weighting, whole = correlations.weighting_of(problem, problem.loss, math.inf), problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}

@@ -37,7 +37,7 @@ PUBLIC_DISTANCE = 1e-10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Joint, Local):
-    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers it."""
+    """Query that releases w, rounded to the grid of `clip`, with the noise of `event`. The coordinator answers the query."""
 
     w: Vector
     clip: Clip
@@ -59,22 +59,23 @@ class Publish(Joint, Local):
 class OutputPerturbation(Solver):
     """One release, the noisy minimiser of a strongly convex F, which is μ-GDP with μ = Δ/σ under replace-one.
 
-    Sealed: nothing leaves the participants before that release. They exchange un-noised gradients (trust: `trusted`).
+    Nothing leaves the participants before that release. Among themselves they exchange un-noised gradients (trust: `trusted`).
 
-    Sensitivity. F is λ-strongly convex in *all* coordinates, so ψ includes the intercept, unlike elsewhere (`plan`
-    prints this). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at most
-    2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). The
-    published w has a subgradient of norm at most τ, so it lies within τ/λ of the minimiser. Rounding to the grid g = 2^k
-    moves it by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
+    Sensitivity. F must be λ-strongly convex in *all* coordinates, so ψ penalises the intercept too, unlike in most solvers
+    (`plan` prints this). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at
+    most 2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). At the w to
+    be published, F has a subgradient of norm at most τ, so w lies within τ/λ of the minimiser. Rounding to the grid g = 2^k
+    moves w by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
 
-    Solving. Accelerated proximal gradient steps, with ∇f from the parties. Public facts set their number, which suffices
-    *for any data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that depended on data would be visible.
-    After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ has
-    norm at most 2L‖v − w⁺‖, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
+    Solving. Accelerated proximal gradient steps, with ∇f from the parties. Public facts set the number of steps, which suffices
+    *for any data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that depended on data would be visible. After
+    the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ has norm at most 2L‖v − w⁺‖,
+    for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
-    tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
-    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None does so if noise
-        would raise F by more than a model can lower it (`outweighed`), unless `tolerance` is given or fairness needs a bound.
+    tolerance : τ in units of Λ/n. The noise grows by this share. None takes 1e-3 with privacy.
+    constant : True releases the constant model alone (`vfl.solvers.releases.alone`), False never does. None releases that model
+        alone if noise would raise F by more than a model can lower F (`outweighed`), unless `tolerance` is given or the job
+        bounds fairness.
     """
 
     tolerance: float | None = None
@@ -162,15 +163,15 @@ class OutputPerturbation(Solver):
         """Return the number of steps after which 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
 
         ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) suffices. With
-        f + λ‖·‖²/2 in place of f, the gap is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42). The bracket is at
-        most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, because ψ is minimal at 0.
+        f + λ‖·‖²/2 in place of f, the gap is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42). The factor in brackets
+        is at most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, because ψ is minimal at 0.
         """
         L, λ, Λ = _largest_curvature(problem), problem.penalty.convexity, _lipschitz(problem)
         wanted = 32.0 * L * Λ**2 / (λ * self._tau(problem) ** 2)
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and one to verify. The coordinator releases without a message."""
+        """Return the number of messages: two per step, and one to verify the subgradient. The release needs none."""
         return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:
@@ -211,7 +212,10 @@ class OutputPerturbation(Solver):
         return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
 
     def _geometry(self, problem: Problem) -> Clip:
-        """Return grid and Δ. For two adjacent data sets, each w lies within `cap` of the midpoint of their minimisers."""
+        """Return grid and Δ.
+
+        On either of two adjacent data sets, training ends within `cap` of the midpoint of the two minimisers.
+        """
         half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
         return Clip(half, problem.layout.n_coordinates)
 
@@ -232,9 +236,9 @@ def bounding(solver: Solver) -> Solver:
 def outweighed(problem: Problem) -> bool:
     """Return True if noise is expected to raise F by more than a model can lower it: a public fact.
 
-    Let v be the mean variance of a column, assumed to be B_j²/9. The noise raises F by ½(Lpv + λp)σ². A model lowers it by
-    GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for a label of 1, or
-    for a numeric label at one typical spread from 0.
+    Let v be the mean variance of a column, assumed to be B_j²/9. The noise raises F by ½(Lpv + λp)σ². A model lowers F by
+    GAINED·ℓ·Lv/(Lv + λ), where the last factor is the effect of the penalty. ℓ is the loss at margin 0 for a label of 1, or for
+    a numeric label at one typical spread from 0.
     """
     if problem.mu is None:
         return False

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 Released: TypeAlias = tuple[Vector, ...]
 Schedule: TypeAlias = Generator[Query, Released, Vector]
-"""Generator that yields queries, receives their releases, and returns w (p,) on the scaled features. It sees releases only.
+"""Generator that yields queries, receives their releases, and returns w (p,) on the scaled features. It sees only
+releases, never records.
 
-The coordinator throws failures into it: BudgetExceeded if charges for lost releases used up the planned budget, and PartyLost
-if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw, and ends with 0 for the party's coordinates.
+The coordinator throws failures into the generator: BudgetExceeded if charges for lost releases used up the planned budget, and
+PartyLost if a party is given up. A solver that `goes_on_without` a party then rebuilds Xw, and ends with 0 for the party's
+coordinates.
 """
 
 
@@ -28,7 +30,8 @@ class Vectors(NamedTuple):
 
     out : margins or residuals sent to a party. back : margins that a party returns. swept : number of vectors in each
         direction that belong to sweeps, sent as float32 if the job says so.
-    labels, limits : labels and limits of residuals, which a party keeps. norms : norms of records that a party returns.
+    labels, limits : vectors of labels, and of limits of residuals, that a party receives and keeps. norms : norms of records
+        that a party returns.
     """
 
     out: int
@@ -40,14 +43,14 @@ class Vectors(NamedTuple):
 
 
 class Solver(Protocol):
-    """One training algorithm. Fields are its public options; public rules decide those left at None.
+    """One training algorithm. The fields are its public options. Rules decide options left at None, from public facts only.
 
     goes_on_without : True if the schedule continues without a party that is given up.
     multinomial : True if the schedule can train K margins per record.
     infers : True if the schedule can make the releases that standard errors need.
     warm_starts : True if the schedule can start from a released model.
     takes_terms : True if the schedule supports terms of single columns (vfl.penalties.ColumnTerms).
-    weighs : True if the schedule uses losses only through derivatives, which record weights multiply.
+    weighs : True if the schedule uses the loss only through derivatives, so that record weights can multiply these.
     penalises_intercept : True if the intercept is penalised like other coefficients.
     """
 
@@ -73,7 +76,7 @@ class Solver(Protocol):
 
     @property
     def sealed(self) -> bool:
-        """True if the schedule works on un-noised values and releases only its final result, with noise."""
+        """True if the schedule works on un-noised values and releases only the final result, with noise."""
         return False
 
     @property
@@ -92,9 +95,9 @@ class Solver(Protocol):
         return False
 
     def resolve(self, problem: Problem) -> Self:
-        """Return a copy of the solver with every option decided by public rules. Raise SpecificationError if it cannot run.
+        """Return a copy of the solver with every option decided by public rules.
 
-        By default, no option is open.
+        Raise SpecificationError if the solver cannot run this problem. By default, the solver has no open options.
         """
         del problem
         return self
@@ -104,7 +107,7 @@ class Solver(Protocol):
         ...
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Run the algorithm of a resolved solver. It is deterministic, given the released values."""
+        """Run the algorithm of a resolved solver. The queries are deterministic, given the released values."""
         ...
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -112,7 +115,7 @@ class Solver(Protocol):
         ...
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return a sentence for the plan about an option that the user might add, or gave in vain; '' for none.
+        """Return a sentence for the plan about an option that the user might add, or that has no effect; '' for none.
 
         resolved : this solver with every option decided.
         """
@@ -132,7 +135,7 @@ class Solver(Protocol):
         return Vectors(pairs, pairs)
 
     def last_pass(self, problem: Problem) -> int | None:
-        """Return the number of passes of a run that never meets its stopping rule; None for a solver without one."""
+        """Return the number of passes of a run that never meets its stopping rule; None for a solver without a rule."""
         del problem
         return None
 
@@ -151,5 +154,5 @@ class Derivative(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it needs and replaces no state."""
+        """Return r, (n,), and {}: this weighting keeps no per-record state."""
         return self.loss.derivative(margins, labels), {}

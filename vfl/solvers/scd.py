@@ -47,8 +47,8 @@ class DualStep(Weighting):
 
     Logistic steps are first shrunk by a factor that leaves the intercept unchanged if one label is rarer than the other.
 
-    coupling : σ'/(λn), the factor of ‖x_i‖² in q.
-    grid : grid of the changes of α if α has its own noise ('perturbation'); then also |ζ_i| ≤ C. None: no noise on α.
+    coupling : σ'/(λn), the factor of ‖x_i‖² in the q of `Loss.dual_step`.
+    grid : grid of the changes of α if α has its own noise ('perturbation'). In that case |ζ_i| ≤ C, too. None: no noise on α.
     """
 
     loss: Loss
@@ -89,7 +89,7 @@ class Perturb(Local):
 
     @property
     def target(self) -> str:
-        """Margins keep the noise as 'perturbation'."""
+        """Name under which the coordinator keeps the noise, beside the margins."""
         return PERTURBATION
 
     def answer(
@@ -106,15 +106,15 @@ class SCD(BatchSolver):
     """DP-SCD. Each step releases one Gaussian sum over a batch, of sensitivity Δ = 2C plus rounding under replace-one.
 
     The dual of F has one variable α_i per record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
-    a batch, each from the same released v. It adds them to α, which stays in the margins and is never released or logged.
-    It releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and noise of one event. A record's
-    rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
+    a batch, each from the same released v. It adds the ζ_i to α, which the coordinator keeps beside the margins and never
+    releases or logs. The step then releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and noise of
+    one event. A record's rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
 
     Noise on v alone suffices, but *not* by post-processing: ζ_i depends on α_i, which holds the record's own past. Proof: Let
     two data sets differ in record i.
 
-    1. Fix the coins that draw all other records, at all steps. They are independent of the data. By joint convexity, a
-       bound for every value of the coins bounds their mixture.
+    1. Fix the coins that draw all other records, at all steps. The coins are independent of the data. By joint convexity, a
+       bound for every value of the coins bounds the mixture over them.
     2. Given the values o released so far, the other records' α and contributions are the same function of o in both
        worlds.
     3. α_i is a function of record i, o, and i's own earlier coins. Its distribution given o differs between the worlds.
@@ -125,9 +125,9 @@ class SCD(BatchSolver):
     4. The steps therefore compose adaptively like such pairs, for a plan that is fixed beforehand.
 
     The argument needs independent draws of fixed probability, a fixed divisor (λn here, never the realised size), updates
-    that do not see each other inside a batch, and an α that never leaves the margins. With disjoint public batches, the
-    same argument with q = 1 for the record's own batch and 0 for all others makes a pass Δ/σ-GDP. It needs secrecy of α,
-    but not of membership.
+    that do not see each other inside a batch, and an α that never leaves the coordinator. With disjoint public batches, the
+    same argument with q = 1 for the record's own batch and 0 for all others makes a pass Δ/σ-GDP. That argument needs secrecy
+    of α, but batches may be public.
 
     The paper's variant, release='both', adds noise to α as well, so that [α; v] could be published (vfl never does). α on a
     batch shows the records that were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
@@ -135,8 +135,8 @@ class SCD(BatchSolver):
     |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant needs √2 times the noise
     and is meant for comparisons.
 
-    The duality gap needs every record's α and margin. No query computes it, and no charge would cover it, so no decision
-    depends on it; the schedule follows from public facts.
+    The duality gap needs every record's α and margin. No query computes the gap, and no charge would cover it, so no decision
+    depends on the gap. The schedule follows from public facts.
 
     Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant, vfl.CD, descends along
     features instead of records.
@@ -147,10 +147,10 @@ class SCD(BatchSolver):
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖. None lets a public rule decide; inf clips nothing.
     overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
-        suits orthogonal records. None takes the batch size without privacy. With privacy it takes 0.3 of that, or more if noise
-        would cost more than the steps gain (`joint.time_limit`).
+        suits orthogonal records. Without privacy, None takes the batch size. With privacy, None takes 0.3 of the batch size, or
+        more if noise would cost more than the steps gain (`joint.time_limit`).
     label_share : approximate share of μ² for w₀, the constant model, as for SGD. The penalty then applies to w − w₀ instead of
-        w, which differ in the intercept only.
+        w; the two differ in the intercept only.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail' for the average of the last half.
     """
@@ -200,7 +200,7 @@ class SCD(BatchSolver):
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the default gradient clip, divided by 1 + qL as the dual step of a typical record is, with q its coupling."""
+        """Return the default gradient clip over 1 + qL, as the dual step of a typical record (coupling q) is over 1 + qL."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
@@ -289,5 +289,5 @@ class SCD(BatchSolver):
 
 
 def _default_passes(problem: Problem) -> int:
-    """Return ρ/100 private passes, between 2 and 10. The noise of all steps adds up in v; averaging does not remove it."""
+    """Return the number of private passes, ρ/100 between 2 and 10. All noise adds up in v, and averaging does not remove it."""
     return min(10, max(2, round(signal_to_noise(problem) / 100.0)))

@@ -29,14 +29,14 @@ PUBLIC_PASSES = 50
 class SGD(BatchSolver):
     """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
-    With sampling='poisson' a step is the Poisson-subsampled pair of rate q. T is fixed before the first step, and the steps
-    are accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP. vfl.solvers.batches says for whom
-    each guarantee holds, and why shuffled and fixed-size batches are refused.
+    With sampling='poisson' a step is accounted as a Poisson-subsampled Gaussian of rate q. The number T of steps is fixed
+    before the first step, and the steps are accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP.
+    vfl.solvers.batches says for whom each guarantee holds, and why shuffled and fixed-size batches are refused.
 
     One release is Σ_{i in batch} clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly. A record's rounded
     contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint derives both). The step
     w ← prox_{sψ}(w − s·u/(qn)) is post-processing; it uses the expected size qn, never the realised one. Source: Abadi et al.
-    2016, Alg. 1; the pair under replace-one: vfl.privacy.pld.
+    2016, Alg. 1; accounting of a subsampled step under replace-one: vfl.privacy.pld.
 
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used, which gives T = passes·n/batch_size steps.
@@ -46,8 +46,8 @@ class SGD(BatchSolver):
         cost more than the steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root' for steps of γ/√(t+1) after t passes, as subgradients require.
     iterate : 'last', or 'tail' for the average of the last half.
-    label_share : approximate share of μ² for starting the intercept at the constant model (vfl.solvers.releases.start).
-        None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
+    label_share : approximate share of the budget μ² that pays for starting the intercept at the constant model
+        (vfl.solvers.releases.start). None lets a public rule decide, but takes 0 if the clip is given. 0 releases nothing.
     seed : public seed for the order of disjoint batches. Secret samples come from the noise source.
     """
 
@@ -106,7 +106,7 @@ class SGD(BatchSolver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, plus those before the first. Drawing a sample takes no message."""
+        """Return the number of messages: two per step, and those before the first step. Drawing a sample takes none."""
         return self._round_trips(problem, self._batches(problem).steps)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 COUNTED = 1 << 17
-"""Number of draws that a plan simulates to count messages; it extrapolates for longer runs."""
+"""Number of draws that a plan simulates to count messages. For longer runs, the plan extrapolates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,8 @@ class SkGD(Solver):
     parallel : number of different parties whose blocks may move at once, from the same margins. The draws of a pass are then
         joined into fewer rounds; the blocks drawn, and their number, stay the same.
     passes : number of passes over the coordinates. Alternatively, give outer_rounds and inner_rounds.
-    outer_rounds, inner_rounds : T and K of the paper. K counts draws; Xw is rebuilt at the start of every outer round.
+    outer_rounds, inner_rounds : T and K of the paper. K counts the draws of blocks in an outer round; Xw is rebuilt at the
+        start of every outer round.
     clip : None takes 'record' if every pass draws each block once, except for squared loss without an intercept at high μn/p
         (`record_defaults.serves`), and 'coordinate' otherwise.
         'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
@@ -57,7 +58,7 @@ class SkGD(Solver):
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, where S are all columns that move at once.
-    momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own, at no cost in budget
+    momentum : β, at most 1 − γ/2. Every pass adds β times the previous pass's move to its own move, at no cost in budget
         (vfl.solvers.iterates.momentum). None takes up to ½ for runs under a record cap with μn/p below 100 and `passes` None,
         which then need as few as half of the passes, and 0 for other runs.
     joint : True lets long runs take 36 passes. A pass releases all parties' gradients at the same margins, then takes a step in
@@ -68,9 +69,9 @@ class SkGD(Solver):
         trust='trusted'; True under trust='secure', which shows no columns, if passes and blocks are left open.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
         (vfl.solvers.iterates.convergence), and return the current iterate. None takes 1e-9, or never stops early if the number
-        of steps is given. With privacy it must be None: the number of steps must not depend on data.
-    iterate : result of an outer round: its 'last' θ, or the 'average' of its θ (as in the paper). With 'tail' the run ends
-        with the average of its last half.
+        of steps is given. With privacy `tol` must be None: the number of steps must not depend on data.
+    iterate : result of an outer round: the 'last' θ of the round, or the 'average' of all θ in it (as in the paper). With
+        'tail' the run ends with the average of its last half.
     sweep : 'party' sends one message per party and pass, and groups a pass by party; 'visit' sends one message for consecutive
         blocks of one party in the order drawn; 'block' sends one block per message, and parties see residuals only.
     seed : public seed for the order of blocks.
@@ -182,7 +183,7 @@ class SkGD(Solver):
         return Budget(self, problem).releases()
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages that a run waits for: visits, rebuilds, norms, and those of one-time releases.
+        """Return the number of messages that a run waits for: visits, rebuilds of Xw, record norms and one-time releases.
 
         Importance sampling depends on M, which is not known yet, so its visits are counted as if all M were equal. For a run
         without privacy the number is an upper bound. For long runs it is extrapolated from the first COUNTED draws.
@@ -192,7 +193,7 @@ class SkGD(Solver):
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the numbers of vectors: two per visited party, one per party and rebuild, and those that parties keep."""
+        """Return the numbers of vectors: two per visited party, one per party and rebuild, and vectors that parties keep."""
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, swept = self.visits(problem)[1], parties * self.sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)
@@ -236,7 +237,7 @@ class SkGD(Solver):
         )
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return what joint steps would save and show, or why the rule takes none though they were asked for."""
+        """Return what joint steps would save and show, or why a run takes none although the user asked for them."""
         if resolved.joint or not problem.private:
             return ""
         if self.joint:
@@ -283,14 +284,14 @@ class SkGD(Solver):
         return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def pieces(self, problem: Problem) -> tuple[Gram, ...]:
-        """Return the queries for a matrix of products, of unscaled columns; () without products.
+        """Return the queries for a matrix of products of unscaled columns; () for a run without products.
 
-        They depend on public facts alone, so a party's book can compare them with the coordinator's queries.
+        These queries depend on public facts alone, so a party can compare them with the coordinator's queries.
         """
         return products.planned(problem) if problem.inference or self.joint else ()
 
     def skipped(self, problem: Problem) -> int:
-        """Return the number of block updates before the tail, which the average omits."""
+        """Return the number of block updates before the tail; the average omits these updates."""
         walk = Walk(self, problem, Curvature.flat(problem))
         early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         return early if self.by_pass else walk.n_releases // 2

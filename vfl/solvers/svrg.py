@@ -57,7 +57,7 @@ class ClippedDifference(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and no new state."""
+        """Return r, (n,), and {}: the snapshot stays as it is."""
         with np.errstate(invalid="ignore"):
             moved = self.loss.derivative(margins, labels) - kept[SNAPSHOT]
         return joint.clipped(moved, kept, self.cap), {}
@@ -65,15 +65,16 @@ class ClippedDifference(Weighting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SVRG(BatchSolver):
-    """DP-SVRG. A pass releases one full gradient at a snapshot, then differences from it on batches, each with Gaussian noise.
+    """DP-SVRG. A pass releases a full gradient at a snapshot, then differences from it on batches, all with Gaussian noise.
 
     Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
-    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled pair or, on disjoint public batches, Δ_D/σ-GDP per pass
-    (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
-    snapshot's derivatives stay in the margins. A record's derivative is a function of that record and of released values,
-    so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of
-    release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
-    separately would allow 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping biases the difference).
+    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled Gaussian or, on disjoint public batches, Δ_D/σ-GDP per pass
+    (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The snapshot's
+    derivatives stay with the coordinator. A record's derivative is a function of that record and of released values, so the
+    clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of release get
+    about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ) separately would
+    allow differences of norm 2C. Source: Johnson & Zhang 2013; clipping as in Abadi et al. 2016 (clipping biases the
+    difference).
 
     batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD, but steps are constant and half as long.
     clip : C. difference_clip : D. None takes C√(b/n) for batches of size b with privacy, which balances the two noises.
@@ -119,7 +120,7 @@ class SVRG(BatchSolver):
         return snapshot, replace(snapshot, cap=float(self.difference_clip or math.inf))
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the charges of the start, if it is released, of the snapshots (one per pass), and of the steps.
+        """Return the charges of the label statistic, if it is released, of the snapshots (one per pass), and of the steps.
 
         A Poisson step of rate q costs about q² of a full step, so the 1/q steps of a pass cost q. The snapshot's σ is
         therefore 1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
@@ -165,7 +166,7 @@ class SVRG(BatchSolver):
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, two per pass for its snapshot, and those before the first pass."""
+        """Return the number of messages: two per step, two per pass for the snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
         asked += bool(self.label_share)
