@@ -75,8 +75,8 @@ class Indexed:
 class IdsGreeting:
     """Description of a party's ids before an alignment.
 
-    version : version of the party's code. kind : type of its ids for comparisons.
-    pending : name of an interrupted alignment of these ids that can continue. kept : the index that it already has.
+    version : version of the party's code. kind : type as which its ids are compared.
+    pending : name of an interrupted alignment of these ids that can continue. kept : the index that the party already has.
     """
 
     version: str

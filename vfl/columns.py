@@ -33,8 +33,8 @@ def nearest_double(value: Any) -> float:
 def canonical_category(value: object) -> str:
     """Return the text by which categories and classes are compared, a function of the value alone.
 
-    Numbers of any type are equal if their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth values
-    equal the texts 'true' and 'false'. Other text does not change: '01' and '1.0' differ from '1'.
+    Numbers of any type are equal if their float64 values are equal: 1, 1.0, Decimal('1.00') and the text '1' are one category.
+    Truth values equal the texts 'true' and 'false'. Other text does not change: '01' and '1.0' differ from '1'.
     """
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
@@ -216,7 +216,7 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A column that its party holds but the model does not use. It is not read; the job equals one without it."""
+    """A column that its party holds but the model does not use. The column is not read: the job equals one without it."""
 
     kind: ClassVar[str] = "dropped"
 

@@ -1,4 +1,4 @@
-"""Format of a text file. Its owner declares it once, publicly; no reader infers it from records."""
+"""Format of a text file. The owner of the file declares the format once, publicly. No reader infers the format from records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Csv:
     encoding : name of the text encoding, as Python knows it.
     decimal : the character before the fraction of a number, '.' or ','.
     thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
-    quote : the character around fields that hold a delimiter or a line break; doubled inside them. '' for none.
+    quote : the character around fields that hold a delimiter or a line break, doubled where a field holds it; '' for none.
     dates : the format of dates, in the directives of Python's strptime, as '%d.%m.%Y'; None for ISO, as 2026-01-31.
 
     Raises SpecificationError.

@@ -81,7 +81,7 @@ def parse_json(text: str | bytes) -> Any:
 
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEPTH},}}", re.ASCII)
-"""Pattern of a dotted key with more than DEPTH parts, which tomllib parses in time quadratic in their number."""
+"""Pattern of a dotted key with more than DEPTH parts, which tomllib parses in time quadratic in the number of parts."""
 
 
 def parse_toml(text: str | bytes) -> dict[str, Any]:

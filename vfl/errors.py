@@ -54,7 +54,7 @@ class DataError(VflError, ValueError):
 
 
 class BudgetError(VflError):
-    """The ledger refuses."""
+    """The ledger, or an owner, refuses a run or a release, or the ledger is unusable."""
 
     exit_code = 4
 

@@ -113,7 +113,7 @@ class Split:
         return found
 
     def _words(self, n_records: int) -> Iterator[np.ndarray]:
-        """Yield the first n words of SHAKE-256(salt), piece by piece where the installed library can."""
+        """Yield the first n words of SHAKE-256(salt), in pieces if the installed library can read pieces."""
         text = f"vfl holdout {self.salt}".encode()
         try:
             from cryptography.hazmat.primitives import hashes
@@ -127,7 +127,7 @@ class Split:
             yield np.frombuffer(stream.squeeze(8 * min(PIECE, n_records - start)), dtype="<u8")
 
     def sizes(self, n_records: int) -> tuple[int, int]:
-        """Return the numbers of training and held-out records: public. SpecificationError if either is zero."""
+        """Return the public numbers of training and of held-out records. SpecificationError if either number is zero."""
         (held_out,) = self.counts([n_records])
         if not 0 < held_out < n_records:
             raise SpecificationError(

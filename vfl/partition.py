@@ -139,8 +139,8 @@ class FeaturePartition:
     def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
         """Return the columns that a party's data must hold: its features, the label and its factors, its groups.
 
-        groups : False leaves its groups and the weight out, as measures of a released model do; None takes the value of
-            `label`, since predictions need neither.
+        groups : False leaves out the party's groups and the weight, which measures of a released model do not need. None takes
+            the value of `label`: training needs label, groups and weight, and predictions need none of the three.
         """
         trained = label if groups is None else groups
         held = dict(self._groups).get(party, ()) if trained else ()
@@ -300,7 +300,8 @@ class FeaturePartition:
         are dealt to the parties one at a time, in the order of SHA-256(seed, name). Each party keeps the given order.
 
         parties : names of the parties, or their number (named party0, party1, ...). Each must get at least one column.
-        label : (party, column); a bare column is held by the first party. It is not assigned if it is listed.
+        label : (party, column); a bare column is held by the first party. The label is not assigned as a feature if `columns`
+            lists it.
         """
         if isinstance(parties, int):
             if parties < 1:

@@ -24,7 +24,7 @@ class Penalty(Protocol):
 
     @property
     def convexity(self) -> float:
-        """Modulus of strong convexity of ψ; 0 when it has none."""
+        """Modulus of strong convexity of ψ; 0 if ψ is not strongly convex."""
         ...
 
     def value(self, w: Vector) -> float:
@@ -209,8 +209,8 @@ class GroupLasso(_Strong):
         """Return argmin_u λ√m‖u‖ + Σ (u_j − v_j)²/(2 s_j) over the m coordinates with s_j > 0, v elsewhere.
 
         u_j = v_j ρ/(ρ + t_j), t_j = s_j λ√m, with ρ = ‖u‖, so ρ solves Σ (v_j/(ρ + t_j))² = 1, whose left side falls in
-        ρ; there is no root, and u = 0, when it is at most 1 at ρ = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the root
-        lies between ‖v‖ − max t and ‖v‖ − min t.
+        ρ; there is no root, and u = 0, when the left side is at most 1 at ρ = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the
+        root lies between ‖v‖ − max t and ‖v‖ − min t.
         """
         from scipy.optimize import brentq
 
@@ -248,8 +248,9 @@ class GroupLasso(_Strong):
 class ColumnTerms:
     """Terms of single columns in addition to ψ: ½ wᵀΩw, block-diagonal over columns, and low ≤ w ≤ high.
 
-    Both are public, and functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy. Under
-    coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the box.
+    Both terms are public, and functions of w alone: Ωw is added to a released gradient without noise, and costs no privacy.
+    Under coordinate steps of length 1/(M_j + Ω_jj), bounds keep every iterate, and so every average of iterates, within the
+    box.
 
     low, high : (p,), low ≤ 0 ≤ high. penalties : ((coordinates, (m, m) Ω of them), ...), no coordinate twice.
     """

@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def n_used(self) -> int:
-        """Return the number of columns without unused ones, by which rules and caps count."""
+        """Return the number of columns without unused ones, which rules and caps use."""
         return self.n_columns - self.unused
 
     @property
@@ -91,7 +91,7 @@ class Layout:
         return any(INTERCEPT in names for names in self.columns.values())
 
     def whole(self) -> dict[str, Block]:
-        """Return one block per party that has columns: all of them."""
+        """Return one block per party that has columns, with all columns of the party."""
         blocks: dict[str, Block] = {}
         offset = 0
         for party, names in self.columns.items():
@@ -137,7 +137,7 @@ class Problem:
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : True if most declared ranges do not cross 0, so that columns are far from orthogonal to the intercept.
-    sparse : parties with sparse columns. These are never centred, so that entries that are not stored remain 0.
+    sparse : parties with sparse columns. These columns are never centred, so that entries that are not stored remain 0.
     exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     weighted : records have weights s between 0 and 1, and F(w) = (1/n) Σ s_i ℓ((Xw)_i, y_i) + ψ(w). Slope and curvature of the
         loss bound those of s·ℓ.

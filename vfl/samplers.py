@@ -120,7 +120,7 @@ class Full:
     name: ClassVar[str] = "full"
 
     def width(self, n_blocks: int) -> int:
-        """All blocks."""
+        """Return the number of blocks."""
         return n_blocks
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -132,7 +132,7 @@ SAMPLERS: dict[str, type[Sampler]] = {s.name: s for s in (Shuffled, Cyclic, Unif
 
 
 def sampler_of(name: str, tau: int | None) -> Sampler:
-    """Return the sampler of that name; `tau` belongs to 'nice' alone."""
+    """Return the sampler of that name; `tau` is an option of 'nice' alone."""
     if name not in SAMPLERS:
         raise SpecificationError(f"unknown sampling {name!r}{nearest(name, SAMPLERS)}; known: {', '.join(SAMPLERS)}")
     if (name == "nice") != (tau is not None):

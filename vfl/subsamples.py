@@ -36,7 +36,8 @@ NONE = -1
 class Subsamples:
     """The subsamples of n records: COUNT disjoint ones of exactly ⌊n/COUNT⌋ records; up to COUNT − 1 records are in none.
 
-    They are the same at every party, in every process and on every machine, so each owner can check that no record is in two.
+    The subsamples are the same at every party, in every process and on every machine, so each owner can check that no record is
+    in two.
 
     salt : public text that names the data. n_records : n.
     """

@@ -44,7 +44,7 @@ def read_toml(
     follow: bool = True,
     shows: bool = False,
 ) -> dict[str, Any]:
-    """Return the content of a file. kind : its name in errors, such as 'job file'.
+    """Return the content of a file. kind : name of this kind of file in errors, such as 'job file'.
 
     number : format = NUMBER that the file has to state, which is left out of the content.
     remedy : end of the error for a missing file. largest, follow : as for vfl.documents.

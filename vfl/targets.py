@@ -23,7 +23,7 @@ class Parts(NamedTuple):
 class Targets:
     """Vectors beside the labels that a job has, and the form of its margins.
 
-    exposure : True if records have offsets, where margins start. weights : True if records have weights between 0 and 1.
+    exposure : True if records have offsets, at which margins start. weights : True if records have weights between 0 and 1.
     n_margins : margins per record, K with multinomial loss. Vectors of margins are then (K·n,), one class after another.
     kind : type of the margins that a party sees in a sweep. 'float32' rounds them, and parties answer with changes in float32.
     """
@@ -44,7 +44,7 @@ class Targets:
         return replace(self, weights=False)
 
     def parts(self, given: Any) -> Parts:
-        """Return the vectors in `given`, (count·n,) or (count, n), which holds one after the other."""
+        """Return the vectors in `given`, (count·n,) or (count, n), which holds the vectors one after another."""
         labels, *others = given.reshape(self.count, -1)
         return Parts(labels, others[0] if self.exposure else None, others[-1] if self.weights else None)
 

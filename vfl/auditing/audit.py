@@ -45,9 +45,9 @@ class Attack:
     """Guesses about one part of the records, and the ε that they show.
 
     part : 'training', 'held out', or 'all' without a hold-out.
-    claim : ε that the charges promise to the part. claim_mu : its μ; None for a claim that is not Gaussian.
+    claim : ε that the charges promise to the part. claim_mu : μ of the claim; None for a claim that is not Gaussian.
     canary : description of the canaries, the records in which the two data sets differ. size : k, number of canaries.
-    reach : share of the claim that the pair attains, at most 1.
+    reach : share of the claim that the pair of data sets attains, at most 1.
     runs, right : numbers of runs and of right guesses. level : probability of a false alarm of the guesses.
     allowed : largest share of right guesses under the claim. shown : lower bound on the true share, at `level`.
     lower, lower_mu : lower bounds on the job's ε and μ, if the share of right guesses is `shown`.
@@ -193,17 +193,17 @@ def audit(
 ) -> Audit:
     """Return a lower bound on the ε of a job, from runs on simulated records. It charges nothing and reads no private record.
 
-    A coin chooses D1 or D0, which differ in k canaries. The job runs on this data set in this process, with the executor, the
-    parties and the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than the
-    claimed ε allows refute the claim. The audit also checks the residuals of all releases (vfl.auditing.residuals). Training
-    records and held-out records are audited separately.
+    A coin chooses D1 or D0, which differ in k canaries. The job runs on the chosen data set in this process, with the executor,
+    the parties and the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than
+    the claimed ε allows refute the claim. The audit also checks the residuals of all releases (vfl.auditing.residuals).
+    Training records and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
     runs : number of runs for each part. None takes the number that finds noise of σ/√2 instead of σ with probability 0.95, at
         most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, to use instead of
-        simulated records. The canaries replace the first of them. n is their number.
+        simulated records. The canaries replace the first of these records, and n is the number of these records.
 
     Raises PrivacyError or SpecificationError for a job without a claim to audit.
     """

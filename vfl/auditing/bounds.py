@@ -1,9 +1,9 @@
 """Bounds on the accuracy of guesses: the largest under a claim, the lower bound from runs, and the number of runs needed.
 
-Let a fair coin choose D1 or D0, and let an opponent guess it from all releases. If they are μ-GDP for the pair, a guess is
-right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022, §2),
-and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0) is the
-largest total variation distance between the releases on D1 and on D0.
+Let a fair coin choose D1 or D0, and let an opponent guess the choice from all releases. If the releases are μ-GDP for this
+pair, a guess is right with probability at most Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ
+(Dong, Roth, Su 2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most
+(1 + δ(0))/2, since δ(0) is the largest total variation distance between the releases on D1 and on D0.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Claim:
     def implied(self, accuracy: float, size: int) -> tuple[float, float | None]:
         """Return lower bounds (ε, μ) for a run in which guesses about k records are right this often; μ only if Gaussian.
 
-        For k > 1 records the ε of a Gaussian claim assumes that the run is μ-GDP. For other claims it follows from (ε, δ) by
+        For k > 1 records the ε of a Gaussian claim assumes that the run is μ-GDP. For other claims ε follows from (ε, δ) by
         group privacy alone: δ_k = δ(e^kε − 1)/(e^ε − 1), and accuracy ≤ (e^kε + δ_k)/(1 + e^kε).
         """
         from scipy.special import ndtri

@@ -1,7 +1,8 @@
 """Simulated data sets D1 and D0, which differ only in k records, the canaries.
 
-The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP, so for the group it
-is at most kΔ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries that all take part in every release attain this bound.
+The canaries are k equal records in D1, and k equal replacements in D0. A release with Δ and σ is Δ/σ-GDP for one record, and so
+at most kΔ/σ-GDP for a group of k records (Dong, Roth, Su 2022, Thm. 2.14). Equal canaries that all take part in every release
+attain this bound.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Canary:
 
 
 def candidates(columns: int) -> Iterator[Canary]:
-    """Yield pairs of canaries. For every kind of release, some pair comes close to its sensitivity.
+    """Yield pairs of canaries. For every kind of release, some pair comes close to the sensitivity of the release.
 
     Records of opposite labels differ most if their margins stay near 0. In noisy runs models move far, so small records or
     records in one column are better there.
@@ -109,7 +110,7 @@ def candidates(columns: int) -> Iterator[Canary]:
 def group_size(claim: Claim, most: int) -> int:
     """Return k ≤ `most`, the number of canaries that needs the fewest runs to detect too little noise: kμ is about 2.75.
 
-    Sampled releases are audited with one canary, because their cost for several is not known.
+    Sampled releases are audited with one canary, because the cost of a sampled release for several records is not known.
     """
     if claim.sampled:
         return 1

@@ -1,7 +1,8 @@
-"""The exact log-likelihood ratio of a run between two data sets, and the distance by which they move each release.
+"""The exact log-likelihood ratio of a run between two data sets, and the distance of each release between them.
 
 No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). A release of a run has
-a known density given the releases before it, so the ratio of the whole run is a sum over its releases:
+a known density given the releases before it, so the ratio of the whole run is a sum over its releases. With the released value
+u and the exact values s1 on D1 and s0 on D0, each adds
 
     Gaussian     (‖u − s0‖² − ‖u − s1‖²)/2σ²
     sampled      log[(1 − q) N(u; s, σ²) + q N(u; s1, σ²)] − log[(1 − q) N(u; s, σ²) + q N(u; s0, σ²)],  s without the canary
@@ -63,7 +64,7 @@ def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledG
 def moved(release: Release) -> float:
     """Return the move of a release from D0 to D1 in units of its noise: ‖s1 − s0‖/σ, or half the range of a selection's loss.
 
-    It is inf for a release that moves and has no noise.
+    Return inf for a release that moves and has no noise.
     """
     s0, s1 = release.exact
     if release.selection:

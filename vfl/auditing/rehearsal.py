@@ -1,7 +1,7 @@
 """Runs of a job on simulated records, with shadows: the exact sums that each of two data sets would have released.
 
 A shadow works on one data set. It answers the queries of the run, with the executor and parties of a training run, and
-receives the run's releases. Its sums are therefore those of its data set *after the same history*, for any solver.
+receives the run's releases. The sums of a shadow are therefore those of its data set *after the same history*, for any solver.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Release:
     event : event whose noise was drawn; None without noise.
     value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
-    true : (s,) the same for the data that the run used; for a sampled release, given the drawn batch.
+    true : (s,) exact values for the data that the run used; for a sampled release, given the drawn batch.
     absent : (s,) sums without the canary, for a sampled release; None otherwise.
     grid : (s,) public grid; sums and noise are multiples of it. None if it is unknown.
     selection : True for a selection. paid : True if a charge of the run pays for it.
@@ -235,7 +235,8 @@ class Rehearsal:
         releases: list[Release] = []
         batches: list[tuple[Vector, float]] = []
         folds: dict[Fold, None] = {}
-        # A schedule sees only releases, so its queries are equal on D0 and D1. A sealed schedule sees un-noised answers, too.
+        # A schedule sees only releases, so its queries are equal on D0 and D1. The schedule of a sealed solver, which releases
+        # its last model alone, sees un-noised answers, too.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
         passes_charged = False
@@ -267,7 +268,7 @@ class Rehearsal:
 
     @cached_property
     def _solved(self) -> list[list[Released]]:
-        """Un-noised answers on D0 and on D1, which a sealed solver uses before its first release; [] if not sealed."""
+        """Un-noised answers on D0 and on D1, which a sealed solver uses before its first release; [] for other solvers."""
         if not self.plan.solver.sealed:
             return []
         return [self._unreleased(world) for world in self.worlds]

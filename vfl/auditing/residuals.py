@@ -229,7 +229,7 @@ def _choices(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _batches(runs: Sequence[Transcript]) -> Made | None:
-    """Check that secret batches have the stated rate and do not repeat the previous batch or the previous run's same batch.
+    """Check that secret batches have the stated rate, and repeat no previous batch of the run or same batch of the last run.
 
     The check of repeats is a likelihood ratio against batches of which some repeat, an e-value as for selections.
     """

@@ -49,7 +49,8 @@ class BoundedDerivative(Weighting):
     """Weighting r_i = ℓ'(v_i, y_i), clamped to ±cap/reach; 0 for NaN.
 
     Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`. The declared
-    bounds give reach = √ΣB_j², so parties need not send the norms of rows. With cap = R·reach nothing is clamped.
+    bounds give reach = √ΣB_j², so parties need not send the norms of rows. With cap = R·reach, for the largest |ℓ'| R, nothing
+    is clamped.
     """
 
     loss: Loss

@@ -317,7 +317,7 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
 
     Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes released
     before. The area is then nearly unbiased; counts projected onto possible ones would pull it towards ½.
-    Its sampling error is that of Hanley & McNeil 1982, eq. 2.
+    The sampling error of the area is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
     positives, noise : number of positive records, from the release before, and the standard deviation of its noise.
@@ -357,10 +357,10 @@ def residuals(
     """Return mean absolute error, root mean squared error and R² of clamped errors; with deviances, their clamped mean and D².
 
     R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same ratio of mean
-    deviances: the fraction of the deviance that the model explains. Their intervals are Fieller's (`_explained`). The interval
-    of the root mean squared error has the roots of the ends of the mean square's interval, since the delta method fails for a
-    mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is also left
-    out if the noise hides the sum of the constant, or if the interval of the quotient has no end.
+    deviances: the fraction of the deviance that the model explains. The intervals of R² and D² are Fieller's (`_explained`).
+    The interval of the root mean squared error has the roots of the ends of the mean square's interval, since the delta method
+    fails for a mean that noise dominates. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is
+    also left out if the noise hides the sum of the constant, or if the interval of the quotient has no end.
 
     apart : bound on the distance between the constant and the labels' mean, which holds in 95 of 100 runs. The constant is
         worse than the mean by exactly their deviance from each other (a Bregman divergence). The lower ends of R² and D² are

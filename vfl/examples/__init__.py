@@ -34,7 +34,7 @@ def job_file(name: str) -> Path:
 def table(name: str) -> pa.Table:
     """Return the table of an example's data set: 'adult', 'breast_cancer' or 'diabetes', the label last.
 
-    adult : 48,842 × 11, over_50k 1 = earns over 50,000 USD a year; workclass and occupation miss cells.
+    adult : 48,842 × 11, over_50k 1 = earns over 50,000 USD a year; workclass and occupation have missing cells.
     breast_cancer : 569 × 30, target 1 = benign. diabetes : 442 × 10, target a measure of disease progression.
     """
     import pyarrow as pa

@@ -3,8 +3,8 @@
 Run it with: python -m vfl.examples.companies [FOLDER]
 
 A bank has a Parquet file and knows who repaid; a telco has a CSV file. Their customers overlap in part, and their rows are
-in different orders. The actor of each party opens its own file, and no id leaves its owner in clear. Two real companies would
-run the same steps; this script runs them on one machine with generated files.
+in different orders. The process of each party opens that party's file, and no id leaves its owner in clear. Two real companies
+would run the same steps; this script runs them on one machine with generated files.
 
 The script writes files and run to FOLDER, which must be new, or to a temporary folder that it removes.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Steps: TypeAlias = tuple[tuple[str] | tuple[str, float], ...]
-"""Names of NumPy functions, in order; each with its second argument, if it has one."""
+"""Names of NumPy functions, in order; each with its second argument, if the function takes one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Terms:
 
 
 class Feature(ABC):
-    """Base of all kinds."""
+    """Base of all kinds of features."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -102,8 +102,8 @@ class OfCells(Feature, ABC):
     def made(self, values: Any, gaps: Sequence[float] | None = None) -> Iterator[Vector]:
         """Yield each coordinate, (m,) float64 within its range.
 
-        values : (m,) cells as read; missing ones are marked. gaps : for each coordinate its value at missing cells; None
-            takes the number of its range that is nearest to 0.
+        values : (m,) cells as read; missing ones are marked. gaps : value of each coordinate at missing cells; None takes the
+            number of the coordinate's range that is nearest to 0.
         """
         for k, (vector, (low, high)) in enumerate(zip(self._made(values), self.ranges, strict=True)):
             vector[np.isnan(vector)] = min(max(0.0, low), high) if gaps is None else gaps[k]

@@ -29,9 +29,9 @@ class Curve(OfNumbers):
     """Continuous curve of a number, with a straight piece between any two neighbouring knots.
 
     Coordinate 0 is the number itself, so its coefficient is the slope of a straight line. Coordinate j is the hat function of
-    knot j, which is 1 there and 0 at its neighbours and beyond; its coefficient is the distance of the curve from the line at
-    this knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing cell has 0 in every
-    coordinate, or the number within the bounds that is nearest to 0.
+    knot j: 1 at this knot, and 0 at the neighbouring knots and beyond. The coefficient of a hat is the distance of the curve
+    from the line at the hat's knot. Range: the bounds, and [0, 1] for hats. Cells outside the bounds are clamped. A missing
+    cell has 0 in every coordinate, or the number within the bounds that is nearest to 0.
 
     pieces : largest number of pieces, from 1 to 32, and the number of coordinates. None is 4, or one more than the knots.
     smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,

@@ -27,7 +27,7 @@ LARGEST = 1.79e308
 class Binned(OfNumbers):
     """Intervals of a number: one coordinate per interval, 1 if the number lies in it and 0 otherwise. Range: [0, 1].
 
-    The intervals are (−∞, e₁), [e₁, e₂), ..., [e_k, ∞) of the edges e. A missing cell is in none of them.
+    The intervals are (−∞, e₁), [e₁, e₂), ..., [e_k, ∞) of the edges e. A missing cell is in no interval.
 
     edges : public cut points, ascending, at least one.
     of, fill, missing : as for all features (vfl.features.Feature).
@@ -141,7 +141,7 @@ class Spline(OfNumbers):
 class Cyclic(OfNumbers):
     """Position of a number on a circle, such as the hour of a day: sin and cos of 2π·(x − start)/period. Range: [−1, 1].
 
-    A missing cell has 0 in both coordinates. An infinite one is replaced by the start.
+    A missing cell has 0 in both coordinates. An infinite cell counts as `start`.
 
     period : length of the circle, positive. start : number at which the angle is 0.
     of, fill, missing : as for all features (vfl.features.Feature).

@@ -39,7 +39,7 @@ PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
 
 @dataclass(frozen=True, slots=True)
 class DateParts(OfCells):
-    """Parts of a date, one coordinate per part. Range: that of the part, for instance [1, 12] for the month.
+    """Parts of a date, one coordinate per part. Range: the range of the part, for instance [1, 12] for the month.
 
     The year lies within the years of the bounds; 'days' counts from the first date, within [0, the length of the bounds].
     Times keep the time zone in which they are written.
@@ -119,7 +119,7 @@ class DateParts(OfCells):
         return Case(((Condition("less", cell, NO_DATE / 2), 0.0),), 1.0)
 
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return each part of the date by its days since 1 March of year 0 (Hinnant, days_from_civil), or sin and cos of it."""
+        """Return formulas of each part, or of its sin and cos, from days since 1 March of year 0 (Hinnant, days_from_civil)."""
         first, last = (float(end.astype(int)) for end in self._ends)
         none = (Condition("less", NO_DATE / 2, cell), Condition("less", cell, -NO_DATE / 2))
         seconds = Case(tuple((one, UNKNOWN) for one in none), clipped(cell, first, last))

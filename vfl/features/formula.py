@@ -118,7 +118,7 @@ def parts_of(formula: Formula) -> list[Formula]:
 def shared(formulas: Iterable[Formula]) -> tuple[dict[Cell, Formula], list[Formula]]:
     """Return parts that occur more than once, as {cell: formula}, and the formulas written with these cells.
 
-    A part comes after those that it uses.
+    A part comes after the parts that it uses.
     """
     given = list(formulas)
     seen: Counter[Formula] = Counter()

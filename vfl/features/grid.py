@@ -1,4 +1,4 @@
-"""Public grid between the bounds of a number. A private run counts records per cell of it to place knots."""
+"""Public grid between the bounds of a number. A private run counts records per cell of the grid to place knots."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ class Pair(Feature):
     """Products of the coordinates of two columns of one party: an interaction, in addition to the effect of each column.
 
     Each column enters with its own coordinates: a number with its distance from the middle of its range, a curve also with its
-    hats, a category with its indicators. Each product of two of them is a coordinate of the pair, and its range follows from
-    theirs. A missing cell without a fill makes all products of its record 0.
+    hats, a category with its indicators. Each product of two of them is a coordinate of the pair. The range of the product
+    follows from the ranges of the two factors. A missing cell without a fill makes all products of its record 0.
 
     a, b : columns of one party with declared bounds or categories, or its features. A curve whose knots the run finds must be
-        in the partition; other columns need not.
+        in the partition; other columns need not be in it.
     pieces : largest number of pieces of each curve within the products, from 1 to 32, on some of the column's knots. None is 2.
         Two curves of k pieces make k² coordinates.
     """

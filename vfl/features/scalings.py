@@ -72,7 +72,7 @@ class Power(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """The power."""
+        """Exponentiation."""
         return (("power", self.exponent),)
 
 
@@ -112,5 +112,5 @@ class Scaled(OfBounded):
 
     @property
     def steps(self) -> Steps:
-        """The distance in spreads."""
+        """Subtraction of the center, then division by the spread."""
         return (("subtract", self.center), ("divide", self.spread))

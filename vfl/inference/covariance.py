@@ -31,7 +31,7 @@ DRAWS = 16
 
 
 def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None:
-    """Replay a run's schedule on its releases and return its updates and matrices; None if a release was lost.
+    """Replay a run's schedule on its releases. Return the updates and the released matrices; None if a release was lost.
 
     released : released values of all queries, in order; None for a query that was refused.
     """
@@ -75,7 +75,8 @@ def inference_of(plan: Plan, released: Sequence[Released | None], original: dict
 def covariances(problem: Problem, seen: Observed, skipped: int, H: Noisy, J: Noisy) -> tuple[Vector, Vector]:
     """Return the covariance due to privacy noise and the total covariance, (p, p), in units of the scaled columns.
 
-    Under a log link both contain b bᵀ, with b the bias due to noise, so that intervals cover the coefficients in spite of it.
+    Under a log link both covariances contain b bᵀ, with b the bias due to noise, so that intervals cover the coefficients in
+    spite of it.
     """
     rng, draws = np.random.default_rng(0), DRAWS if H.sigma or J.sigma else 1
     Hs, Js = H.drawn(draws, rng), J.drawn(draws, rng)

@@ -41,8 +41,9 @@ class Estimates:
     """Linear combinations of a run's coefficients that the records determine, in original units.
 
     A full set of levels adds up to 1 on every record, as does the intercept. Adding a number to all levels and subtracting it
-    from the intercept changes no prediction, so neither has a standard error of its own. Levels are therefore reported as
-    differences from the first level of their set, and the intercept for a record with the first level of every set.
+    from the intercept changes no prediction, so neither the levels nor the intercept have standard errors of their own. Levels
+    are therefore reported as differences from the first level of their set. The intercept is reported for a record with the
+    first level of every set.
 
     names : (m,) expressions in the coefficients, which `wald` reads. weights : (m, k) weights of the coefficients.
     sets : (s, k) indicators: one row for the intercept, then one per full set.

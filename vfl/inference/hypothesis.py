@@ -28,10 +28,11 @@ _REPEATED = 1e-10
 class WaldTest:
     """Wald test of a linear hypothesis. A small p-value speaks against it.
 
-    hypothesis : its text. statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis
-    holds. V covers sampling and the noise of privacy.
+    hypothesis : text of the hypothesis, Rθ = q for the coefficients θ.
+    statistic : (Rθ − q)ᵀ(R V Rᵀ)⁻¹(Rθ − q), which is χ² with `df` degrees of freedom if the hypothesis holds. The covariance V
+        covers sampling and the noise of privacy.
     error_df : None for χ². Where V is estimated with ν degrees of freedom, the statistic is Hotelling's T², multiplied by
-    (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
+        (ν − df + 1)/(ν·df), which is F with df and error_df = ν − df + 1 degrees of freedom.
     """
 
     hypothesis: str

@@ -55,9 +55,9 @@ class Inference:
     def between(cls, names: Sequence[str], fits: Vector) -> Self:
         """Return the mean of m independent fits (m, k), with its covariance, of m − 1 degrees of freedom.
 
-        It is the covariance of the fits, divided by m. Each fit has its own records, equal in number, and its own noise. The
-        spread of the fits therefore shows sampling and noise together, for any model (random groups: Wolter 2007, ch. 2). The
-        mean keeps the bias of a fit, which for m times fewer records may be m times as large.
+        The covariance of the mean is the covariance of the fits, divided by m. Each fit has its own records, equal in number,
+        and its own noise. The spread of the fits therefore shows sampling and noise together, for any model (random groups:
+        Wolter 2007, ch. 2). The mean keeps the bias of a fit, which for m times fewer records may be m times as large.
         """
         m, k = fits.shape
         away = fits - fits.mean(axis=0)

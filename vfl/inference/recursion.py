@@ -4,10 +4,11 @@ A block update moves the error e = φ − φ*, in units of the scaled columns, b
 
     e_S ← d (e_S − a (H_S e + ξ)),   ξ ~ N(0, σ² I),
 
-with the curvature H of the sum over records, the gain a = γ/(βn), and d = 1/(1 + sλ) for an L2 penalty. The returned model is
-the mean of the iterates after the first updates. `noise_covariance` takes the derivative of this mean with respect to each ξ,
-backwards through all updates of blocks. The result is exact for squared loss if noise does not change which records the cap
-cuts. Otherwise it is a linearisation at the returned model.
+with the curvature H of the sum over records, the gain a = γ/(βn) of steps of relative size γ when β columns move at once, and
+d = 1/(1 + sλ) for an L2 penalty λ and steps of length s. The returned model is the mean of the iterates after the first
+updates. `noise_covariance` takes the derivative of this mean with respect to each ξ, backwards through all updates of blocks.
+The result is exact for squared loss if noise does not change which records the cap cuts. Otherwise it is a linearisation at the
+returned model.
 """
 
 from __future__ import annotations

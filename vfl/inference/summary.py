@@ -42,9 +42,9 @@ ROBUST = (
 class Row:
     """One coefficient in original units.
 
-    name : name of the coefficient, or an expression in several ones, which `Result.test` reads. z : ratio of coefficient to
-    standard error, normal or Student's t (`Summary.df`). privacy : share of the variance due to the noise of privacy, None if
-    it is not known; the rest is due to sampling.
+    name : name of the coefficient, or an expression in several coefficients, which `Result.test` reads.
+    z : ratio of coefficient to standard error, normal or Student's t (`Summary.df`).
+    privacy : share of the variance due to the noise of privacy; the rest is due to sampling. None if the share is not known.
     """
 
     name: str

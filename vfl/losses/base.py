@@ -22,13 +22,13 @@ class Loss(ABC):
     All vectors are (n,) float64. Solvers read the attributes below and never the name of a loss. Attributes with a default are
     optional in a subclass.
 
-    name : its name in jobs.
+    name : name of the loss in jobs.
     classification : True if labels are classes: ±1, or 0 to K − 1 if `multinomial`.
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
     words : name of the model in reports.
-    kernel : name of the fused kernel in vfl.kernels, and of its rule for caps; '' if there is none, so that `derivative` is
-        called.
+    kernel : name of the fused kernel in vfl.kernels, and of the kernel's rule for caps; '' if there is no kernel, so that
+        `derivative` is called.
     start : statistic of the labels that gives the best constant model: SHARES of the classes, MEAN, or COUNTS, a histogram; ''
         if runs start at 0.
     quadratic : True if the minimum follows from products of columns and labels.

@@ -94,7 +94,7 @@ def majority(share: float, noise: float, width: float) -> float:
     """Return the best constant model of smoothed hinge loss; h = 0 stands for hinge loss.
 
     It is ±(1 − h·(smaller share)/(larger share)), with the sign of the majority. The sign changes at a share of one half.
-    Within two standard deviations of one half it shrinks in proportion, since noise may have chosen the wrong sign.
+    Within two standard deviations of one half the margin shrinks in proportion, since noise may have chosen the wrong sign.
     """
     positive = min(max(share, 0.0), 1.0)
     larger = max(positive, 1.0 - positive)

@@ -22,9 +22,9 @@ class Power(Loss):
     """exp((2 − p)v)/(2 − p) − y exp((1 − p)v)/(1 − p), for amounts with mean exp(v) and variance in proportion to mean^p.
 
     It is half the deviance of a Tweedie distribution of power 1 < p ≤ 2, up to a constant in y, as in scikit-learn. At p = 2 it
-    is v + y exp(−v). Below v = low and above v = high it is linear, so it stays convex. Labels are clipped to [0, largest].
-    Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L lies at low or at high, with
-    y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (high, 0) or at (low, largest).
+    is v + y exp(−v). Below v = low and above v = high the loss is linear, so it stays convex. Labels are clipped to
+    [0, largest]. Then ℓ'' = (2 − p)exp((2 − p)v) + (p − 1)y exp((1 − p)v) is convex in v, so its maximum L lies at low or at
+    high, with y = largest. ℓ' rises in v and falls in y, so |ℓ'| has its maximum R at (high, 0) or at (low, largest).
 
     low, high : logarithms of the least and the largest plausible mean. Steps shrink as L grows: declare them tightly.
     largest : the largest label; the job takes it from the label's declared bounds.
@@ -110,7 +110,7 @@ class Power(Loss):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(Power):
-    """v + y exp(−v) for amounts y > 0 with mean exp(v) and standard deviation in proportion to it; see `Power` with p = 2.
+    """v + y exp(−v) for amounts y > 0 with mean exp(v), to which the standard deviation is proportional; see `Power`, p = 2.
 
     Use it for the size of a claim. scikit-learn's counterpart is GammaRegressor.
     """

@@ -110,8 +110,8 @@ def noisy_best(
     event : ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
     noise : source of the stream that `key` names. Its first s words are the lanes: the top bit gives the half of (0, 1)
         that contains u (1 for the upper), the other 63 are the leading bits of twice the distance to that half's outer
-        end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until
-        they are not, in the order of the lanes. So the result is a function of scores and words alone.
+        end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until the number
+        of all their bits is at least 2⁴⁴, in the order of the lanes. So the result is a function of scores and words alone.
 
     Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
     finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].

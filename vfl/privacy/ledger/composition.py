@@ -48,8 +48,8 @@ def accounting_for(plan: Plan) -> Accounting:
 # Take a trade-off function that is linear from (0, 1) to a kink (q, 1−p), and from there to (1, 0). It lies above a Gaussian
 # trade-off function if the kink does, by convexity (Dong, Roth, Su 2022, §2), that is for μ ≥ Φ⁻¹(p) − Φ⁻¹(q). The extreme
 # pairs have logit p − logit q = 2ε (pure: p = 1/(1+e^−ε), q = 1−p) and ε (bounded range: p = (e^ε−e^t)/(e^ε−1), q = p·e^−t,
-# 0 ≤ t ≤ ε). The slope of Φ⁻¹ of the logistic function is at most √(π/8), its value at 0. A rational number above π makes sums
-# equal on every machine.
+# 0 ≤ t ≤ ε). The slope of Φ⁻¹ of the logistic function is at most √(π/8), its value at 0.
+# A rational number above π makes sums equal on every machine.
 _PI_ABOVE = Fraction(355, 113)
 
 

@@ -74,7 +74,7 @@ class DatasetBook:
     def resume(self, run: str, *, job: str, head: Head | None = None) -> DatasetReservation:
         """Take over a run's reservation. The process that held it before can no longer charge it.
 
-        The release of every key in `charged()` may have been made, so repeat it under a new attempt. For a settled
+        The release of every key in `charged()` may have been made, so repeat that release under a new attempt. For a settled
         run, `settle` returns its statement again and `charge` raises BudgetError.
 
         head : chain head noted at the checkpoint.

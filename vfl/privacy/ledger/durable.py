@@ -186,7 +186,7 @@ class SqliteLedger:
         """Open a data set's account, or change its cap. Both add an entry to the chain. A missing ledger is created.
 
         A change after releases is marked in the chain, and every later certificate flags it. The earlier cap then no
-        longer bounds the releases, since the new one may depend on results.
+        longer bounds the releases, since the new cap may depend on results.
 
         accounting : quantity that is added up. With None, the first reservation decides: "gdp" if all its releases are
             Gaussian.
@@ -235,7 +235,7 @@ class SqliteLedger:
             return tuple(_balance(scope) for scope in state.scopes.values())
 
     def head(self) -> Head:
-        """Return the head of the chain. Note it elsewhere, to detect a restored backup later."""
+        """Return the head of the chain. Note the head elsewhere, to detect a restored backup later."""
         with self.read() as state:
             return state.head
 
