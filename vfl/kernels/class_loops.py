@@ -32,7 +32,10 @@ ABOVE = 1.0 + 2.0**-40
 def _class_residuals(
     v: Vector, y: Vector, limits: Vector, K: int, i: int, r: Vector, n: int, at: int, like: Any
 ) -> None:
-    """Write the K residuals of the record at i to r at `at`, at + n, …: s f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖)."""
+    """Write the K residuals of the record at i to r at `at`, at + n, …: s f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖).
+
+    s : weight of the record. p : probabilities of the classes. e_k : k-th unit vector.
+    """
     stride = limits.size
     top = entries(v, i, like)
     for k in range(1, K):

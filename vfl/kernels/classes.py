@@ -151,7 +151,7 @@ class ClassKernels:
         return v.reshape(self.classes, -1)
 
     def of_columns(self, geometry: Geometry) -> Geometry:
-        """Return the geometry of the columns; PrivacyError unless all classes of a column share theirs."""
+        """Return the geometry of the columns. Raise PrivacyError unless a column's classes share one centre and one scale."""
         centre, scale = (value.reshape(-1, self.classes) for value in (geometry.centre, geometry.scale))
         if not ((centre == centre[:, :1]).all() and (scale == scale[:, :1]).all()):
             raise PrivacyError("the classes of a column share the norm of a record: give them one centre and one scale")

@@ -99,7 +99,7 @@ def capped_step(
     0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
 
     v : (n,) margins for LOGISTIC, residuals r for WEIGHTS. Residuals v − y of squared loss change by X_prev Δ, as margins do.
-    bounds : (n,), `bounds_of` the limits. It combines limits and labels, so that a step reads one vector less.
+    bounds : (n,), `bounds_of` the limits. They combine limits and labels, so that a step reads one vector less.
     """
     n, previous, columns = len(v), columns_of(X_prev, len(v)), columns_of(X, len(v))
     (bounds,), (delta,) = check_vectors(n, bounds), check_vectors(len(previous), delta)
@@ -195,7 +195,7 @@ def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
 def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
     """Return Σ_j t_ij², (n,) float64, of the products t_ij = scale_j (x_ij − c_j) exactly as a clipped sum computes them.
 
-    Record caps are safe only with exactly this formula: an algebraically equal one could round below the true contribution.
+    Record caps are safe only with exactly this formula: an algebraically equal formula could round below the true contribution.
     """
     norms = np.zeros(len(X))
     with np.errstate(over="ignore", invalid="ignore"):  # a record whose norm overflows is clipped to 0
@@ -317,7 +317,7 @@ def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> lis
 
 
 def total(shares: list[Integers]) -> Integers:
-    """Return the sum of the ranges' results."""
+    """Return the sum of the results of `each`."""
     return functools.reduce(np.add, shares)
 
 

@@ -13,7 +13,8 @@ Proof of the guarantee of vfl.kernels.dense. Let u = 2⁻⁵³, and let t_j be t
 One column alone needs no norm: the product itself is clamped to ±κ, without slack.
 
 `capped_step` is given bounds of at most fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is
-at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
+at most this bound, so ‖c‖ over *all* columns is bounded as in (1) to (4). By Minkowski, the contributions of a record to all of
+its blocks together have this bound, too.
 
 Exact sums use IEEE doubles without contraction or reassociation. The integers therefore depend neither on the machine nor on
 the compiler's vectors.
@@ -103,7 +104,7 @@ def falling_sigmoid(m: Any) -> Any:
 
 @part
 def weight(v: Any, y: Any, loss: int) -> Any:
-    """Return r = ∂ℓ(v, y)/∂v. A further loss needs a constant above and a line here."""
+    """Return r = ∂ℓ(v, y)/∂v. To add a loss, add a constant above and a line here."""
     if loss == SQUARED:
         return v - y
     if loss == LOGISTIC:
@@ -132,7 +133,7 @@ def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
 
 @part
 def capped(v: Any, bound: Any, loss: int) -> Any:
-    """Return the residual ρ within ±abs(bound); 0 or NaN where it is NaN, 0 where it is huge.
+    """Return the residual ρ within ±abs(bound); 0 or NaN where the residual is NaN, 0 where it is huge.
 
     LOGISTIC: bound has the sign of the label y, and its absolute value k is at most 1. ρ = −y·q·min(1, k/max(q, 1 − q)),
     q = |∂ℓ/∂v|, has mean 0 at the true probabilities whatever k is. With q = N/D and 1 − q = E/D that is
@@ -195,7 +196,7 @@ def _side_by_side(s: int) -> int:
 
 @compiled
 def _room(s: int, n: int) -> Vector:
-    """Return a buffer with a number per row of a panel; an empty one if all columns are read side by side."""
+    """Return a buffer with a number per row of a panel; an empty buffer if all columns are read side by side."""
     return np.empty(min(PANEL, n) if s > NEAR else 0)
 
 

@@ -183,7 +183,7 @@ def _bits(kind: types.Type, value: int | None = None) -> Any:
 
 @inline
 def signed_by(_context: BaseContext, x: types.Type, sign: types.Type) -> tuple[Signature, Code]:
-    """Return x with its sign changed where that of `sign` is set."""
+    """Return x with its sign changed where the sign bit of `sign` is set."""
 
     def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         number, by = (builder.bitcast(arg, _bits(x)) for arg in args)
@@ -257,7 +257,7 @@ def _prefetch(builder: ir.IRBuilder, address: ir.Value, size: int, level: int = 
 def cells(
     _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
 ) -> tuple[Signature, Code]:
-    """Return columns[j, i], or WIDTH cells from there if `like` is lanes() rather than 0.0. Bounds are not checked."""
+    """Return columns[j, i], or the WIDTH cells from i on if `like` is lanes() rather than 0.0. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return _numbers(builder, _entry(context, builder, columns, *args[:3]), columns.dtype, like)
@@ -267,7 +267,7 @@ def cells(
 
 @inline
 def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: types.Type) -> tuple[Signature, Code]:
-    """Return vector[i], or WIDTH entries from there if `like` is lanes() rather than 0.0. Bounds are not checked."""
+    """Return vector[i], or the WIDTH entries from i on if `like` is lanes() rather than 0.0. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return _numbers(builder, _entry(context, builder, vector, *args[:2]), vector.dtype, like)
@@ -277,7 +277,7 @@ def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: ty
 
 @inline
 def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Write x to vector[i], or to WIDTH entries from there if x is a vector. Bounds are not checked."""
+    """Write x to vector[i], or to the WIDTH entries from i on if x is a vector. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         there = _entry(context, builder, vector, *args[:2])
@@ -289,7 +289,7 @@ def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Typ
 
 @inline
 def add_to(_context: BaseContext, sums: types.Array, _j: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Add x to sums, (s, SUMS), of column j: the numbers if these are float64, their bits modulo 2⁶⁴ if they are int64."""
+    """Add x to sums, (s, SUMS), of column j: as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         whole = sums.dtype == types.int64

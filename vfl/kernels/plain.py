@@ -1,6 +1,6 @@
-"""Operations in plain Numba: a few that always serve, then one-record forms of those of vfl.kernels.machine.
+"""Operations in plain Numba: a few that all loops use, then forms for one record of the operations of vfl.kernels.machine.
 
-The latter serve where hand-made LLVM code does not compile. Integer sums and margins are the same to the bit. Sums of floats,
+These forms serve where hand-made LLVM code does not compile. Integer sums and margins are the same to the bit. Sums of floats,
 which occur only without privacy, are added in another order.
 """
 
@@ -34,13 +34,13 @@ def at(vector: Any, i: int) -> Any:
 
 @part
 def add_bits(total: Any, x: Any) -> Any:
-    """Return total + bits(x) modulo 2⁶⁴. Unsigned sums wrap; for signed ones Numba promises the compiler that none does."""
+    """Return total + bits(x) modulo 2⁶⁴. Unsigned sums wrap; for signed sums Numba promises the compiler that none wraps."""
     return np.int64(np.uint64(total) + np.float64(x).view(np.uint64))
 
 
 @part
 def unbiased(total: Any, count: Any) -> Any:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴: the rest of a sum of bits is the sum of the integers."""
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴: what remains of a sum of bits is the sum of the integers."""
     return np.int64(np.uint64(total) - np.uint64(count) * _BIAS)
 
 
@@ -75,7 +75,7 @@ def most(a: Any, b: Any) -> Any:
 
 @part
 def signed_by(x: Any, sign: Any) -> Any:
-    """Return x with its sign changed where that of `sign` is set."""
+    """Return x with its sign changed where the sign bit of `sign` is set."""
     return x * math.copysign(1.0, sign)
 
 
@@ -128,7 +128,7 @@ def _choose(total, x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, 
 
 @part
 def add_to(sums: Any, j: int, x: float) -> None:
-    """Add x to sums, (s, 1), of column j: the number if these are float64, its bits modulo 2⁶⁴ if they are int64."""
+    """Add x to sums, (s, 1), of column j: as a number if sums are float64, as bits modulo 2⁶⁴ if sums are int64."""
     sums[j, 0] = _sum(sums[j, 0], x)
 
 

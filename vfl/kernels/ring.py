@@ -63,7 +63,7 @@ def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | No
 def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
     """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
 
-    words : (n, 2K), the sum of the other shares. On return, adding it to that sum gives the entries of the table.
+    words : (n, 2K), the sum of the other shares. The returned words and this sum add up to the entries of the table.
     """
     _fit_table(table, angles, words)
     loops.dealt(table, angles, words)
@@ -110,7 +110,7 @@ def capped_rows(
 ) -> int:
     """Write Q = rint(t_i·scale ∘ (x_i − centre)) to out, (p, n), with t_i ≤ 1 and Σ_j Q_ij² ≤ limit, exactly in integers.
 
-    Return the number of rows with t_i < 1. A row that is not finite becomes 0 and counts among them.
+    Return the number of rows with t_i < 1. A row that is not finite becomes 0 and is counted, too.
 
     X : (p, n). scale : (p,) in steps of Q. limit : at least 0; its root must fit in the type of out.
     """

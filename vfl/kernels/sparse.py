@@ -1,12 +1,12 @@
-"""Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: same functions, same integers.
+"""Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: equal functions, equal integers.
 
 Guarantee. Clipped sums and moments are the same integers as those of vfl.kernels.dense over the same columns with zeros written
-out and centre 0. So a record's contribution has the bound stated there. Margins are the same to the bit. Plain sums agree up to
-rounding.
+out and centre 0. So a record's contribution has the bound stated in vfl.kernels.dense. Margins are the same to the bit. Plain
+sums agree up to rounding.
 
 The time of a pass is proportional to the stored entries of its columns, for any number of records. `threads` > 1
 splits the records where this saves time, and changes no result. Columns are never centred, because centring would fill in
-their zeros. Vectors are contiguous float64. Arguments of another form raise SpecificationError.
+their zeros. Vectors are contiguous float64. Arguments in any other form raise SpecificationError.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compiled loops of vfl.kernels.sparse. They read stored entries only, one column after another.
 
-They return the same integers as vfl.kernels.dense_loops, where an entry that is not stored here is 0. It adds exactly 0 to a
-squared norm, to a margin and to a sum. All other IEEE operations have the same operands and the same order, since margins and
-squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops, too.
+They return the same integers as vfl.kernels.dense_loops, where an entry that is not stored here is 0. Such an entry adds
+exactly 0 to a squared norm, to a margin and to a sum. All other IEEE operations have the same operands and the same order,
+since margins and squared norms are summed column by column. So the proof of vfl.kernels.dense_loops covers these loops, too.
 
 by : geometry of the sums. scratch : (2, n) zeros; they are zeros again when a loop returns.
 """

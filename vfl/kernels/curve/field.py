@@ -71,7 +71,7 @@ class Field:
         return [self._builder.sub(x, y) for x, y in zip(self.plus(a, multiple), b, strict=True)]
 
     def tight(self, a: Number) -> Number:
-        """Return a as a tight number, for limbs below 2⁶². One pass leaves carries of 2⁶² / 2^b · 19, a second one 2²¹."""
+        """Return a as a tight number, for limbs below 2⁶². One pass leaves carries of 2⁶² / 2^b · 19, a second pass 2²¹."""
         for _ in range(1 if self._form.fused else 2):
             carries = [self._builder.lshr(x, self._all(bits)) for x, bits in zip(a, self._bits, strict=True)]
             carries = [self._builder.mul(carries[-1], self._all(19)), *carries[:-1]]
@@ -157,7 +157,7 @@ class Field:
         return total
 
     def _plain_columns(self, a: Number, b: Number, once: list[Pairs], twice: list[Pairs]) -> Number:
-        """Return the columns. Two odd limbs count twice: they start half a bit above the place of their column."""
+        """Return the columns. A product of two odd limbs counts twice: each starts half a bit above its column's place."""
         builder, columns = self._builder, []
         doubled = [self._low(builder.add(x, x), 32) for x in a]
         a, b = ([self._low(x, 32) for x in number] for number in (a, b))  # so that the compiler sees 32 × 32 bits

@@ -24,7 +24,7 @@ Addressed = TypeVar("Addressed")
 class Presence:
     """Filter of a solver's queries. After the loss of a party, it sets the party's coordinates to 0 and rebuilds Xw.
 
-    known : curvature, with the centres of the columns that w is a model of.
+    known : curvature and centres of the columns; w is a model of the centred columns.
     mask : (p,) 1 for the coordinates of present parties, 0 for the others.
     """
 
@@ -44,7 +44,7 @@ class Presence:
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
-        """Send a query; return its releases, or None if a party was lost during the query.
+        """Send a query; return the releases, or None if a party was lost during the query.
 
         w : (p,) the model of the margins Xw. After a loss, the lost party's coordinates are set to 0 in place, and
             Xw is computed again.
@@ -58,7 +58,7 @@ class Presence:
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Send a query; return its steps, each with its release. Return nothing if a party was lost. w : as in `put`."""
+        """Send a query; return its steps, each with its release, or no steps if a party was lost. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 

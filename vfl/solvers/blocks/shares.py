@@ -39,10 +39,10 @@ class Shares:
     record_clip : C/√p for clip='record', in units of √M_j.
     early_share : share of the passes' μ² for the first 30 % of the passes, under clip='record'. The tail average omits these
         passes. 0 gives every pass the same share.
-    excess_share : share of the μ² left by moments and labels. It pays for two sums of the gradient parts that C cuts off, under
-        clip='record' and logistic or squared loss. If their bias exceeds the noise of a wider cap, C is multiplied by 1.6
-        or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
-    label_share : share of the μ² left by the moments. It pays for label statistics, which decide where the intercept starts
+    excess_share : share of the μ² that moments and labels leave. It pays for two sums of the gradient parts that C cuts off,
+        under clip='record' and logistic or squared loss. If these sums show a bias above the noise of a wider cap, C is
+        multiplied by 1.6 or 2.6 (vfl.solvers.releases.excess). 0 releases nothing.
+    label_share : share of the μ² that the moments leave. It pays for label statistics, which decide where the intercept starts
         (vfl.solvers.releases.start). For squared loss, the cap κ is also multiplied by the released spread of the labels over
         the typical spread. 0 releases nothing.
     """
@@ -63,7 +63,7 @@ class Shares:
 
 
 def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
-    """Return the one-time releases of a resolved SkGD, in order. Each takes its share of the μ² left by those before it."""
+    """Return the one-time releases of a resolved SkGD, in order. Each takes its share of the μ² that earlier releases leave."""
     shares = solver.decided
     rows = [smoothness.row(problem)]
     if shares.label_share:
@@ -124,7 +124,7 @@ class Budget:
         return any(row.phase is Phase.BETWEEN for row in table(self.solver, self.problem))
 
     def due(self, number: int, run: Run) -> bool:
-        """Return True if the next releases are those before pass `number`, which end with the margins of the current model."""
+        """Return True if one-time releases are due before pass `number`; they end with the margins of the current model."""
         early = record_defaults.early_passes(run.walk.n_passes)
         return self._has_between and not run.passed and number >= early and bool(run.present.mask.all())
 

@@ -147,7 +147,7 @@ def _clip(solver: SkGD, problem: Problem) -> float | str:
 
 
 def _momentum(solver: SkGD, problem: Problem) -> float:
-    """Return β: the user's, else the rule's for runs under a record cap whose number of passes is left open."""
+    """Return β: the user's value, else the rule's value for runs under a record cap whose number of passes is left open."""
     if solver.momentum is not None:
         return solver.momentum
     open_ = solver.passes is None and solver.inner_rounds is None

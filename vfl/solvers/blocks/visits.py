@@ -44,8 +44,8 @@ class Walk:
     """Sequence of block updates of a resolved SkGD: draws → visits → steps. It is public, given the released M.
 
     factor : multiplier of the record cap, from released values; it changes only between passes.
-    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z applies to the
-        end. () means no noise.
+    multipliers : ((z, number of passes), ...): noise multipliers of the block releases, in order; the last z applies until the
+        end of the run. () means no noise.
     """
 
     solver: SkGD
@@ -188,7 +188,7 @@ class Walk:
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
     def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
-        """Return the steps of the blocks in one draw. They move at the same time, so each step is shorter."""
+        """Return the steps of the blocks in one draw. The blocks move at the same time, so each step is shorter."""
         known = self._made.setdefault((z, self.factor), {})
         if (0, 0) not in known:
             known.update({(block, 0): step for block, step in enumerate(self.steps(z))})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WINDOW = 10
-"""Passes between two extrapolations. They take the same steps in the same order, so each pass applies the same map."""
+"""Passes between two extrapolations. These passes take the same steps in the same order, so each pass applies the same map."""
 ENOUGH = 3
 """Least number of iterates from which a limit can be estimated."""
 SINGULAR = 1e-10
@@ -31,7 +31,7 @@ FAR = 1e-6
 """A converged run continues if extrapolation moves a coordinate by more than this, relatively."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
-"""Largest number of queries per extrapolation: loss, new margins, loss at them, and return to the old margins."""
+"""Largest number of queries per extrapolation: loss, new margins, loss at the new margins, and return to the old margins."""
 
 
 def accelerated(solver: SkGD, problem: Problem) -> bool:
@@ -42,7 +42,7 @@ def accelerated(solver: SkGD, problem: Problem) -> bool:
 
 
 def extrapolated(iterates: Vector, unit: Vector) -> Vector:
-    """Estimate the limit of a linear iteration, (p,), from its iterates. The estimate is exact once these span the errors.
+    """Estimate the limit of a linear iteration, (p,), from its iterates. It is exact once the iterates span the errors.
 
     Let d_k = w_{k+1} − w_k. Among coefficients with Σ c_k = 1, least squares on the differences of the d_k finds those that
     minimise ‖Σ c_k d_k‖; the limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).
@@ -84,7 +84,7 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Extrapolate a converged run; return True if that moved it far, so that the run must continue.
+        """Extrapolate a converged run; return True if that moved θ far, so that the run must continue.
 
         With collinear columns, moves are small even far from the limit.
         """

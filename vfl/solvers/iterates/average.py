@@ -22,13 +22,14 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        # A step moves few of p coordinates. So a value is added to the sum only when it changes, times the steps it lasted.
+        # A step moves few of p coordinates. So a value is added to the sum only when it changes, times the number of steps for
+        # which it lasted.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
 
     def add(self, θ: Vector, *moved: slice) -> None:
-        """Record an iterate θ, (p,). moved : one slice of coordinates per update since the last call; none stands for all."""
+        """Record an iterate θ, (p,). moved : one slice of coordinates per update since the last call, or none for all."""
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return

@@ -108,5 +108,5 @@ class Convergence:
         return False
 
     def restart(self) -> None:
-        """Forget earlier moves: the test then waits again until every coordinate has moved, but little."""
+        """Forget earlier moves: the test then waits until every coordinate has moved again, by less than the tolerance."""
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0

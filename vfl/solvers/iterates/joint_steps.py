@@ -47,7 +47,7 @@ class JointSteps:
     def moves(self, released: Sequence[tuple[Step, Vector]], w: Vector, present: Vector) -> Vector:
         """Return the move of every coordinate, (p,).
 
-        released : steps of a pass with their sums at w of r_i x_ij·scale_j; none after the loss of a party.
+        released : steps of a pass with their sums at w of r_i x_ij·scale_j; no steps after the loss of a party.
         present : (p,) 1 for the coordinates that may move, 0 for those of lost parties.
         """
         if not released:

@@ -17,8 +17,8 @@ ENOUGH = 1e-14
 def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,); a deterministic function of its arguments.
 
-    It starts at the ridge solution with ψ's modulus of convexity, which is the minimiser for L2 and without a penalty. Then it
-    sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with steps 1/λ_max(G_SS).
+    The iteration starts at the ridge solution with ψ's modulus of convexity, which is the minimiser for L2 and without a
+    penalty. Then it sweeps over coordinates, or over the partition's blocks if ψ couples coordinates, with steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
     """

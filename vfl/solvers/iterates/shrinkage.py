@@ -16,7 +16,7 @@ MOST = 64
 
 
 class Shrinkage:
-    """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊, with ḡ_j its mean released gradient and s_j its noise.
+    """Shrinks the move d_j of every feature to d_j (1 − t s_j/|ḡ_j|)₊, with ḡ_j the mean released gradient and s_j its noise.
 
     A short run moves each coordinate along its mean gradient, noise included. Noise adds |d_j| to an L1 penalty, but only d_j²
     to a smooth objective. So noise in many coordinates can outweigh the gain in a few. The threshold t minimises an

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """Post-processing of the released values of a run, free of charge. A resolved solver's options say which parts it uses.
+    """Post-processing of the released values of a run, free of charge. A resolved solver's options say which parts a run uses.
 
     w : (p,) the model at which the passes begin.
     """
@@ -43,7 +43,7 @@ class Trail:
         self._still = False
 
     def before(self, number: int, θ: Vector) -> Generator[Query, Released, None]:
-        """Begin pass `number` at θ, if this is its first visit: extrapolate θ and Xθ in place where that serves."""
+        """Begin pass `number` at θ, if this is its first visit: extrapolate θ and Xθ in place unless that raises F."""
         if (yield from self._acceleration.before(number, θ)):
             self._restart()
 

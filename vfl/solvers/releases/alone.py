@@ -31,7 +31,7 @@ GEOMETRY = "change of a statistic of the labels when one record is replaced"
 
 
 def fits(problem: Problem) -> bool:
-    """Return True if the run is private and one statistic of the labels determines its constant model."""
+    """Return True if the run is private and one statistic of the labels determines the best constant model."""
     known = record_defaults.has_constant(problem) and not counts.has_counts(problem)
     return problem.private and problem.start is None and known
 
@@ -43,7 +43,7 @@ def require_flag(solver: str, given: bool | None) -> None:
 
 
 def decided(solver: str, problem: Problem, given: bool | None, *, outweighed: bool) -> bool:
-    """Return True if the run releases the constant model alone: the user's choice, else the public rule's.
+    """Return True if the run releases the constant model alone: as the user chose, else as the solver's data-free rule decides.
 
     given : the solver's option `constant`. outweighed : result of the rule; False if the user gave the solver's other options.
     """

@@ -2,19 +2,19 @@
 
 Guarantee. The release is μ-GDP under replace-one, with μ = Δ/σ and Δ = `ProductClip.sensitivity`.
 
-Proof. The release is one matrix of products with the weighting `Products` of the curvature. That module has the
-proof for any margins, caps and bounds. Margins are 0 here, where logistic and squared loss have their largest curvature L.
-So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if no row is longer than √(R/L). Rows z_i
-are divided by √M_j, so a typical ‖z_i‖² is p/L.
+Proof. The release is one matrix of products with the weighting `Products` of the curvature (vfl.solvers.releases.products).
+That module has the proof for any margins, caps and bounds R. Margins are 0 here, where logistic and squared loss have their
+largest curvature L. So the weights are t_i = min(L/R, 1/max(‖z_i‖², 1)), and the sum is (L/R) Σ z_i z_iᵀ if no row is longer
+than √(R/L). Rows z_i are divided by √M_j, so a typical ‖z_i‖² is p/L.
 
 On shares (vfl.secure.gram) no party knows ‖z_i‖. Each party q cuts its own part of a row to norm c_q, with Σ_q c_q² ≤ R/L. The
 cut row u_i then has norm at most √(R/L), whatever the columns, centres and scales are. The sum is (L/R) Σ u_i u_iᵀ, so a record
 again contributes a positive semidefinite matrix of Frobenius norm at most 1, and the proof above holds with Δ = √2. Entries of
 two parties get √1.5 times the charged noise, and the norm of the noise is at most √1.5 times as large.
 
-The products determine the length of steps only; the passes determine where they lead. The diagonal follows from M_j, so the
-model uses the other entries alone. Noise of deviation s on these has a spectral norm of about 2s√p. Eigenvalues below this norm
-are raised to it, so that no step is long because of noise.
+The products determine only the length of steps; the passes determine where the steps lead. The diagonal follows from M_j, so
+the model uses the other entries alone. Noise of standard deviation s on these entries has a spectral norm of about 2s√p.
+Eigenvalues below this norm are raised to it, so that no step is long because of noise.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SHARE = 0.05
-"""Share of the μ² left by moments and labels for the products of the columns."""
+"""Share of the μ² that moments and labels leave; it pays for the products of the columns."""
 LONGER = 1.5
 """Bound R of L‖z_i‖², in units of its typical value p. Longer rows count less."""
 
@@ -65,7 +65,7 @@ def radius(p: int, ratio: float, share: float = SHARE) -> float:
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return the products as a one-time release between the record norms and the first pass."""
+    """Return the products as a one-time release, made between the record norms and the first pass."""
     p = problem.layout.n_coordinates
     said = (
         f"{p * (p + 1) // 2} products of columns for {share:.2g} of μ²: steps follow a joint model of all columns. "
@@ -89,7 +89,8 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released
 def model(found: Vector, bound: float, sigma: float, n_records: int) -> Vector:
     """Return C, (p, p): released correlations, with eigenvalues at least the norm of their noise.
 
-    found : (p, p) products of the columns, over `bound`. sigma : their noise, for off-diagonal entries times √2.
+    found : (p, p) products of the columns, over `bound`. sigma : standard deviation of the noise; off-diagonal entries were
+        released times √2.
     """
     p = len(found)
     C = found * (bound / n_records)

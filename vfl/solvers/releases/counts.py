@@ -5,7 +5,7 @@ actual curvature is 0.3, so steps of 1/M_j would be 70 times too short. A privat
 histogram of its counts, and
 
     starts the intercept at v₀ = log(mean), the constant model;
-    takes steps for the curvature there, exp(v₀);
+    takes steps for the curvature at v₀, which is exp(v₀);
     caps records in units of the spread of the counts;
     makes the loss linear beyond v₀ + REACH, which bounds the gradient at margins that noise has moved far out.
 
@@ -13,8 +13,8 @@ For gamma and Tweedie loss of power p the histogram counts amounts, in steps of 
 curvature is exp((2 − p)v₀), the spread of the residuals is exp((1 − p)v₀) times that of the amounts, and the loss is linear
 on both sides. Poisson loss is p = 1.
 
-With exposure, v₀ = log(mean count / mean exposure) is a rate, and a record's margin is v₀ + log(exposure). The histogram then
-has one more number, the sum of the exposures.
+With exposure, v₀ = log(mean count / mean exposure) is the log of a rate, and a record's margin is v₀ + log(exposure). The
+histogram then has one more number, the sum of the exposures.
 
 All of this is post-processing of the released histogram.
 """
@@ -64,8 +64,8 @@ class CountHistogram:
     """Histogram of counts in BINS bins over 0, 1, …: single values first, then ranges that widen with the value.
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
-    With exposure, a last number sums a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to it: Δ² = 2
-    + a². Before training the margins are log(e), so they give the exposures.
+    With exposure, a last number sums a·e/e_max with a = EXPOSURES. For any margin, a record adds between 0 and a to this
+    number: Δ² = 2 + a². Before training the margins are log(e), so the exposures follow from them.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     unit : step in which the labels are counted.
@@ -89,7 +89,7 @@ class CountHistogram:
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """Return the BINS + 1 edges of the bins. They are computed with integers, so all machines agree."""
+        """Return the BINS + 1 edges of the bins. The edges are computed with integers, so all machines agree."""
         growth, end = 0, math.ceil(self.high) + 1
         while True:
             edges = [0]
@@ -112,7 +112,7 @@ class CountHistogram:
 
 
 def has_counts(problem: Problem) -> bool:
-    """Return True for private regression with a log link, a declared range of labels and a free intercept to start."""
+    """Return True for private regression with a log link, a declared range of labels, and an intercept without penalty."""
     most = problem.label_low + problem.label_range
     return problem.private and problem.loss.start == COUNTS and problem.centred and 0.0 < most < 1e9
 
@@ -208,7 +208,7 @@ def typical_cap(ρ: float) -> float:
 def time(ρ: float) -> float:
     """Return τ, the number of whole steps per coordinate: 0.15 ρ, at most 39; and 0.004 ρ² below ρ = 37.
 
-    Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, so does τ, and
-    the run stays at its start, the constant model.
+    Below ρ = 37 the error from noise grows as τ², and the gain of the steps as τ. As ρ falls to 0, τ does too, and the run
+    stays at its start, the constant model.
     """
     return min(39.0, 0.15 * ρ, 0.004 * ρ**2)

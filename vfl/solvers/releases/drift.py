@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriftCounts(Solver):
-    """Counts per bin of each party's columns, then histograms of the margins by class: jointly μ-GDP for the whole budget.
+    """Counts per bin of each party's columns, then histograms of the margins by class: jointly μ-GDP with the whole budget.
 
-    A record is in one bin of each of a party's m columns. Its contribution therefore has norm at most √m, where `Clip` cuts
-    it. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each of the Q parties
-    with columns makes one Gaussian release, and the coordinator makes one; each has noise z·Δ, z = √(Q + 1)/μ.
+    A record is in one bin of each of a party's m columns. The record's contribution therefore has norm at most √m, and `Clip`
+    enforces this norm. Replacing a record moves the counts by at most 2√m, and the histograms by at most √2 (`Scores`). Each of
+    the Q parties with columns makes one Gaussian release, and the coordinator makes one; each has noise z·Δ, z = √(Q + 1)/μ.
 
     The schedule returns the counts (p,), 0 for coordinates that are not counted, then the histograms, the negative class first.
 
     counted : {party: {coordinate: 1.0}}, the bins to count. squares : {party: m}.
     w : {coordinate: coefficient} of the released model. edges : public edges of the histograms of margins.
-    private : False if the model's own certificate gives no guarantee. Every party receives w with the job, so then this job's
-        certificate gives none either, and parties refuse it unless their policies allow such jobs.
+    private : False if the model's own certificate gives no guarantee. Every party receives w with the job. So this job's
+        certificate then gives no guarantee either, and parties refuse the job unless their policies allow such jobs.
     """
 
     counted: Mapping[str, Mapping[str, float]]

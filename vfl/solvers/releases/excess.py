@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FACTORS = (1.0, 1.6, 2.6)
 """Candidate caps, in units of the current cap."""
 FIRST = 0.8
-"""Share of the budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
+"""Share of the sums' budget for the first sum, between caps of 1 and 1.6. The second sum gets the rest."""
 SURE = 1.0
 """The threshold on a coordinate is √(2 ln p) + SURE deviations of the noise. √(2 ln p) is the typical maximum of p noises."""
 RARE = 0.005
@@ -71,7 +71,7 @@ class Excess(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return r, (n,), and {}: this weighting keeps no per-record state."""
         r, norms = self.loss.derivative(margins, labels), kept["norms"]
         within = [capped(r, record_limits(norms, cap), self.loss.kernel) for cap in (self.wide, self.narrow)]
         limits = record_limits(norms, self.cap)
@@ -99,7 +99,7 @@ def sums_of(
 ) -> tuple[Backward, ...]:
     """Return the queries for the sums, one per pair of neighbours in FACTORS.
 
-    cap : record cap C. rows : rows of the record cap, without lost parties.
+    cap : record cap C. rows : {party: (block, centres, scales)} under the record cap, without lost parties.
     """
     blocks, centres, scales = zip(*rows.values(), strict=True)
     return tuple(
@@ -130,8 +130,8 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
     """Release the sums, and widen the cap if they show a bias above the noise of a wider cap.
 
-    The sums are taken at an average of early models, since at a single model they mostly follow its noise. After the loss of a
-    party, the cap stays.
+    The sums are taken at an average of early models, since at a single model they mostly follow the noise of that model. After
+    the loss of a party, the cap stays.
     """
     walk, present, w, cap = run.walk, run.present, run.w, run.walk.cap()
     if cap is None or not present.mask.all():

@@ -1,4 +1,4 @@
-"""Placement of the knots of curves, from one joint release of histograms before training."""
+"""Placement of the knots of curves (splines of columns), from one joint release of histograms before training."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CELLS = (160, 80, 40)
 BLUR = 0.05
 """Largest standard error of a quantile due to noise, as a share of the records. Above it, histograms have fewer cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
-"""Positions of knots in a long tail, as shares of the way from the last quantile to the bound. Curves of few pieces use the
-first of them."""
+"""Positions of knots in a long tail, as shares of the way from the last quantile to the declared bound. Curves of few pieces
+use the first of these positions."""
 LONG, EXTREME = 0.5, 0.1
 """Share of the bounds' width above which a tail counts as long, and share of the records in each tail."""
 LINE = 10.0
@@ -62,7 +62,7 @@ def event_for(columns: int, mu: float, n_records: int) -> Gaussian:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knots:
-    """Release of the knots of all curves without declared ones, before the first query of the solver.
+    """Release of the knots of all curves without declared knots, before the first query of the solver.
 
     The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
     Two knots at the same position leave a coordinate that is always 0.
@@ -73,7 +73,7 @@ class Knots:
     curves : {party: ((column, declaration), ...)} in the order of storage.
     signal : μn per column of the job. Below LINE, curves without declared pieces are straight lines.
     event : event of the joint release; None without privacy, and if nothing is released.
-    pairs : pairs of columns of the job. Their curves use a selection of these knots (`Crossed.placed`).
+    pairs : pairs of columns of the job. The curves of a pair use a selection of these knots (`Crossed.placed`).
     """
 
     curves: Mapping[str, tuple[tuple[str, Curve], ...]]

@@ -38,7 +38,7 @@ class Ones(Weighting):
 
 @dataclass(frozen=True, slots=True)
 class LabelledCounts(Solver):
-    """Two releases per party, jointly μ-GDP for the whole budget: per bin, the sum S of y_i/2 and the number C of records.
+    """Two releases per party, jointly μ-GDP with the whole budget: per bin, the sum S of y_i/2 and the number C of records.
 
     A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
     ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label changes and the bins do not. It

@@ -1,4 +1,4 @@
-"""Private mean and spread of the labels, for a small share of μ². They set the start of the intercept and the unit of the clip.
+"""Private mean and spread of the labels, for a small share of μ²: start of the intercept, and unit of the clip.
 
 A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
 about as large as the labels' spread, so a clip in units of the spread suits any declared range.
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 APART = 0.2
-"""Prior standard deviation of a mean about the middle of its range, as a share of the range; and of a share about ½."""
+"""Prior standard deviation of a mean about the middle of its range, as a share of the range. A share of positive labels has
+this deviation about ½."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
 MOST = 0.95

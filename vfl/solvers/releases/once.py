@@ -41,7 +41,7 @@ class Run:
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
     w : (p,) the current model, to which Xw belongs; change it in place. settled : {pass: model before it} for the second half
     of the early passes, for averages. passed : True after the releases between passes.
-    joint : (p, p) released curvature of the scaled columns, for joint steps; None without it.
+    joint : (p, p) released curvature of the scaled columns, for joint steps; None without such steps.
     """
 
     problem: Problem
@@ -60,7 +60,7 @@ class Run:
 class OneTime:
     """A release that a run makes once, besides its passes.
 
-    share : share of the μ² left by the releases before it; 0 for a message that charges nothing.
+    share : share of the μ² that earlier releases leave; 0 for a message that charges nothing.
     events : function from a budget μ to the events, which together are μ-GDP under replace-one.
     make : generator of the queries for these events; it updates the run with their releases.
     said : sentence in the plan. messages : number of messages. out, back : number of vectors to and from each party.

@@ -7,10 +7,10 @@ entries times √2. `Products` ensures t_i ≥ 0 and t_i‖z_i‖² ≤ 1 for an
 a_i of a record has norm t_i‖z_i z_iᵀ‖_F ≤ 1, and the contributions of two records have an inner product tt'(zᵀz')² ≥ 0.
 Replacing a record moves the sum by ‖a − a'‖ ≤ √(1 + 1) = √2. Weights s_i ∈ [0, 1] of records multiply t_i, by s_i for the
 curvature and s_i² for the residuals' variance, so both facts still hold. Sums are divided by their bound R before the release.
-Their events therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
+The events of the releases therefore depend on no released value, and a cap that was widened meanwhile changes no charge.
 
-Who sees what: the coordinator holds the scaled columns z_ij of every party but the last, and the parties after it receive
-t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
+Who sees what: the coordinator holds the scaled columns z_ij of every party but the last, and the parties after the owner of a
+column receive t_i z_ij as weights. Participants therefore see other parties' columns *before* noise, as with NoisyGram.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 OF_CURVATURE = 0.6
 """Share of μ² for the curvature; the residuals' variance gets the rest."""
 LONGER, LONGER_OF_COUNTS = 1.69, 4.0
-"""Bounds of h_i‖z_i‖², in units of its typical value. 97 % of the curvature of correlated normal columns lies below the first.
+"""Bounds of h_i‖z_i‖², with h_i a record's curvature, in units of its typical value. 97 % of the curvature of correlated normal
+columns lies below the first bound.
 
 With a log link h_i depends on the mean, the exposure, and for amounts the label. Between 84 and 99.7 % of the curvature of such
-columns lies below the second, with margins of standard deviation 0.3 to 0.7. Lower curvature makes intervals wider."""
+columns lies below the second bound, with margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals
+wider."""
 FARTHEST = 2.0**26
 """Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
 SHOWN = (
@@ -59,11 +61,11 @@ DIFFERENCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class ProductClip(GramClip):
-    """Sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, rounded to the grid.
+    """Geometry of sums of the lower triangles of t_i z_i z_iᵀ, t_i‖z_i‖² ≤ 1, off-diagonal entries times √2, on a grid.
 
     A computed contribution differs from its exact value by three errors: at most (p + 16)·2⁻⁵² relatively, since norms are
-    sums of p terms and a few operations follow; at most 2⁻²⁴√p, since margins compute s·x − s·c and the party (x − c)·s, with
-    |s·c| ≤ 2²⁶; and at most g√d/2 from rounding to the grid:
+    sums of p terms and a few operations follow; at most 2⁻²⁴√p, since the margins actor computes s·x − s·c and the party
+    (x − c)·s, with |s·c| ≤ 2²⁶; and at most g√d/2 from rounding to the grid:
 
         Δ = √2 + 2((p + 16)·2⁻⁵² + 2⁻²⁴√p) + g√d.
 
@@ -96,12 +98,12 @@ class ProductClip(GramClip):
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Weights t_i, then t_i z_ij for every scaled column j that margins hold.
+    """Weights t_i, then t_i z_ij for every scaled column j that the margins actor holds.
 
     t_i = min(m_i/bound, 1/max(‖z_i‖², 1)), and 0 for a record that is not finite. m_i ≥ 0 is ρ_i², with ρ_i the residual under
     the record cap, or the derivative of ρ_i along the margin. This observed derivative is the record's share of the slope of
-    the released gradients, so it is also right for a misspecified model. Margins multiply these by the weight s_i of the
-    record, as in every sum, and by s_i again for ρ_i².
+    the released gradients, so it is also right for a misspecified model. The margins actor multiplies t_i by the weight s_i of
+    the record, as in every sum, and by s_i again for ρ_i².
 
     cap : C, inf for no cap. bound : R > 0. half : half the step of the difference quotient.
     of_curvature : True for the derivative, False for ρ_i².
@@ -114,7 +116,7 @@ class Products:
     of_curvature: bool
 
     kernel: ClassVar[str] = ""
-    """No fused kernel, because only the margins hold the norms and the columns."""
+    """No fused kernel, because only the margins actor holds the norms and the columns."""
 
     @property
     def squares_weights(self) -> bool:
@@ -124,7 +126,7 @@ class Products:
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return the weights, ((1 + h)·n,), and free the columns that margins held."""
+        """Return the weights, ((1 + h)·n,), and free the columns that the margins actor held."""
         norms = kept["norms"]
         with np.errstate(over="ignore", invalid="ignore"):
             if self.of_curvature:
@@ -144,9 +146,9 @@ class Products:
 def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
     """Return R of the curvature and of the residuals' variance, given the record cap C.
 
-    Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers it to
-    C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts), so a typical
-    h_i‖z_i‖² is p for them too, but no constant bounds h_i. The cap bounds the residuals' variance, ρ_i²‖z_i‖² ≤ C².
+    Rows have a typical ‖z_i‖² of p/L, and curvature is at most L. For logistic loss a cap below a typical residual lowers the
+    curvature to C/‖z_i‖·½. Runs with a log link scale columns by the curvature at their start (vfl.solvers.releases.counts), so
+    a typical h_i‖z_i‖² is p for them too, but no constant bounds h_i. The cap bounds the residuals' variance, ρ_i²‖z_i‖² ≤ C².
     """
     p = problem.layout.n_coordinates
     narrow = min(1.0, cap / math.sqrt(p)) if problem.loss.log_odds else 1.0
@@ -181,7 +183,7 @@ def weightings_of(problem: Problem, loss: Loss, cap: float) -> tuple[Products, P
 
 
 def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian | None) -> tuple[Gram, ...]:
-    """Return the queries for a matrix of products. rows : {party: (all its columns, centres, scales)} of the record cap."""
+    """Return the queries for a matrix of products. rows : {party: (block, centres, scales)} of all columns."""
     clip, seed = geometry_of(problem), (int(weighting.of_curvature),)
     return pieces(rows, problem.n_records, lambda _: weighting, clip, event, seed)
 

@@ -1,4 +1,4 @@
-"""Means of the columns and their smoothness constants M_j: declared, from bounds, released for a share of μ², or exact.
+"""Means of the columns and their smoothness constants M_j: declared, implied by bounds, released for a share of μ², or exact.
 
 If an intercept can absorb the shift, columns are centred at their released means c_j. F does not change, the columns become
 nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
@@ -148,13 +148,13 @@ def curvature(problem: Problem, event: Gaussian | None) -> Generator[Query, Rele
     """Determine centres and M. Private moments are released under their event; exact ones are flagged in the certificate.
 
     The private means and variances, as shares of B_j and B_j², are shrunk towards their common means according to their
-    noise (`pooled`). Let c = m_j + e be a centre. The mean square about c exceeds the estimate `square − c²` by 2ce. On average
-    this is 2e² for a released mean, whose error does not depend on m_j, and 0 for its posterior mean. Underestimated values
-    make steps too long, and greedy selection prefers such columns.
+    noise (`pooled`). Let c = m_j + e be a centre, an estimate of the mean m_j with error e. The mean square about c exceeds the
+    estimate `square − c²` by 2ce. On average this is 2e² for a released mean, whose error does not depend on m_j, and 0 for the
+    posterior mean of m_j. Underestimated values make steps too long, and greedy selection prefers such columns.
 
-    Negative variances are then set to 0, and one standard deviation is added to all. Otherwise a coordinate that looks flat
-    by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and
-    importance sampling are post-processing, free of charge.
+    Negative variances are then set to 0, and one standard deviation of the noise is added to all. Otherwise a coordinate that
+    looks flat by chance would get a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps,
+    centres and importance sampling are post-processing, free of charge.
     """
     K = problem.layout.width
     feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]
@@ -202,7 +202,7 @@ def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
 
 
 def places(problem: Problem, released: Released) -> tuple[Vector, float]:
-    """Return each coordinate's released mean in units of B_j, (p,), and its noise. It is 0 for columns that are not centred.
+    """Return each coordinate's released mean in units of B_j, (p,), and its noise; 0 for columns that are not centred.
 
     Post-processing. −1 and 1 are the ends of the declared bounds.
     """

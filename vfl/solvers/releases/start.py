@@ -1,7 +1,8 @@
 """Start of the intercept at the best constant model, which one Gaussian release of label statistics determines.
 
-The statistics are the share of positive labels, a histogram of counts, or the mean of the labels. Their charge is separate
-from those of the solver's passes. A run whose steps learn nothing then ends at the constant model instead of at 0.
+The statistics are the share of positive labels, a histogram of counts, or the mean of the labels. The charge for the statistics
+is separate from the charges for the solver's passes. A run whose steps learn nothing then ends at the constant model instead of
+at 0.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ReleasedStart:
         return scaled_to_budget((*first, *charges), ε, problem.delta)
 
     def found(self, charges: tuple[Charge, ...]) -> Generator[Query, Released, tuple[Vector, Loss]]:
-        """Return the first iterate, (p,), and the training loss. For counts, the loss is linear far from their mean."""
+        """Return the first iterate, (p,), and the training loss. For counts, the loss is linear far from the mean count."""
         problem = self.problem
         if not self.share:
             return problem.begin, problem.loss

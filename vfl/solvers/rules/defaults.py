@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 REBUILD_EVERY = 10
-"""Largest number of passes between rebuilds of Xw. A resumed run repeats at most these passes."""
+"""Largest number of passes between rebuilds of Xw. A resumed run repeats at most so many passes."""
 
 PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
@@ -85,8 +85,9 @@ def spread_share(clear: float) -> float:
 def clip(problem: Problem) -> float:
     """Return κ, or inf without privacy.
 
-    κ is a factor times a typical scaled gradient |r x_j|/√M_j, which is r/√L with r = ½ for logistic loss, and a third of the
-    declared label range for squared loss (where the labels' spread is released, 7.2 spreads replace the range). Factors:
+    κ is a factor times a typical scaled gradient |r x_j|/√M_j, which is r/√L, with a typical residual r of ½ for logistic loss,
+    and of a third of the declared label range for squared loss (where the labels' spread is released, 7.2 spreads replace the
+    range). Factors:
 
         logistic                       0.45 ρ^0.3, between 0.4 and 8
         squared                        0.06 ρ^0.35, rising faster beyond ρ = 1000, between 0.13 and 3
@@ -118,8 +119,8 @@ def block_size(problem: Problem) -> int:
 
     The noise of a coordinate's gradient does not depend on |S|, and only |S| = 1 needs no bound on β for steps of 1/M_j. For
     squared loss, a joint clip keeps the direction of a block's gradient: it lowers the weight of large residuals and columns
-    instead of biasing them. On 22 problems the largest ratio of the error to an oracle's fell from 16 with pairs to 4.5. Steps
-    are shorter by |S|; more passes compensate.
+    instead of biasing them. On 22 problems the largest ratio of the error to an oracle's fell from 16 with blocks of two
+    columns to 4.5. Steps are shorter by |S|; more passes compensate.
     """
     return 1 if not problem.private or problem.loss.classification else 8
 
@@ -127,9 +128,9 @@ def block_size(problem: Problem) -> int:
 def step_size(problem: Problem) -> float:
     """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept), less where noise outweighs progress.
 
-    Below ρ₁ it is multiplied by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared loss without
-    an intercept. Many passes of small steps act like early stopping and average the noise. γ < 2 converges for any block, as
-    β = |S| bounds λ_max.
+    Below a threshold ρ₁, γ is multiplied by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared
+    loss without an intercept. Many passes of small steps act like early stopping and average the noise. γ < 2 converges for any
+    block, as β = |S| bounds λ_max.
     """
     if not problem.private:
         return 1.0

@@ -28,13 +28,14 @@ SETTLED = 20.0
 SETTLED_CURVED = 50.0
 """Least ρ of a subsample unless the loss is squared. Below it, the longest run that noise allows does not converge."""
 LARGEST_RIDGE = 1.0
-"""Largest nλ of an L2 penalty: scikit-learn's default C = 1. More would bias coefficients by a part of a standard error."""
+"""Largest nλ of an L2 penalty: scikit-learn's default C = 1. A larger penalty would bias coefficients by a part of a standard
+error."""
 TYPICAL = 0.8
 """Curvature of logistic loss in units of ¼, at shares of positive labels between a quarter and three quarters."""
 
 
 def clearness(solver: SkGD, problem: Problem) -> float:
-    """Return P = n·h̄/(σ√(2p)): the typical curvature of the sum over records, divided by the norm of its noise matrix.
+    """Return P = n·h̄/(σ√(2p)): a typical curvature, summed over records, over its noise matrix's norm.
 
     Below CLEAR, the intervals of a resolved solver are marked conservative.
     """

@@ -15,10 +15,10 @@ Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs. `low` to `hi
 
 The factors of SkGD cover nine of ten runs on the problems of `tests/benchmarks/forecast_problems.py`, n from 300 to 10,000 and
 ε from 0.3 to 10. For logistic loss they cover 91 % of 78 runs, and 98 % of 85 runs on further problems. For squared loss they
-cover 95 % of 41, and 90 % of 50. For some candidates, the coverage on further problems was seen before the choice, and the 20
-was set after four of the 50 were seen above 7. The curves, and earlier factors meant for eight of ten runs, came from
-simulations. The earlier factors covered 74, 79, 27 and 34 %; most runs outside of them left less. Factors of other solvers were
-not measured this way.
+cover 95 % of 41, and 90 % of 50. For some candidate factors, the coverage on further problems was seen before the choice. The
+factor 20 was set after four of the 50 runs were seen above 7. The curves, and earlier factors meant for eight of ten runs, came
+from simulations. The earlier factors covered 74, 79, 27 and 34 %; most runs outside of them left less. Factors of other solvers
+were not measured this way.
 
 The noise term of SkGD and CD follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in
 F, where u is the unit of residuals and hL the mean curvature. The factors 90 and 12 assume h = 0.7, and signals of 0.15 and of
@@ -26,7 +26,7 @@ F, where u is the unit of residuals and hL the mean curvature. The factors 90 an
 correlations, which are not public.
 
 The recommendation. Where ρ ≥ 7, no solver beats untuned SkGD in any measured row by more than the runs' deviation, so SkGD is
-recommended. Below, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares a
+recommended. Below ρ = 7, passes over all coordinates cost more than they gain, and GCD is recommended if the penalty declares a
 sparse signal (L1 or an elastic net). This rule rests on simulations at ρ from 0.1 to 6, with 500 to 3,000 records and 30 to 300
 columns (mean loss of 3 seeds, logistic and squared loss alike). Under L1, GCD left at most 1.02 times SkGD's loss in 27 of 28
 cases, and 0.66 to 0.91 times in 14. Under a slight L2 penalty it left 0.82 to 1.14 times SkGD's loss in 17 cases, depending on

@@ -76,7 +76,7 @@ SHRINKS = 1.5
 UNSURE = 10.0
 """ρ below which smoothed hinge starts at its best constant model.
 
-Above it, starting at 0 gave 1 to 9 % less error on three problems."""
+Above this value, starting at 0 gave 1 to 9 % less error on three problems."""
 WIDENS = 300.0
 """Least ρ at which a run releases the sums of the parts that the record cap cuts off."""
 WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
@@ -84,13 +84,13 @@ WIDE = {"bounded": 1.0, "centred": 3.0, "off centre": 3.0, "counts": 4.0}
 
 Standard errors describe the capped regression, and a lower cap adds more bias than it saves noise."""
 MOMENTUM = 0.5
-"""Largest default momentum. With γ = 1, a larger one can diverge (vfl.solvers.iterates.momentum)."""
+"""Largest default momentum. With γ = 1, a run with a larger momentum can diverge (vfl.solvers.iterates.momentum)."""
 FEW = 36
 """Least number of passes to which `momentum` shortens a run, and number of joint steps: 80 messages of two parties at most."""
 MOVES_ON = 100.0
 """ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
-Above it, half as many passes led to up to 1.4 times the error on test problems."""
+Above this value, half as many passes led to up to 1.4 times the error on test problems."""
 LONG = 100
 """Least number of passes, by the rule without momentum, for which steps in a joint model pay.
 
@@ -123,7 +123,7 @@ def serves(problem: Problem) -> bool:
 
     Private runs use it if an intercept absorbs the residuals' mean. Without such an intercept, squared loss uses it until noise
     is so low that the cap's bias would be most of the error (`_clear_off_centre`). Other losses use it below ρ = FAINT,
-    because a clip per coordinate would not stop early there.
+    because a run with a clip per coordinate would not stop early there.
     """
     if not problem.private or not off_centre(problem):
         return problem.private
@@ -277,7 +277,8 @@ def record_clip(problem: Problem) -> float:
 
     A typical residual is the loss's largest derivative if that is finite. Otherwise it is the spread of labels that is typical
     for the declared range, until a run that releases the spread replaces it (`label_share`). CAPS holds the factors. The cap of
-    logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a mean, so caps grow faster.
+    logistic loss causes no bias at the true probabilities. Without an intercept residuals keep a nonzero mean, so caps grow
+    faster with ρ.
     """
     if not problem.private:
         return math.inf
@@ -292,7 +293,7 @@ def time(problem: Problem) -> float:
     A short time stops early: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of about 2 the run
     stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse factor.
     Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
-    to 1.6e-5. On three simulated problems that no rule was fitted to, they left 0.67 to 1.00 times the error.
+    to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times the error.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
@@ -352,7 +353,8 @@ def declines_joint_steps(problem: Problem, noise: float, messages: int) -> str:
     """Return why a run that may show columns takes no steps in a joint model, as a clause; '' if FEW such steps pay.
 
     noise : spectral norm of the noise of correlations (vfl.solvers.releases.correlations). messages : number of messages that
-    release them. Every step takes two, for any number of parties. Other runs take one message per party and pass.
+    release them. Every joint step takes two messages, for any number of parties. Runs without joint steps take one message per
+    party and pass.
     """
     count, parties = passes(problem), len(problem.layout.whole())
     if signal_to_noise(problem) < MOVES_ON:
