@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require(argument: str, value: Any, wanted: str, *, fits: bool) -> None:
-    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless it fits; long values are shortened."""
+    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless the value fits; long values are shortened."""
     if not fits:
         raise SpecificationError(f"{argument} must be {wanted}, not {reprlib.repr(value)}")
 

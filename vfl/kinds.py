@@ -125,7 +125,7 @@ declare(Step=STEP)
 
 
 def _register(family: str, module: Any, names: str) -> None:
-    """Register classes of a module in a family: class BeginAligning under the name begin_aligning."""
+    """Register classes of a module in a family, such as class BeginAligning under the name begin_aligning."""
     for name in names.split():
         register(family, name, getattr(module, name.title().replace("_", "")))
 

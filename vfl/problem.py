@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def n_used(self) -> int:
-        """Return the number of columns without unused ones, which rules and caps use."""
+        """Return the number of columns that are not unused. Rules and caps use this number."""
         return self.n_columns - self.unused
 
     @property

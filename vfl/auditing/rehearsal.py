@@ -45,7 +45,7 @@ BATCH = "batch"
 class Release:
     """One release of a run, with its exact values on D0 and on D1, given the releases before it.
 
-    name : kind and number of its query in the run. party : owner; '' for the coordinator and for joint releases.
+    name : kind and number of the release's query in the run. party : owner; '' for the coordinator and for joint releases.
     event : event whose noise was drawn; None without noise.
     value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
@@ -179,7 +179,7 @@ class Shadow:
         return [np.full(size, grid) for size, grid in zip(sizes, known, strict=False)]
 
     def without(self, query: Query, released: Released, canaries: Integers) -> list[tuple[str, Vector]]:
-        """Return what `exact` returns, for a batch without the canaries and without a step."""
+        """Return the values of `exact` for a batch without the canaries, and take no step."""
         before = self.margins.state()
         self.keep(BATCH, with_canaries(before[2][BATCH], canaries, 0.0))
         found = self.exact(query, released)

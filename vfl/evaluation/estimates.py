@@ -45,8 +45,8 @@ class Estimate:
     baseline : the measure of the best constant prediction, from released values. For the true and the false positive rate,
         that of random predictions with the same share of positives. None if it is not known.
     best : the measure of a perfect model.
-    noiseless : interval for the measure of the model without noise. shift : interval for the difference between that measure
-        and this one. None without a stated bound (vfl.evaluation.gaps).
+    noiseless : interval for the measure of the model without noise. shift : interval for the measure without noise minus this
+        one. None without a stated bound (vfl.evaluation.gaps).
     within : the interval; None means the value ± two standard errors.
     """
 
@@ -95,7 +95,7 @@ class Findings:
     """Measures that were released with the model.
 
     measures : {name: estimate}, without measures that the noise hides. n_records : number of measured records.
-    note : protection under which they were released, in words.
+    note : protection under which the measures were released, in words.
     thresholds : {group: threshold on the margin}, if the job asks for them (vfl.Evaluation, vfl.Fairness). The group is
         vfl.evaluation.thresholds.ALL where the model has one threshold.
     histogram : released counts of scores, from which the area under the curve was computed; None without classes.

@@ -90,8 +90,8 @@ class CellsAndLoss(ABC):
     """Counts of records per cell, and the sum of clamped losses.
 
     A record is in one cell. Replacing it lowers one cell by one and raises another, which moves the counts by at most √2.
-    Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
-    attained when both change. Released jointly, as one Gaussian vector.
+    Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
+    when cell and loss both change. Counts and sum are released jointly, as one Gaussian vector.
 
     loss, cap : loss to sum, and its cap. steps : a, b in units of GRID.
     """
@@ -319,7 +319,7 @@ class Losses:
 
 
 def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
-    """Return each column's codes (m,) of its groups, from sums of stride·code over the columns (vfl.messages.Groups).
+    """Return for each column the codes (m,) of the groups, from sums of stride·code over columns (vfl.messages.Groups).
 
     Values that no party can have sent get the code `sizes[k]`, which belongs to no group.
 
@@ -345,8 +345,8 @@ class GroupCells:
     predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other
     records stay in their cells, because w, d and t are released values and no record decides them. A record is in at most one
     cell per column. Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by
-    at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. Released jointly, as one
-    Gaussian vector.
+    at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All counts are released
+    jointly, as one Gaussian vector.
 
     sizes : number of groups of each column. distance : d; None drops the distinction near or far, which leaves 4 cells per
         group instead of 8. threshold : t.

@@ -78,7 +78,8 @@ def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -
     gap : largest difference of the notion's rate between groups. The search is exhaustive: for every pair of a lowest and a
     highest rate, each group takes its most accurate threshold between them.
 
-    histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; it keeps the threshold 0.
+    histograms : (G, 2, bins), noisy. seen : (G,) False for a group whose counts the noise hides; such a group keeps the
+        threshold 0.
     """
     G, _, bins = histograms.shape
     default = (bins - 2) // 2

@@ -120,7 +120,7 @@ class OfCells(Feature, ABC):
 
     @abstractmethod
     def formulas(self, cell: Cell) -> list[Formula]:
-        """Return the formula of each coordinate, for exports; it holds for cells that are not missing."""
+        """Return the formula of each coordinate, for exports. The formulas hold for cells that are not missing."""
 
     def undeclared(self, cell: Cell) -> Formula | None:
         """Return the formula that is 1 for a cell that is not declared, else 0; None if every cell is declared."""

@@ -31,7 +31,7 @@ def edges_of(bounds: Bounds, cells: int) -> Vector:
 
 
 def histogram(values: Vector, edges: Vector) -> Integers:
-    """Return the number of values per cell, (cells,) int64. Values outside count in the last cells, NaN counts nowhere.
+    """Return the number of values per cell, (cells,) int64. Values outside count in the outermost cells, NaN in none.
 
     Replacing a record lowers at most one count by one, and raises at most one by one.
     """

@@ -72,7 +72,7 @@ class Side:
     declared: Any
 
     def placed(self, knots: Knots) -> Side:
-        """Return the side with declared knots. A curve without knots gets some of the found ones, chosen evenly."""
+        """Return the side with declared knots. A curve without knots gets some of the found knots, chosen evenly."""
         curve = self.declared
         if not isinstance(curve, Curve) or curve.knots is not None:
             return self

@@ -80,7 +80,7 @@ class Loss(ABC):
         return v
 
     def constant(self, share: float, noise: float) -> float:
-        """Return the margin of the best constant model, from a noisy share of positive labels and its deviation."""
+        """Return the margin of the best constant model, from a noisy share of positive labels and the noise's deviation."""
         del share, noise
         return 0.0
 

@@ -105,8 +105,8 @@ class SelectionAccountant(spending.AccountantOfViews):
     """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
 
     If one selection is the only event on a record, the curve of this selection applies (vfl.privacy.private_selection).
-    Otherwise μ² adds up, and a dominating Gaussian event stands for each selection. Of a public split, only the most expensive
-    part counts.
+    Otherwise μ² adds up, and a dominating Gaussian event stands for each selection. Of the parts of a public split, only the
+    most expensive one counts.
     """
 
     def _require_known(self, event: Event) -> None:

@@ -65,7 +65,8 @@ def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> 
     """Return the plan with all σ multiplied by one factor, so that the plan is (ε, δ)-DP.
 
     A plan without sampling is accounted exactly, and the factor is the smallest one up to its last bits. A plan with
-    sampling is accounted by privacy loss distributions (PLD), and its ε is at most `epsilon` and within a thousandth of it.
+    sampling is accounted by privacy loss distributions (PLD), and its ε is at most `epsilon` and within a thousandth of
+    `epsilon`.
     plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events. The ratios of their σ decide how they
         share the budget.
     Fix a plan with sampling before its first release. Raises PrivacyError if no noise is enough, and for a plan that samples
@@ -117,5 +118,5 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
         last = (x, f) if math.isfinite(f) else None
         x = x - (f + 4e-4) / min(slope, -0.5) if math.isfinite(f) else x + 0.5
         if not little < x < enough:
-            x = 0.5 * (little + enough)  # the step left the bracket: halve it
+            x = 0.5 * (little + enough)  # the step left the bracket: halve the bracket
     raise PrivacyError(f"no noise makes this plan fit under epsilon = {epsilon!r} at delta = {delta!r}")

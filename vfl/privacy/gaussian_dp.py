@@ -10,8 +10,8 @@ the exponential, and the integrand below has no change of sign:
 
     δ = φ(t) (R(t) − R(u)) = φ(t) ∫₀^∞ e^{−ts − s²/2} (1 − e^{−μs}) ds.
 
-The code uses the difference where it loses at most one digit, and the integral elsewhere. It computes logarithms, so
-δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
+The code uses the difference where the subtraction loses at most one digit, and the integral elsewhere. It computes logarithms,
+so δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _SPLIT = 134217729.0  # 2²⁷ + 1: Dekker's constant
 _SMALLEST, _LARGEST = 1e-140, 1e140  # range of μ and ε in which products and squares neither overflow nor lose bits
 _FAR = 1e70  # beyond this t, log δ is below −1e139, and δ is below every double
-_CUT = 45.0  # cut the integral at exponent 45: the tail is below 1e-19 of it
+_CUT = 45.0  # cut the integral at exponent 45: the tail is below 1e-19 of the integral
 
 
 def delta_of(epsilon: float, mu: float) -> float:

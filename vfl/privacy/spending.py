@@ -81,7 +81,7 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
 class Accountant(ABC):
     """The cost of a list of events under one adjacency.
 
-    `compose` is check, then record: an event that is refused leaves the accountant as it was.
+    `compose` checks an event, then records it. An event that is refused does not change the accountant.
     """
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:

@@ -45,14 +45,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Position of a chain: number of its last entry, and the hash of that entry in hexadecimal."""
+    """Position in a chain: number of the last entry, and the hash of that entry in hexadecimal."""
 
     seq: int
     hash: str
 
 
 def genesis(identity: str) -> bytes:
-    """Return the hash before the first entry. It depends on the ledger, so no entry fits into another ledger."""
+    """Return the hash before the first entry. The hash depends on the ledger, so no entry fits into another ledger."""
     return hashlib.sha256(f"vfl ledger {FORMAT} {identity}".encode()).digest()
 
 

@@ -125,10 +125,10 @@ def said_left(left: float) -> str:
 class SqliteLedger:
     """Durable ledger in an SQLite file. All releases charged to a data set are together (ε, δ)-DP at its cap.
 
-    The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last one. A
-    call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot
-    be written, LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and
-    forked processes may share an instance. An instance is pickled as its path.
+    The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last call. A call that
+    writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot be written,
+    LedgerError is raised and nothing may be released. All processes of a machine may share the file. Threads and forked
+    processes may share an instance. An instance is pickled as its path.
 
     path : file; `set_cap` creates it, and every other method needs it to exist.
     timeout : seconds to wait for other writers.

@@ -28,7 +28,7 @@ class Revision:
 
     The earlier cap no longer bounds the releases: the new cap may depend on released values.
 
-    seq, recorded : number and time of the cap's entry. releases : number of charges on the data set before it.
+    seq, recorded : number and time of the cap's entry. releases : number of charges on the data set before the change.
     epsilon, delta : the cap from then on. epsilon_before, delta_before : the cap until then.
     """
 
