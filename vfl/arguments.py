@@ -1,4 +1,4 @@
-"""Checks of arguments. Each raises an error with a remedy in place of Python's own error."""
+"""Checks of arguments. Each check raises an error with a remedy in place of Python's own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samplers of blocks. Their randomness is public: no privacy is claimed from it.
+"""Samplers of blocks. The draws are public: no privacy is claimed from their randomness.
 
 A sampler turns the blocks into the draws of one pass. A draw is a set of blocks that are updated from the same margins.
 """

@@ -191,7 +191,7 @@ def audit(
     confidence: float = 0.95,
     public_data: Mapping[str, Any] | None = None,
 ) -> Audit:
-    """Return a lower bound on the ε of a job, from runs on simulated records. It charges nothing and reads no private record.
+    """Return a lower bound on the ε of a job, from runs on simulated records. Charge nothing and read no private record.
 
     A coin chooses D1 or D0, which differ in k canaries. The job runs on the chosen data set in this process, with the executor,
     the parties and the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than

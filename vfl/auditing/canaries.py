@@ -56,8 +56,8 @@ class Record:
 class Canary:
     """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
-    rest : the other records alternate between (cells, label 1) and (−cells, label −1). They pull the model along the cells
-        and leave the means at 0. None for records at the scaled 0.
+    rest : the other records alternate between (cells, label 1) and (−cells, label −1). These records pull the model along the
+        cells and leave the means at 0. None for records at the scaled 0.
     name : printed description of the pair.
     """
 

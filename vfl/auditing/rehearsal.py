@@ -1,6 +1,6 @@
 """Runs of a job on simulated records, with shadows: the exact sums that each of two data sets would have released.
 
-A shadow works on one data set. It answers the queries of the run, with the executor and parties of a training run, and
+A shadow works on one data set. The shadow answers the queries of the run, with the executor and parties of a training run, and
 receives the run's releases. The sums of a shadow are therefore those of its data set *after the same history*, for any solver.
 """
 
@@ -51,7 +51,7 @@ class Release:
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
     true : (s,) exact values for the data that the run used; for a sampled release, given the drawn batch.
     absent : (s,) sums without the canary, for a sampled release; None otherwise.
-    grid : (s,) public grid; sums and noise are multiples of it. None if it is unknown.
+    grid : (s,) public grid; sums and noise are multiples of it. None if the grid is unknown.
     selection : True for a selection. paid : True if a charge of the run pays for it.
     """
 

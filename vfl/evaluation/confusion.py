@@ -131,14 +131,14 @@ class Confusion:
         return found | {"flagged": flagged}
 
     def cost(self, cost: Mapping[str, float]) -> Estimate:
-        """Return the mean cost of a decision. Its baseline is the mean cost of the cheaper constant decision."""
+        """Return the mean cost of a decision. The baseline is the mean cost of the cheaper constant decision."""
         missed, false_alarm = cost["missed"], cost["false_alarm"]
         unit, positive = max(missed, false_alarm), self.share(FN, TP).value
         mean = self.mean([0.0, false_alarm / unit, missed / unit, 0.0])
         return replace(scaled(mean, unit), baseline=min(missed * positive, false_alarm * (1.0 - positive)), best=0.0)
 
     def lift(self) -> Estimate | None:
-        """Return the precision divided by the share of positive records; None if the noise hides either.
+        """Return the precision divided by the share of positive records; None if the noise hides one of these.
 
         The intervals of both hold together, so the interval of the quotient holds too.
         """

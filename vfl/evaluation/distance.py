@@ -1,7 +1,7 @@
 """Distance d between the released model and the model without noise, as a separate inquiry.
 
-Guarantee. The gradient of F at the released model is one Gaussian release on the training part. Its Δ is that of `Clip(Λ, p)`,
-with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts, nothing is released.
+Guarantee. The gradient of F at the released model is one Gaussian release on the training part. The release has the Δ of
+`Clip(Λ, p)`, with a cap Λ that no record's gradient exceeds in norm. If d follows from public facts, nothing is released.
 
 Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
 subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
@@ -137,7 +137,7 @@ class Distance(Inquiry):
 
     problem : problem of the training part, for which `why_none` returns ''.
     mu : budget of the noisy gradient; None computes it without noise.
-    radius : d if it follows from public facts, as for output perturbation; None releases a gradient.
+    radius : d if d follows from public facts, as for output perturbation; None releases a gradient.
     """
 
     problem: Problem

@@ -46,7 +46,7 @@ class Estimate:
         that of random predictions with the same share of positives. None if it is not known.
     best : the measure of a perfect model.
     noiseless : interval for the measure of the model without noise. shift : interval for the measure without noise minus this
-        one. None without a stated bound (vfl.evaluation.gaps).
+        one. Both are None without a stated bound (vfl.evaluation.gaps).
     within : the interval; None means the value ± two standard errors.
     """
 
@@ -303,7 +303,7 @@ def constant_loss(statistic: Outcomes, share: float) -> float:
 
 
 def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
-    """Return the number of positive labels. Its noise is that of one cell, since the total is public."""
+    """Return the number of positive labels. The noise of the number is that of one cell, since the total is public."""
     return float(on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)[2:].sum())
 
 

@@ -1,8 +1,8 @@
 """Measures without noise: means of unclamped losses, errors and deviances, and the area under the ROC curve.
 
-NOT PRIVATE: one record moves these sums without limit. They are used by `evaluate`, by runs without privacy, and for held-out
-records that were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of the
-records.
+NOT PRIVATE: one record moves these sums without limit. These measures are used by `evaluate`, by runs without privacy, and for
+held-out records that were declared public. Terms are multiples of a grid, so sums up to 2¹⁷ caps do not depend on the order of
+the records.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def gap(table: Table, notion: Notion, group: int) -> Estimate | None:
 class _Bounds:
     """One-sided bounds on probabilities. The bounds share the part of ζ that the distance leaves (Bonferroni).
 
-    pairs : number of bounds. Each is one Clopper–Pearson limit at two rounded noisy counts.
+    pairs : number of bounds. Each bound is one Clopper–Pearson limit at two rounded noisy counts.
     """
 
     def __init__(self, pairs: int, *, noisy: bool) -> None:

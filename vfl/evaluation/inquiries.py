@@ -1,4 +1,4 @@
-"""Inquiries: releases besides the model, made after the last step of training. Each has a schedule.
+"""Inquiries: releases besides the model, made after the last step of training. Each inquiry has a schedule.
 
 Inquiries run through the executor of the solver, which charges each inquiry before its release, logs it and can resume it.
 """
@@ -69,7 +69,7 @@ LARGEST_MULTIPLIER = 2.0**26
 
 
 class Inquiry(ABC):
-    """Base class of releases besides the model. Their fields are public."""
+    """Base class of releases besides the model. The fields of an inquiry are public."""
 
     __slots__ = ()
     name: ClassVar[str]
@@ -270,7 +270,7 @@ class HeldOut(Inquiry):
         return event_of(self._first, self._shares[0])
 
     def _scores(self, w: Vector, rate: float) -> Scores:
-        """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
+        """Return the histogram of scores. The edges follow from the released w and base rate, so they are public."""
         spread, f = spread_of(self.problem, w), self._finer
         centre = self._centre(rate)
         ends = np.array((0.0, *EDGES))

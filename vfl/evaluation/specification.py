@@ -126,11 +126,11 @@ class Fairness:
         parity        predicted positive, among all records
         accuracy      predicted correctly, among all records
 
-    group : the column that names the groups, or several columns, compared one by one. Each is a Categorical or Boolean column
-        of any party: a feature, or a column that the partition lists in `groups`.
+    group : the column that names the groups, or several columns, compared one by one. Each must be a Categorical or Boolean
+        column of any party: a feature, or a column that the partition lists in `groups`.
     notions : the notions to measure.
-    bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). It needs a strongly
-        convex objective that penalises every coordinate; without one the plan says that there is no bound.
+    bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). The bound needs a
+        strongly convex objective that penalises every coordinate; without one the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
         Predicting with them needs each record's group. Needs `bound=False` and one column.
     share : share of the evaluation's μ², for the counts. distance_share : share of the training's μ², for a bound that needs a

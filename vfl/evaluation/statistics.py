@@ -124,7 +124,7 @@ class CellsAndLoss(ABC):
 class Outcomes(CellsAndLoss):
     """Counts of the four cells (label, prediction) of two classes, and the sum of clamped losses.
 
-    threshold : margin above which a record is predicted positive. It is public or released, so no record decides it.
+    threshold : margin above which a record is predicted positive. The threshold is public or released, so no record decides it.
     """
 
     threshold: float = 0.0
@@ -341,8 +341,8 @@ def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 class GroupCells:
     """Counts of records in the cells (group, label, prediction, near) of one or more group columns.
 
-    A record is predicted positive if xᵀw > t. It is near if another model at Euclidean distance at most d from this one could
-    predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other
+    A record is predicted positive if xᵀw > t. A record is near if another model at Euclidean distance at most d from this one
+    could predict otherwise: |xᵀw − t| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other
     records stay in their cells, because w, d and t are released values and no record decides them. A record is in at most one
     cell per column. Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by
     at most √2 per column: Δ = √(2K), attained when the record changes its cell in every column. All counts are released

@@ -66,7 +66,7 @@ class Feature(ABC):
 
     @property
     def terms(self) -> Terms | None:
-        """Terms that the column adds to the objective; None if it adds none."""
+        """Terms that the column adds to the objective; None if it adds no terms."""
         return None
 
     @property

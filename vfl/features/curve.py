@@ -35,7 +35,8 @@ class Curve(OfNumbers):
 
     pieces : largest number of pieces, from 1 to 32, and the number of coordinates. None is 4, or one more than the knots.
     smooth : strength λ of a penalty on bends, (λ/2)Σ_j (b_{j−1} − 2b_j + b_{j+1})², where b are the coefficients of the hats,
-        and 0 at both ends. It applies to the scaled features. A straight line has no penalty (a P-spline, Eilers & Marx 1996).
+        and 0 at both ends. The penalty applies to the scaled features. A straight line has no penalty (a P-spline, Eilers &
+        Marx 1996).
     shape : 'increasing' or 'decreasing'; the fitted curve has this shape in spite of noise. The coordinates are then ramps, one
         per piece, from 0 to 1 over the piece, with coefficients of one sign; `smooth` penalises differences of neighbours.
     knots : public points inside the bounds, ascending. If they make fewer than `pieces`, the last coordinates are always 0.

@@ -49,7 +49,7 @@ def observed(plan: Plan, released: Sequence[Released | None]) -> Observed | None
 
 
 def inference_of(plan: Plan, released: Sequence[Released | None], original: dict[str, float]) -> Inference | None:
-    """Return estimates and covariance of a finished run; None if it lost a party, or released no curvature.
+    """Return estimates and covariance of a finished run; None if the run lost a party, or released no curvature.
 
     original : coefficients in original units, as in `Result.original`.
     """

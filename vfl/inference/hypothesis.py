@@ -110,7 +110,7 @@ def _read(hypothesis: Hypothesis, names: Sequence[str]) -> Read:
 
 
 class _Reader:
-    """Parser of 'a*x + b*y = c, ...'. It matches the longest coefficient name first, because names may contain signs."""
+    """Parser of 'a*x + b*y = c, ...'. It tries the longest coefficient names first, because names may contain signs."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self._text, self._at = text, 0

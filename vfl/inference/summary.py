@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """Coefficients with standard errors, tests and intervals, the intercept first. It costs no privacy.
+    """Coefficients with standard errors, tests and intervals, the intercept first. A summary costs no privacy.
 
     title : model and job. facts : {name: value} for the heading. level : level of the intervals. notes : assumptions.
     df : degrees of freedom of Student's t; None for the normal distribution.

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 SHARES, MEAN, COUNTS = "shares", "mean", "counts"
 REACH = 2.0
-"""Distance of margins from log(mean) beyond which `near` makes a loss linear. It is a factor of e² = 7.4 in the mean."""
+"""Distance of margins from log(mean) beyond which `near` makes a loss linear. This distance is a factor of e² = 7.4 in the
+mean."""
 
 
 class Loss(ABC):
@@ -101,8 +102,8 @@ class Loss(ABC):
         """Return dual steps ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
 
         One Newton step from the point −ℓ'(v), where the gradient of ℓ* is known to be v, with the largest curvature L for ℓ'':
-        ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly (Shalev-Shwartz & Zhang 2013, Thm. 1
-        and its proof's choice of s). For squared loss it is the closed form.
+        ζ = (−ℓ'(v) − α)/(1 + qL). The dual variable α + ζ lies between α and −ℓ'(v), and converges linearly (Shalev-Shwartz &
+        Zhang 2013, Thm. 1 and its proof's choice of s). For squared loss the step is the closed form.
 
         q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin per unit of the dual steps in its batch.
         """

@@ -54,7 +54,8 @@ class Hinge(Loss):
 class SmoothedHinge(Loss):
     """Hinge loss with the kink rounded over a width h (Shalev-Shwartz & Zhang 2013): curvature 1/h, |derivative| ≤ 1.
 
-    It is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. It differs from hinge by at most h/2.
+    The loss is 0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, and (1 − y v)²/(2h) between. The loss differs from hinge by at
+    most h/2.
 
     width : h.
     """

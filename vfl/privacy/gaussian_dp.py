@@ -1,7 +1,7 @@
 """Gaussian differential privacy: δ(ε; μ) and its two inverses, each rounded to the safe side.
 
 A run is μ-GDP when telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
-2022, Def. 2.6). It is then (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (Cor. 2.13 there; Balle & Wang 2018, Thm. 8):
+2022, Def. 2.6). Such a run is (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (Cor. 2.13 there; Balle & Wang 2018, Thm. 8):
 
     δ(ε; μ) = Φ(−t) − e^ε Φ(−u),    t = ε/μ − μ/2,    u = ε/μ + μ/2.
 
@@ -10,8 +10,9 @@ the exponential, and the integrand below has no change of sign:
 
     δ = φ(t) (R(t) − R(u)) = φ(t) ∫₀^∞ e^{−ts − s²/2} (1 − e^{−μs}) ds.
 
-The code uses the difference where the subtraction loses at most one digit, and the integral elsewhere. It computes logarithms,
-so δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
+The code uses the difference where the subtraction loses at most one digit, and the integral elsewhere. The functions compute
+logarithms, so δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the
+safe side.
 """
 
 from __future__ import annotations

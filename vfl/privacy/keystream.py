@@ -30,7 +30,7 @@ class Keystream:
     key : 32 bytes, used for this stream alone.
 
     A stream belongs to the process that opened it. It cannot be pickled or copied, and a forked child cannot read it,
-    because two readers of one stream would add the same noise. It has no lock: use each stream in one thread.
+    because two readers of one stream would add the same noise. A stream has no lock: use each stream in one thread.
     """
 
     __slots__ = ("_encryptor", "_process", "_words_left")

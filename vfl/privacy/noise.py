@@ -39,7 +39,7 @@ class CryptographicNoise:
     """Noise that nobody can predict or repeat: every stream has a fresh 256-bit key of the operating system.
 
     The source keeps no state between calls, not even a process key. A forked process, a restored container image and a repeated
-    attempt therefore draw different noise. It cannot be pickled: make a source in the process that draws the noise.
+    attempt therefore draw different noise. A source cannot be pickled: make it in the process that draws the noise.
     """
 
     __slots__ = ()

@@ -18,9 +18,9 @@ All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which i
 
     C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ).
 
-So the supremum over u is at most a maximum of lines in k. It is computed on a grid of k, once for each μ. Between grid points
-it is at most the chord, since it is convex. The integrand's supremum rises with z, so each cell of z gets its value at the
-right end times the exact Gaussian mass of the cell. `_ROUNDING` covers floating point.
+So the supremum over u is at most a maximum of lines in k. This maximum is computed on a grid of k, once for each μ. Between
+grid points it is at most the chord, since it is convex. The integrand's supremum rises with z, so each cell of z gets its value
+at the right end times the exact Gaussian mass of the cell. `_ROUNDING` covers floating point.
 """
 
 from __future__ import annotations

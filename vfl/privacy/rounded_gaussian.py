@@ -35,7 +35,8 @@ _WIDE_TAIL = 2**50
 _WIDE_TAIL_LARGEST = 3.9
 # Lanes per chunk; a few arrays of this size fit in the second-level cache.
 LANES = 8192
-# Bits of precision of the interval arithmetic beyond those of q at the start. They change the running time, never the answer.
+# Bits of precision of the interval arithmetic beyond those of q at the start. These bits change the running time, never the
+# answer.
 GUARD = 64
 
 
@@ -167,11 +168,11 @@ def side_of(numerator: int, denominator: int, tail: int, bits: int) -> Side:
     """Compare |Z| with the boundary t = numerator/denominator ≥ 0. The answer is exact; OPEN asks for more bits of q.
 
     |Z| = Q⁻¹(q), where Q(t) = P(Z > t) = erfc(t/√2)/2 falls and q is uniform on (0, 1/2). So |Z| > t exactly if q < Q(t).
-    The known bits say that q lies in [k, k + 1]·2^-(B+1). They leave |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
+    The known bits say that q lies in [k, k + 1]·2^-(B+1). These bits leave |Z| > t if k + 1 ≤ 2^B·erfc(t/√2), |Z| < t if
     k ≥ 2^B·erfc(t/√2), and both possible in between. Arb encloses the right-hand side in a ball with a proven radius, and a
-    comparison of balls holds only if it holds for all of their points (Johansson 2017). The precision doubles until one of
-    the three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the
-    time changes.
+    comparison of balls holds only if it holds for all of their points (Johansson 2017). The precision doubles until one of the
+    three cases is certain, so the answer depends on the arguments alone. If another thread sets Arb's precision, only the time
+    changes.
 
     tail : k, the known leading bits of 2q, 0 ≤ k < 2^bits.
     bits : B ≥ 1, the number of known bits.

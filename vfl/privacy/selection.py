@@ -9,7 +9,8 @@ coordinate is released, so *one* event covers all lanes of all parties, for any 
 
 Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
 ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
-the loss over j is at most 2Δ/b. It contains 0, since probabilities sum to 1, so the loss itself is within ± the range.
+the loss over j is at most 2Δ/b. The interval of losses contains 0, since probabilities sum to 1, so the loss itself is within ±
+the range.
 
 The scale 2Δ/ε. With Δ/ε the range is ε only if all scores move in one direction (monotone scores), which scores of
 gradients do not under replace-one. For example, let two tied scores move Δ in opposite directions. The one that falls
@@ -24,8 +25,8 @@ such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e �
 rational 2Δ/(ε - 2^-40), and the range is at most ε.
 
 V_j is an integer multiple of 2^-48: the floor of the score and the floor of G, each exact, from the score and the words
-of the keystream alone. It is the same on every platform, compares exactly, and is sent as a Python integer. Doubles serve
-only to exclude lanes that cannot win.
+of the keystream alone. V_j is the same on every platform, compares exactly, and is sent as a Python integer. Doubles serve only
+to exclude lanes that cannot win.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def noisy_best(
 
     scores : (s,) float64, s ≥ 1. NaN and infinities count as the lowest double, so that no error depends on data.
     sensitivity : Δ > 0, the largest change of any one score *as computed* when one record is replaced, in units of the
-        scores. It includes the floating-point error of the score itself.
+        scores. The change includes the floating-point error of the score itself.
     event : ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
     noise : source of the stream that `key` names. Its first s words are the lanes: the top bit gives the half of (0, 1)
         that contains u (1 for the upper), the other 63 are the leading bits of twice the distance to that half's outer

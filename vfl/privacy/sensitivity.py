@@ -1,10 +1,10 @@
 """Recomputation of the sensitivity of a query's releases, from the query itself.
 
 Guarantee. `check` accepts a query only if each of its events covers the sensitivity that follows from its blocks, clips, bounds
-and columns. It trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. The executor, a
-party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and party call `check` on every
-query, before anything is charged or computed on data. A party recomputes the Δ of its own share. The executor checks that the
-event of the whole query covers the joint Δ of several parties.
+and columns. `check` trusts one claim of the sender: that the rows of a record cap are those of the query's blocks. The
+executor, a party's record cap (`parties.record_cap`) and the holders of shares check this claim. Executor and party call
+`check` on every query, before anything is charged or computed on data. A party recomputes the Δ of its own share. The executor
+checks that the event of the whole query covers the joint Δ of several parties.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def cover(claimed: float, needed: float) -> None:
 def required(query: Query) -> float | None:
     """Return Δ of a query's joint release.
 
-    inf : nothing bounds the contribution of one record. None : the query has no sums, or its event has no sensitivity.
+    inf : nothing bounds the contribution of one record. None : the query has no sums, or the query's event has no sensitivity.
     """
     match query:
         case Backward():

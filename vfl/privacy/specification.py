@@ -33,7 +33,7 @@ class Privacy:
         computes them exactly from the data, uncharged, and the certificate flags it.
     class_balance : share of μ² that pays for a noisy count of the positive labels, reported with the result. Class weights of a
         later job can be declared from it. None releases no count.
-    inference : share, at most 0.5, of the μ² left when the passes begin. It pays for standard errors of the coefficients
+    inference : share, at most 0.5, of the μ² left when the passes begin. The share pays for standard errors of the coefficients
         (`Result.inference`). True takes INFERENCE_SHARE; None or False releases no standard errors. 'subsamples' trains on each
         of 8 disjoint public subsamples instead and takes errors from their spread (vfl.subsamples). These errors are wider, but
         no party sees another party's columns.

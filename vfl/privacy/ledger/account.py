@@ -85,7 +85,7 @@ class Commitment:
 
 
 class Account:
-    """Reservation of a run, open or closed. It keeps the charged keys only while it is open.
+    """Reservation of a run, open or closed. The account keeps the charged keys only while it is open.
 
     epoch : number that each resume increases. A process with an older number may no longer charge.
     """

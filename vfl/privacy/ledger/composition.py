@@ -3,13 +3,13 @@
 Sums of such integers never under-count and do not depend on the order of the events.
 
 Two ways of accounting are valid *privacy filters*: events may be chosen adaptively while the total stays under a cap
-fixed beforehand. Neither is an odometer: the guarantee is the cap, not the total at which a run stopped after looking
-at released values.
+fixed beforehand. Neither way is an odometer: the guarantee is the cap, not the total at which a run stopped after looking at
+released values.
 
-- `Accounting.GDP` adds μ². It is exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
+- `Accounting.GDP` adds μ². This sum is exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
   A dominating Gaussian pair stands for each Laplace or bounded-range release and each selection (`_mu_squared`).
 - `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8,
-  selection μ′²/2. It is tighter if selections are a large share.
+  selection μ′²/2. This sum is tighter if selections are a large share.
 
 The accounting of a data set is fixed before its first release. Choosing it after some releases would take the better
 of two bounds in each branch, and their failure probabilities would add up to 2δ.

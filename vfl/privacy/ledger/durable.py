@@ -183,7 +183,7 @@ class SqliteLedger:
         accounting: Accounting | None = None,
         change_delta: bool = False,
     ) -> None:
-        """Open a data set's account, or change its cap. Both add an entry to the chain. A missing ledger is created.
+        """Open a data set's account, or change its cap. Both actions add an entry to the chain. A missing ledger is created.
 
         A change after releases is marked in the chain, and every later certificate flags it. The earlier cap then no
         longer bounds the releases, since the new cap may depend on results.
@@ -245,7 +245,7 @@ class SqliteLedger:
         self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
 
     def noted(self, book: str) -> Head | None:
-        """Return the newest head of another book that `note` recorded; None if there is none."""
+        """Return the newest head of another book that `note` recorded; None if no head is recorded."""
         with self.read() as state:
             return state.notes.get(book)
 

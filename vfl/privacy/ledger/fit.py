@@ -139,7 +139,7 @@ class _FitReservation:
 
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return ε of a plan fixed beforehand. It is cached, since each run needs it at its start and at its end."""
+    """Return ε of a plan fixed beforehand. The result is cached, since each run needs it at its start and at its end."""
     from vfl.privacy.accountants import choose_accountant
 
     return choose_accountant(plan, committed=True).compose_all(plan).epsilon(delta)

@@ -64,8 +64,8 @@ class Revision:
 class Scope:
     """Account of one named data set: its adjacency, its cap, and the runs that reserved from it.
 
-    capacity : cap in units for each accounting. It is stored when the cap is set, so that machines and versions whose results
-        differ in the last digit agree on the plans that fit.
+    capacity : cap in units for each accounting. The value is stored when the cap is set, so that machines and versions whose
+        results differ in the last digit agree on the plans that fit.
     accounting : fixed by the owner or by the first reservation; None before.
     closed : units spent by closed runs.
     runs, open : all runs, and the open ones, by id.
