@@ -285,6 +285,9 @@ class Spy:
             raise BudgetExceeded("no more")
         self.granted.charge(items)
 
+    def newly_opened(self) -> tuple[()]:
+        return ()
+
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
         self.log.append(("ask", (shares, key)))
         if self.count("ask") == self.fail_at:
