@@ -421,7 +421,7 @@ class TestExecutorRefuses:
                 return ()
 
         spy = Spy(job())
-        with pytest.raises(PrivacyError, match=r"Slip.*nothing is charged"):
+        with pytest.raises(PrivacyError, match=r"Slip.*without a charge"):
             spy.executor()(Slip({"a": 3}, {"a": np.ones(3)}, True, None))
         assert spy.log == []
 
