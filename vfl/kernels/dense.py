@@ -234,7 +234,7 @@ def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
 
 
 def columns_of(X: Matrix, n: int) -> Matrix:
-    """Return X.T, checked and read-only. The transpose gives one-column arrays the layout for which loops are compiled."""
+    """Return X.T, checked and read-only. Arrays of one column, too, then have the layout for which loops are compiled."""
     if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
         raise SpecificationError(
             f"kernels need column-major float64 or float32 columns, not a {X.ndim}-dimensional {X.dtype} array of"
@@ -266,7 +266,7 @@ def checked(geometry: Geometry, size: int, n: int | None = None) -> Geometry:
 
 
 def read_only(array: A) -> A:
-    """Return a view that cannot be written through."""
+    """Return a view of an array through which the array cannot be changed."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -178,7 +178,7 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
 
 @compiled
 def exact_sums(sums: Integers, count: int) -> Integers:
-    """Return the integer sums, (s,), from partial sums of bits, (s, SUMS). count : number of contributions per row."""
+    """Return the integer sums, (s,), from partial sums of bits, (s, SUMS). count : number of contributions to each sum."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
         q = np.uint64(0)
@@ -190,7 +190,7 @@ def exact_sums(sums: Integers, count: int) -> Integers:
 
 @part
 def _side_by_side(s: int) -> int:
-    """Return the size of about equal groups of at most NEAR columns, for s columns."""
+    """Return the size of groups, at most NEAR columns each and about equal, into which s columns are divided."""
     return -(-s // -(-s // NEAR)) if s > NEAR else max(s, 1)
 
 

@@ -72,7 +72,7 @@ def _filled(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _like(builder: ir.IRBuilder, result: types.Type, signature: Signature, args: list[ir.Value]) -> list[ir.Value]:
-    """Return the arguments; if the result has lanes, copy single numbers to all lanes."""
+    """Return the arguments. If the result has lanes, an argument that is a single number is copied to all lanes."""
     wide = isinstance(result, Lanes)
     return [
         _filled(builder, arg) if wide and not isinstance(kind, Lanes) else arg

@@ -56,7 +56,7 @@ class SparseBlock:
 
     @classmethod
     def of(cls, data: Matrix, rows: Integers, starts: Integers, n_records: int) -> SparseBlock:
-        """Return the block with read-only arrays. Raise SpecificationError unless they are in canonical order."""
+        """Return the block with read-only arrays. Raise SpecificationError unless rows increase strictly within each column."""
         fits = starts[0] == 0 and starts[-1] == len(rows) == len(data) and (np.diff(starts) >= 0).all()
         if fits and len(rows):
             rising = np.ones(len(rows) + 1, dtype=bool)
@@ -86,7 +86,7 @@ class SparseBlock:
         return int(self.starts[-1] - self.starts[0])
 
     def between(self, start: int, stop: int) -> loops.Entries:
-        """Return the entries of the records from start to stop."""
+        """Return the entries of the records [start, stop)."""
         whole = start == 0 and stop == self.n_records
         first, last = (
             (self.starts[:-1], self.starts[1:]) if whole else loops.between(self.rows, self.starts, start, stop)
@@ -94,7 +94,7 @@ class SparseBlock:
         return loops.Entries(self.data, self.rows, read_only(first), read_only(last))
 
     def columns(self, start: int, stop: int) -> SparseBlock:
-        """Return columns start..stop; nothing is copied."""
+        """Return columns [start, stop) as a block; nothing is copied."""
         return SparseBlock(self.data, self.rows, self.starts[start : stop + 1], self.scratch)
 
 

@@ -1,6 +1,7 @@
 """Solvers, one per module. A solver is a schedule of queries.
 
-`SOLVERS` maps the names that a job may use to solver classes; `RELEASES` those of single releases, which vfl makes jobs for.
+`SOLVERS` maps the names that a job may use to solver classes; `RELEASES` maps the names of single releases, for which vfl
+writes the jobs, to their classes.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ LARGEST_P = 2000
 FAINT = 2.0
 """μn/p below which the noise of the products outweighs their information."""
 FAINT_MEAN = 20.0
-"""μn below which the released mean of unclipped labels is noisier than the mean that follows from shrunk rows."""
+"""μn below which a released mean of unclipped labels is noisier than the mean that follows from products of shrunk rows."""
 
 
 @dataclass(frozen=True, slots=True)

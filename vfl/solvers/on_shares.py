@@ -47,8 +47,8 @@ STEPS = 40
 bytes (six problems at ε = 1 and 10, 6 seeds each)."""
 MOMENTUM, CLEAR = 0.25, 1000.0
 """Default momentum of joint steps below ρ = CLEAR, where gradients on shares have more noise than those of trust='trusted':
-whole rows are cut, as if every residual were the largest. At ε = 1 it left 0.89 times the error of momentum ½ on the four
-problems with which it was chosen, and 0.82 times on six others."""
+on shares, whole rows are cut as if every residual were the largest. At ε = 1, momentum ¼ left 0.89 times the error of momentum
+½ on the four problems with which it was chosen, and 0.82 times on six others."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -201,7 +201,7 @@ class Products:
 def products_of(solver: Solver, problem: Problem, label: str) -> Products | None:
     """Return the facts about the products that a resolved solver opens; None if it opens none.
 
-    label : the label party.
+    label : name of the party that holds the labels.
     """
     if isinstance(solver, SkGD) and solver.joint:
         return _correlations(solver, problem)

@@ -32,7 +32,7 @@ FUSED_LIMBS = 5
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of numbers; see the table above. lanes : numbers per vector."""
+    """Form of numbers; see the module's table. lanes : numbers per vector."""
 
     lanes: int
     fused: bool
@@ -137,7 +137,7 @@ class Field:
         return self.plus(low, [self._builder.mul(x, self._all(19)) for x in high])
 
     def _fused_columns(self, a: Number, b: Number, once: list[Pairs], twice: list[Pairs]) -> Number:
-        """Return low halves of the column's products plus twice the high halves of the column before, since 51 + 1 = 52."""
+        """Return low halves of the column's products plus twice the previous column's high halves, since 2⁵² = 2·2⁵¹."""
         columns, once, twice = [], [[], *once], [[], *twice]
         for k in range(2 * self._size):
             total = self._added("h", self._all(0), a, b, twice[k])
@@ -147,7 +147,7 @@ class Field:
         return columns
 
     def _added(self, half: str, total: ir.Value, a: Number, b: Number, pairs: Pairs) -> ir.Value:
-        """Return the total plus the low or high 52 bits of the products of these limbs."""
+        """Return the total plus the low or high 52 bits of the products a_i·b_j of these pairs (i, j)."""
         vector = self._form.vector
         name = f"llvm.x86.avx512.vpmadd52{half}.uq.{64 * self._form.lanes}"
         kind = ir.FunctionType(vector, [vector] * 3)

@@ -53,7 +53,7 @@ def form_here() -> Form:
 def multiply(secret: bytes, points: Points, form: Form | None = None) -> Points:
     """Return X25519(secret, u) for each point u, (n, 32) uint8. Releases the interpreter's lock.
 
-    A point of small order gives zero, and so may its neighbours: refuse all points if any product is zero.
+    A point of small order gives a product of zero, and its neighbours' products may become zero, too: refuse all points then.
 
     secret : 32 bytes, not yet clamped. points : (n, 32) uint8. form : form of numbers; None for the fastest.
     """
@@ -164,7 +164,7 @@ def _write(
 
 
 def _ladder(builder: ir.IRBuilder, field: Field, form: Form, u: Number, masks: ir.Value) -> tuple[Number, Number]:
-    """Return x and z of the multiple of u, by the ladder of RFC 7748, section 5."""
+    """Return (x, z), with x/z the product of scalar and point u, by the ladder of RFC 7748, section 5."""
     state = [_Variable(builder, number) for number in (field.number(1), field.number(0), u, field.number(1))]
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), form.lanes), [0] * form.lanes)
     with cgutils.for_range(builder, WORD(STEPS)) as loop:

@@ -78,7 +78,7 @@ def table(solver: SkGD, problem: Problem) -> tuple[OneTime, ...]:
 
 
 def _joined(solver: SkGD, problem: Problem) -> bool:
-    """Return True if an outer round begins with the first later pass, so that the margins are rebuilt there once."""
+    """Return True if the first pass after the early passes begins an outer round, which rebuilds the margins anyway."""
     walk = Walk(solver, problem, Curvature.flat(problem))
     early = record_defaults.early_passes(walk.n_passes)
     return early * walk.draws_a_pass % (solver.inner_rounds or 1) == 0
@@ -129,7 +129,7 @@ class Budget:
         return self._has_between and not run.passed and number >= early and bool(run.present.mask.all())
 
     def between(self, number: int, run: Run, w: Vector) -> Generator[Query, Released, None]:
-        """Make the releases between the early and the later passes, before the first later pass.
+        """Make the one-time releases that are due between the early and the later passes.
 
         In the second half of the early passes, record w before each pass, for an average. number : the pass that begins at w.
         """
@@ -162,7 +162,7 @@ class Budget:
         return (*((event, 1) for _, events in self.once for event in events), *passes)
 
     def walk(self, known: Curvature) -> Walk:
-        """Return the block updates, with noise z that evenly shares the μ² left by the one-time releases."""
+        """Return the block updates, with noise multipliers that spend the μ² that the one-time releases leave."""
         walk = Walk(self.solver, self.problem, known)
         if not self.problem.private:
             return walk

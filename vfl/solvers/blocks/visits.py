@@ -88,7 +88,7 @@ class Walk:
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the scale of r_i x_{i,S}, and the cap on the norm of the scaled product.
+        """Return the scale of r_i x_{i,S} for the columns S of a block, and the cap on the norm of the scaled product.
 
         Under a record cap, the unit of residuals multiplies the cap, since record norms use the same scale. For a block
         that is clipped separately, the unit divides the scale, so that events are the same for any unit.
@@ -113,8 +113,8 @@ class Walk:
     def cap(self) -> RecordCap | None:
         """Return the record cap that all passes share; None if blocks are clipped separately, or not at all.
 
-        Passes are charged in units of the sensitivity, because the cap may depend on a released unit. The charged σ is
-        slightly below z, so that it covers the rounding of σ = zΔ.
+        Passes are charged in units of the sensitivity Δ, because the cap may depend on a released unit of residuals. In these
+        units the charged σ is slightly below z, so that the charge covers the rounding of σ = zΔ.
         """
         if self.solver.clip != RECORD:
             return None
@@ -131,7 +131,7 @@ class Walk:
         return self._caps[self.factor]
 
     def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
-        """Return the event of each clip, with noise of standard deviation zΔ."""
+        """Return {clip: event of a sum under this clip, with noise of standard deviation zΔ}."""
         return {
             clip: clip.event(z) if z is not None else None
             for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)

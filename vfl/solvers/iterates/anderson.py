@@ -28,7 +28,7 @@ ENOUGH = 3
 SINGULAR = 1e-10
 """Relative threshold of singular values. Directions below it are rounding errors or repetitions, and are ignored."""
 FAR = 1e-6
-"""A converged run continues if extrapolation moves a coordinate by more than this, relatively."""
+"""A converged run continues if extrapolation moves a coordinate by more than this share of the largest one."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
 """Largest number of queries per extrapolation: loss, new margins, loss at the new margins, and return to the old margins."""
@@ -86,12 +86,12 @@ class Acceleration:
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
         """Extrapolate a converged run; return True if that moved θ far, so that the run must continue.
 
-        With collinear columns, moves are small even far from the limit.
+        This matters for collinear columns, for which moves are small even far from the limit.
         """
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show if the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)
-        self._iterates = []  # the pass that ends here is incomplete in this order of blocks
+        self._iterates = []  # a converged run may stop within a pass, so its iterates are not one pass apart
         return self._jumped
 
     def _moved(self, θ: Vector, least: float) -> Generator[Query, Released, bool]:
@@ -112,6 +112,6 @@ class Acceleration:
         return False
 
     def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
-        """Return the objective F(θ) without noise. It asks no party, since the coordinator holds Xθ."""
+        """Return the objective F(θ) without noise. The query asks no party, since the coordinator holds Xθ."""
         ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

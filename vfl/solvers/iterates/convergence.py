@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STILL = 1e-9
 """Default tolerance of a run without a given number of steps. It leaves about 1/1000 of the distance to the optimum."""
 INTERCEPT_COUNTS = 1e-6
-"""Weight of the intercept in `largest`. It is small, so that labels far from 0 do not loosen the tolerance."""
+"""Weight of the intercept in `largest`. The weight is small, so that labels far from 0 do not loosen the tolerance."""
 
 
 def require_tolerance(solver: str, tol: float | None) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Momentum:
-    """Heavy-ball term of each pass: β times the move of the model in the pass before it (Polyak 1964).
+    """Heavy-ball term of each pass: β times the move of the model in the previous pass (Polyak 1964).
 
     strength : β, 0 for none.
     """

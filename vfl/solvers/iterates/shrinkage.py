@@ -27,7 +27,7 @@ class Shrinkage:
     whose last term is one standard deviation of the first. If no threshold makes the estimate negative, the model stays at its
     start. Thresholds t > 0 drop every coordinate that moved against its mean gradient.
 
-    start : (p,) w₀, where the intercept is at the constant model. on : False returns every model unchanged.
+    start : (p,) w₀, the model at the start, with the intercept of the constant model. on : False returns every model unchanged.
     """
 
     def __init__(self, problem: Problem, start: Vector, *, on: bool) -> None:

@@ -80,11 +80,11 @@ class Trail:
         return self._average.outer(θ)
 
     def final(self, w: Vector, *, shrunk: bool = False) -> Vector:
-        """Return w at the end of the run, given w at the end of its last outer round; with noisy moves shrunk if asked."""
+        """Return w at the end of the run, given w at the end of its last outer round. shrunk : True shrinks noisy moves."""
         w = self._average.final(w)
         return self._shrinkage.applied(w) if shrunk else w
 
     def _restart(self) -> None:
-        """Forget all moves, after a jump of the model: every coordinate must converge again."""
+        """Forget all moves after a jump of the model, so that every coordinate must converge again."""
         self._convergence.restart()
         self._still = False

@@ -118,9 +118,9 @@ def has_counts(problem: Problem) -> bool:
 
 
 def share(clear: float) -> float:
-    """Return the share of μ² to spend on the histogram, between 1/200 and 1/5, given μn.
+    """Return the share of μ² to spend on the histogram, between 1/200 and 1/5. clear : μn.
 
-    √2/(√share·μn) = 0.006 keeps the noise of a bin at 0.6 % of the records.
+    The share solves √2/(√share·μn) = 0.006, which keeps the noise of a bin at 0.6 % of the records.
     """
     return min(max((236.0 / clear) ** 2, 0.005), 0.2)
 
@@ -140,7 +140,8 @@ def near_the_mean(
     """Release the histogram; return the curvature near the mean, the start of the intercept, and the loss.
 
     Declared smoothness constants do not change. The unit of residuals is the spread of the counts, but at least 1/c, so that a
-    single count passes a cap of c units. A smaller unit would cut every record with a nonzero count, and lower the intercept.
+    residual of 1, a single count, passes a cap of c units. A smaller unit would cut every record with a nonzero count, and
+    lower the intercept.
     """
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)

@@ -1,4 +1,4 @@
-"""Release of the gradient parts that the record cap cuts off, between two passes. Large sums justify a wider cap.
+"""Release, between two passes, of sums of the gradient parts that the record cap cuts off. Large sums justify a wider cap.
 
 Guarantee. `Excess` bounds the contribution of each record to one sum over all coordinates by norm 1 (docs/mathematics.md has
 the proof). So replacing a record moves the sum by at most 2, and by `Clip(1, p).sensitivity` with rounding to the grid.
@@ -44,7 +44,7 @@ SURE = 1.0
 RARE = 0.005
 """Probability that the norm of pure noise exceeds the threshold on norms."""
 GOES_ON = 0.2
-"""Assumed least share of the squared bias that remains at the next wider cap."""
+"""Assumed least share of the squared bias that remains with the next wider cap."""
 DEARER = 2.0
 """Weight of the error from noise relative to the squared bias."""
 
@@ -109,7 +109,7 @@ def sums_of(
 
 
 def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
-    """Return the sums as a one-time release between two passes. Each pass is charged for its own cap.
+    """Return the one-time release of the sums, made between two passes. Each pass is charged for its own cap.
 
     joined : True if the run rebuilds the margins before the next pass anyway.
     """

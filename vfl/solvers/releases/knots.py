@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     Placed = Mapping[str, tuple[tuple[float, ...], ...]]
 
 SHARE = 0.08
-"""Share of a run's μ² for the histograms; other shares were not compared. The number of pieces, the tail and LINE were chosen
-on credit and one simulated set, and checked on four others: adult, electricity, California, simulated."""
+"""Share of a run's μ² for the histograms; other shares were not compared. The number of pieces, TAIL and LINE were chosen on
+credit and one simulated set, and checked on four others: adult, electricity, California, simulated."""
 CELLS = (160, 80, 40)
-"""Candidate numbers of cells per histogram. Many cells place knots finely; few cells add up less noise."""
+"""Candidate numbers of cells per histogram. Many cells place knots finely; with few cells, less noise adds up."""
 BLUR = 0.05
-"""Largest standard error of a quantile due to noise, as a share of the records. Above it, histograms have fewer cells."""
+"""Largest standard error of a quantile due to noise, as a share of the records. Histograms with a larger error get fewer
+cells."""
 TAIL = (1 / 16, 1 / 4, 1 / 64)
 """Positions of knots in a long tail, as shares of the way from the last quantile to the declared bound. Curves of few pieces
 use the first of these positions."""
@@ -65,7 +66,7 @@ class Knots:
     """Release of the knots of all curves without declared knots, before the first query of the solver.
 
     The number of pieces of each curve follows from public facts. Released histograms decide only where the pieces meet.
-    Two knots at the same position leave a coordinate that is always 0.
+    If two knots fall on one position, one coordinate is always 0.
 
     If a curve has a long tail (LONG), one knot in four lies at a quantile and the others in the longer tail. Otherwise all
     knots lie at quantiles.

@@ -35,7 +35,7 @@ this deviation about ½."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
 MOST = 0.95
-"""Share of the labels that a narrow range must hold."""
+"""Share of the labels that the result of `narrow` must hold."""
 SURE = 4.0
 """Number of standard deviations of the noise that are subtracted from a count before a comparison."""
 
@@ -96,7 +96,7 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation of the labels, from noisy counts; public once released."""
+    """Mean and standard deviation of the labels, computed from released noisy counts, so public."""
 
     mean: float
     deviation: float
@@ -109,7 +109,7 @@ def counts_of(problem: Problem) -> LabelCounts:
 
 
 def noised(statistic: Statistic, z: float) -> Gaussian:
-    """Return the event of releasing a statistic of the labels with σ = zΔ: 1/z-GDP."""
+    """Return the event of releasing a statistic of the labels with σ = zΔ, which is 1/z-GDP."""
     Δ = statistic.sensitivity
     require_bearable(z * Δ)
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
@@ -189,8 +189,8 @@ def balance_of(problem: Problem) -> Positives | ClassCounts:
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float | Vector]:
     """Release the shares of the classes; return the margin of the best constant model, at which a run starts.
 
-    The share of positives is shrunk towards one half according to its noise. With K classes, the margins of the constant
-    model are returned once per column, (p·K,).
+    The share of positives is shrunk towards one half according to its noise. With K classes, the K margins of the constant
+    model are repeated for every column, (p·K,).
     """
     if problem.layout.classes:
         (counts,) = yield Tally(balance_of(problem), event)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Times in a run at which it makes one-time releases."""
+    """Times at which a run makes one-time releases."""
 
     START = "before the record norms"
     FIRST = "between the record norms and the first pass"
@@ -39,8 +39,8 @@ class Run:
 
     known : centres, M and unit of residuals. start : margin at which the intercept starts, (p,) with several classes.
     loss : training loss. walk, present : block updates and present parties, set once the passes begin.
-    w : (p,) the current model, to which Xw belongs; change it in place. settled : {pass: model before it} for the second half
-    of the early passes, for averages. passed : True after the releases between passes.
+    w : (p,) the current model, to which Xw belongs; change it in place. settled : {pass: model before this pass} for the second
+        half of the early passes, for averages. passed : True after the releases between passes.
     joint : (p, p) released curvature of the scaled columns, for joint steps; None without such steps.
     """
 

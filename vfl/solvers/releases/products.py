@@ -189,7 +189,7 @@ def pieces_of(problem: Problem, rows: Rows, weighting: Products, event: Gaussian
 
 
 def planned(problem: Problem) -> tuple[Gram, ...]:
-    """Return the pieces as the plan knows them: without the centres and scales, which the run releases."""
+    """Return the pieces as the plan knows them, without the centres and scales, which the run releases only later."""
     whole = problem.layout.whole()
     rows = {party: (block, np.zeros(block.size), np.ones(block.size)) for party, block in whole.items()}
     return pieces_of(problem, rows, Products(problem.loss, 1.0, 1.0, 1.0, True), None)
@@ -208,7 +208,7 @@ def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
 
 
 def row(problem: Problem, share: float) -> OneTime:
-    """Return the one-time release of the curvature and the residuals' variance, made after the last pass."""
+    """Return the one-time release of the curvature and of the residuals' variance, made after the last pass."""
     p, counted = problem.layout.n_coordinates, messages_of(problem, 2)
     said = f"{p * (p + 1)} products of columns at the final model for {share:.2g} of μ²: they give standard errors. {SHOWN}"
     counted["messages"] += 1  # the model's margins
@@ -228,7 +228,7 @@ def release(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released
 
 
 def matrix(run: Run, rows: Rows, weighting: Products, event: Gaussian) -> Generator[Query, Released, Vector | None]:
-    """Release a matrix of products, (p, p), in units of its bound. Return None if a party is lost, and release no more."""
+    """Release a matrix of products, (p, p), in units of its bound. If a party is lost, stop and return None."""
     M = np.zeros((run.problem.layout.n_coordinates,) * 2)
     for query in asked(pieces_of(run.problem, rows, weighting, event), rows):
         if not run.present.mask.all() or (released := (yield from run.present.put(query, run.w))) is None:

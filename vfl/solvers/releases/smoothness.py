@@ -46,7 +46,7 @@ class Curvature:
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
-        """Return M = 1 without centres, to count visits and releases, whose numbers do not depend on M."""
+        """Return a curvature with M = 1 and no centres, for counts of visits and releases, which do not depend on M."""
         p = problem.layout.n_coordinates
         return cls(np.zeros(p), np.ones(p))
 
@@ -112,7 +112,7 @@ def releases_moments(problem: Problem) -> bool:
 
 
 def asks_moments(problem: Problem) -> bool:
-    """Return True if the run queries moments, private or exact."""
+    """Return True if the run queries moments of columns, private or exact."""
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 

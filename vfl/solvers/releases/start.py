@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedStart:
-    """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one; `planned` includes its charge.
+    """Release of a label statistic, μ-GDP with μ = Δ/σ under replace-one; `planned` includes the statistic's charge.
 
     share : approximate share of μ². With 0 nothing is released, and the run starts at `Problem.begin`.
     """
@@ -50,8 +50,8 @@ class ReleasedStart:
     def planned(self, *charges: Charge, cost: float) -> tuple[Charge, ...]:
         """Return the given charges with σ scaled to the problem's (ε, δ), after the charge of the label statistic, if any.
 
-        cost : Σ Δ²/σ² of the given charges before scaling, which sets the statistic's share; a batch sampled at rate q
-            counts q² times.
+        cost : Σ Δ²/σ² of the given charges before scaling, which sets the statistic's share. A release on a batch sampled at
+            rate q counts q² times.
         """
         problem = self.problem
         if problem.epsilon is None or problem.delta is None:

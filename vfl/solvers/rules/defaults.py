@@ -32,7 +32,7 @@ PUBLIC_PASSES = 1000
 
 
 SPREAD_FROM = 100.0
-"""μn from which the spread of the labels is released. Below it, the noise of a bin is at least 6 % of the records."""
+"""μn from which the spread of the labels is released. Below this value, the noise of a bin is at least 6 % of the records."""
 
 
 def signal_to_noise(problem: Problem) -> float:
@@ -78,7 +78,7 @@ def label_share(problem: Problem) -> float:
 
 
 def spread_share(clear: float) -> float:
-    """Return the share of μ² for the mean and the spread of the labels, given μn. Fewer records need a larger share."""
+    """Return the share of μ² for the mean and the spread of the labels, given μn. The fewer records, the larger the share."""
     return min(max((94.0 / clear) ** 2, 0.002), 0.05)
 
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from vfl.solvers.skgd import SkGD
 
 LEAST, CLEAR = 1.5, 5.0
-"""Ratio of curvature to its noise below which intervals are refused, and below which they are marked conservative."""
+"""Ratios of curvature to its noise: below LEAST, intervals are refused; below CLEAR, they are marked conservative."""
 SETTLED = 20.0
 """Least ρ = μn/p. Runs with a lower ρ stop early, which biases coefficients by more than a standard error."""
 SETTLED_CURVED = 50.0
-"""Least ρ of a subsample unless the loss is squared. Below it, the longest run that noise allows does not converge."""
+"""Least ρ of a subsample unless the loss is squared. Below this ρ, the longest run that noise allows does not converge."""
 LARGEST_RIDGE = 1.0
 """Largest nλ of an L2 penalty: scikit-learn's default C = 1. A larger penalty would bias coefficients by a part of a standard
 error."""

@@ -68,7 +68,7 @@ EARLY_SHARE = 0.15
 GROWS = 20.0
 """ρ below which all passes spend equally, because the noise of the first passes hardly decays in short runs."""
 FAINT = 2.0
-"""ρ below which runs without an intercept use the record cap, except for squared loss. They take few steps."""
+"""ρ below which runs without an intercept use the record cap, except for squared loss. Such runs take few steps."""
 STILL = 0.3
 """Time τ below which a run stays near its start."""
 SHRINKS = 1.5
@@ -86,7 +86,8 @@ Standard errors describe the capped regression, and a lower cap adds more bias t
 MOMENTUM = 0.5
 """Largest default momentum. With γ = 1, a run with a larger momentum can diverge (vfl.solvers.iterates.momentum)."""
 FEW = 36
-"""Least number of passes to which `momentum` shortens a run, and number of joint steps: 80 messages of two parties at most."""
+"""Least number of passes to which `momentum` shortens a run, and number of joint steps. With two parties, that is at most 80
+messages."""
 MOVES_ON = 100.0
 """ρ below which runs use momentum by default (docs/studies/dp-skgd.md).
 
@@ -152,7 +153,7 @@ def standing_still(problem: Problem) -> str:
 
 
 def still(problem: Problem) -> str:
-    """Return the warning that steps cannot learn anything."""
+    """Return the warning that a run's steps cannot learn anything."""
     return (
         f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
         "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
@@ -198,9 +199,9 @@ def has_constant(problem: Problem) -> bool:
 def start_share(problem: Problem) -> float:
     """Return the share of μ² for label statistics in solvers of joint gradients, the counterpart of `label_share`.
 
-    Joint gradients move all coordinates by short steps, which repair little of the noise in the start. The start therefore gets
-    more budget: classification releases the share of positive labels at any ρ, and squared loss the mean alone. Huber loss
-    repairs least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
+    Joint gradients move all coordinates by short steps, which repair little of the noise in the starting intercept. Label
+    statistics therefore get more budget: classification releases the share of positive labels at any ρ, and squared loss the
+    mean alone. Huber loss repairs least, so the noise of its mean is 1.2 % of the declared range instead of 3 %.
     """
     clear = (problem.mu or math.inf) * problem.n_records
     if counts.has_counts(problem):
@@ -218,8 +219,8 @@ def _nearly_all(problem: Problem) -> float:
 def _balance_share(problem: Problem, clear: float, noise: float) -> float:
     """Return the share of μ², from 1 % to 50 %, at which counts of labels have noise of `noise`·n.
 
-    If steps learn nothing, it is 0.9. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of the
-    hinges jumps where half of the labels are positive.
+    If steps learn nothing, the share is 0.9. Multinomial loss and the hinges use 1/30 for `noise`. The best constant model of
+    the hinges jumps where half of the labels are positive.
     """
     noise = noise if problem.loss.log_odds else 1.0 / 30.0
     return _nearly_all(problem) or min(0.5, max(0.01, (1.0 / (noise * clear)) ** 2))
@@ -236,8 +237,8 @@ def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> fl
 def excess_share(problem: Problem) -> float:
     """Return the share of the passes' μ² to spend on sums of the parts that the record cap cuts off.
 
-    It is 0 where noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far from
-    the minimum say little about the bias.
+    The share is 0 where noise would hide these sums. It is also 0 without an intercept: such runs converge slowly, and sums far
+    from the minimum say little about the bias.
     """
     return 0.03 if problem.centred and signal_to_noise(problem) >= WIDENS else 0.0
 
@@ -372,7 +373,7 @@ def model_passes(problem: Problem, steps: int) -> int:
 
 
 def step_size(problem: Problem, n_passes: int, momentum: float = 0.0) -> float:
-    """Return γ, at most 1, with which `n_passes` passes take the time τ."""
+    """Return γ, at most 1, with which `n_passes` passes add up to the time τ."""
     return min(1.0, time(problem) * _stretch(problem) * (1.0 - momentum) / n_passes)
 
 
