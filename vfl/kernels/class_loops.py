@@ -93,7 +93,7 @@ def _advance_classes(
 def _add_classes(
     columns: Matrix, by: Geometry, K: int, r: Vector, n: int, at: int, i: int, like: Any, sums: Integers
 ) -> None:
-    """Add rint(r_k t_j/g) at i to sums, (s·K, SUMS); r is capped, and class k at `at` + k·n."""
+    """Add rint(r_k t_j/g) at i to sums, (s·K, SUMS); r holds capped residuals, class k at `at` + k·n."""
     for k in range(K):
         put(r, k * n + at, capped(entries(r, k * n + at, like), like + np.inf, WEIGHTS) * (1.0 / by.grid))
     for j in range(columns.shape[0]):

@@ -71,8 +71,8 @@ class ClassKernels:
         """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i.
 
         v : (K·n,) margins for MULTINOMIAL, residuals for WEIGHTS.
-        bounds : vfl.kernels.dense.bounds_of the limits; a limit, (n,), is the largest norm of a record's K residuals. For
-            MULTINOMIAL the cap adds no bias at the true probabilities (vfl.kernels.geometry.capped).
+        bounds : result of vfl.kernels.dense.bounds_of for the limits, (n,). A limit is the largest norm of a record's K
+            residuals. For MULTINOMIAL the cap adds no bias at the true probabilities (vfl.kernels.geometry.capped).
         """
         self.forward(X_prev, delta, v, shift, threads=threads)
         if loss == MULTINOMIAL:
@@ -235,7 +235,7 @@ class DenseClassKernels(ClassKernels):
         return v
 
     def _moves(self, delta: Vector, shift: Any) -> tuple[Matrix, Integers, Vector]:
-        """Return Δ, (s, K), the columns for which it is not 0, and the shifts, (K,)."""
+        """Return Δ, (s, K), the columns with Δ ≠ 0, and the shifts, (K,)."""
         own = np.ascontiguousarray(delta, dtype=np.float64).reshape(-1, self.classes)
         shifts = np.array(np.broadcast_to(np.asarray(shift, dtype=np.float64), (self.classes,)))
         return read_only(own), np.flatnonzero(own.any(axis=1)), read_only(shifts)

@@ -39,7 +39,7 @@ SOURCES = sources(Path(__file__).parent) + (" plain" if PLAIN else "")
 
 
 def compiled(function: F) -> F:
-    """Compile on first use, release the GIL, keep IEEE arithmetic; division by zero gives infinity.
+    """Compile a loop on first use, without the GIL and with IEEE arithmetic; division by zero gives infinity.
 
     The result is kept on disk for later processes, until any module of this folder changes.
     """

@@ -291,7 +291,7 @@ def check_capped(loss: int) -> None:
 
 
 def inverse_grid(clip: float, grid: float, n: int) -> float:
-    """Return 1/g, exactly; raise SpecificationError for constants at which the bound or the exact sum would not hold."""
+    """Return 1/g, exactly; raise SpecificationError for a clip or grid at which the bound or the exact sum would fail."""
     if not 1e-100 <= clip <= 1e100:
         raise SpecificationError(f"clip must lie in [1e-100, 1e100], not {clip!r}: rescale the columns")
     if not (grid > 0 and math.frexp(grid)[0] == 0.5 and grid <= clip <= grid * 2.0**50 and n * clip < grid * 2.0**62):

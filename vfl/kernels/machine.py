@@ -175,7 +175,7 @@ most = _extreme(">")
 
 
 def _bits(kind: types.Type, value: int | None = None) -> Any:
-    """Return the type of a number's bits, or `value` in every lane of it."""
+    """Return the integer type of a number's bits, or the constant `value` of that type, in every lane."""
     wide = isinstance(kind, Lanes)
     bits = ir.VectorType(_WORD, WIDTH) if wide else _WORD
     return bits if value is None else ir.Constant(bits, [value] * WIDTH if wide else value)

@@ -95,7 +95,8 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float, kernel: str = "")
     """Return r_i clipped to ±C/‖x_i‖, (n,); 0 for values that are not finite, and outside a batch.
 
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if the step uses a batch.
-    kernel : name of the loss if r are its derivatives; logistic loss is capped without bias (vfl.kernels.geometry.capped).
+    kernel : name of the loss of which r are derivatives; '' for other r. Logistic loss is capped without bias
+        (vfl.kernels.geometry.capped).
     """
     if math.isfinite(cap):
         r = capped(r, record_limits(kept["norms"], cap), kernel)
@@ -201,7 +202,7 @@ def asks_mean_square(problem: Problem) -> bool:
 
 
 def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
-    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink; for counts, the curvature at their mean, at least 1.
+    """Return L for steps of 1/(L·mean‖x‖²): 1 for a loss with a kink; for counts, the curvature at the mean count, at least 1.
 
     w : (p,) the first iterate. For counts with a mean below 1, steps are deliberately short, because noise weighs more there.
     """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LARGEST_P = 2000
 FAINT = 2.0
-"""μn/p below which the noise of the products outweighs their information."""
+"""μn/p below which the noise of the products outweighs the information in them."""
 FAINT_MEAN = 20.0
 """μn below which a released mean of unclipped labels is noisier than the mean that follows from products of shrunk rows."""
 

@@ -21,7 +21,7 @@ class Update(NamedTuple):
 
     e is the error of the model, H the curvature of the loss.
 
-    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + sλ) of an L2 penalty. sigma : σ.
+    S : coordinates. gain : (s,) a = γ/(βn). kept : (s,) d = 1/(1 + step·λ) of an L2 penalty λ. sigma : σ.
     """
 
     S: slice

@@ -202,7 +202,7 @@ class Walk:
         return tuple(known[b, moving] for b in draw)
 
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
-        """Join consecutive draws of one owner into a visit in a sweep; otherwise make one visit per draw.
+        """In a sweep, join consecutive draws of one party's blocks into a visit; otherwise make one visit per draw.
 
         A visit ends with its pass if the run may stop there, if a pass is charged as one release, or with momentum.
         """

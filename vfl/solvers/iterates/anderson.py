@@ -1,4 +1,4 @@
-"""Anderson extrapolation of runs without privacy. Its safeguard depends on data, so private runs never use it."""
+"""Anderson extrapolation of runs without privacy. Whether F rises depends on data, so private runs do not extrapolate."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class Momentum:
         self._push: Vector | None = None
 
     def push(self, number: int, θ: Vector) -> Vector | None:
-        """Return the heavy-ball term of pass `number`, (p,), which all of its visits share; None without one.
+        """Return the heavy-ball term of pass `number`, (p,), which all visits of the pass share; None without momentum.
 
-        θ : (p,) the model. Before the first visit of a pass, it is the result of the previous pass.
+        θ : (p,) the model. Before the first visit of a pass, θ is the result of the previous pass.
         """
         if self._strength and number != self._pass:
             before, self._begin, self._pass = self._begin, θ.copy(), number

@@ -128,7 +128,7 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
 
 
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
-    """Release the sums, and widen the cap if they show a bias above the noise of a wider cap.
+    """Release the sums, and widen the cap if the sums show a bias above the noise of a wider cap.
 
     The sums are taken at an average of early models, since at a single model they mostly follow the noise of that model. After
     the loss of a party, the cap stays.
@@ -177,7 +177,7 @@ def chosen(sums: Sequence[Vector], sigmas: Sequence[float], deviation: float) ->
 
 
 def _squares_from_below(d: Vector, deviation: float) -> float:
-    """Return a lower estimate of the squared norm of a vector d that has noise of this deviation on each coordinate."""
+    """Return a lower estimate of the squared norm of d, a vector with noise of standard deviation `deviation` on each entry."""
     from scipy.special import chdtri  # every process of a run imports this module, and one calls this
 
     p = d.size

@@ -98,7 +98,7 @@ class Knots:
 
     @property
     def unused(self) -> int:
-        """Number of coordinates that are 0 for any release, since their curves are straight lines."""
+        """Number of coordinates that are 0 whatever is released, since their curves are straight lines."""
         curves = {column: declared for own in self.curves.values() for column, declared in own}
         used = {column: 1 + self.knots_of(declared) for column, declared in curves.items()}
         found = sum(declared.n_pieces - used[column] for column, declared in curves.items())

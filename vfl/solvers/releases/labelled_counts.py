@@ -41,10 +41,10 @@ class LabelledCounts(Solver):
     """Two releases per party, jointly μ-GDP with the whole budget: per bin, the sum S of y_i/2 and the number C of records.
 
     A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
-    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label changes and the bins do not. It
-    moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the party. Q parties
-    make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. The count of positives is C/2 + S, that of negatives
-    C/2 − S, and their noise is independent.
+    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label changes and the bins do not. The
+    replacement moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the party.
+    Q parties make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. The count of positives is C/2 + S, that of
+    negatives C/2 − S, and their noise is independent.
 
     S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 for each record, and
     so learns every label.

@@ -123,7 +123,7 @@ def mean_and_spread(problem: Problem, event: Gaussian) -> Generator[Query, Relea
 
 
 def asked_by(query: Tally) -> tuple[LabelCounts, float] | None:
-    """Return the label histogram of a query, and the standard deviation of its noise; None for other statistics."""
+    """Return the label histogram that a query asks for, and its noise's standard deviation; None for other statistics."""
     if not isinstance(query.statistic, LabelCounts) or query.event is None:
         return None
     return query.statistic, query.event.sigma

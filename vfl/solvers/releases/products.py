@@ -196,7 +196,7 @@ def planned(problem: Problem) -> tuple[Gram, ...]:
 
 
 def messages_of(problem: Problem, matrices: int) -> dict[str, int]:
-    """Return the numbers of messages, and of vectors per party, that matrices of products take, by field of `OneTime`."""
+    """Return {field of `OneTime`: number of messages, or of vectors per party}, for so many matrices of products."""
     found, parties = planned(problem), len(problem.layout.whole())
     held = sum(piece.held.size for piece in found if piece.held is not None)
     sent = sum(piece.width * len(piece.blocks) for piece in found)

@@ -98,7 +98,7 @@ class ColumnRanges(Solver):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCounts(ColumnRanges):
-    """Like ColumnRanges, over the public grids of curves (vfl.features.grid). Called by `private_quantiles`.
+    """Release like ColumnRanges, over the public grids of curves (vfl.features.grid). Called by `private_quantiles`.
 
     The schedule returns (m·cells,): the noisy counts of each column in the order of `columns`.
 

@@ -131,7 +131,7 @@ def moments_event(problem: Problem, mu: float | None = None) -> Gaussian | None:
 
 
 def row(problem: Problem) -> OneTime:
-    """Return the release of the columns' moments as a one-time release."""
+    """Return the one-time release of the columns' moments."""
 
     def make(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
         run.known = yield from curvature(problem, events[0] if events else None)

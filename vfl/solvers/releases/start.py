@@ -107,7 +107,7 @@ def started(
 
 
 def row(problem: Problem, share: float, *, by_pass: bool) -> OneTime:
-    """Return the start of the intercept as a one-time release of SkGD, with the label spread that sets squared loss's cap."""
+    """Return SkGD's one-time release for the start of the intercept, and for the label spread in the cap of squared loss."""
     mean_alone = by_pass and record_defaults.releases_mean(problem)
     spread = not (counts.has_counts(problem) or problem.loss.classification or mean_alone)
 

@@ -229,7 +229,7 @@ def _balance_share(problem: Problem, clear: float, noise: float) -> float:
 def _mean_share(problem: Problem, clear: float, parts: float, most: float) -> float:
     """Return the share of μ², from 1 % to `most`, at which the mean has noise of 1/parts of the declared range.
 
-    If steps learn nothing, it is 0.9.
+    If steps learn nothing, the share is 0.9.
     """
     return _nearly_all(problem) or min(most, max(0.01, (parts / clear) ** 2))
 
@@ -291,10 +291,10 @@ def record_clip(problem: Problem) -> float:
 def time(problem: Problem) -> float:
     """Return τ, the number of whole steps per coordinate.
 
-    A short time stops early: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of about 2 the run
-    stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse factor.
-    Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10 from 1.7e-4
-    to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times the error.
+    A short run acts like early stopping: in the first steps the error from noise grows as τ², and the gain as τ. Below ρ of
+    about 2 the run stays at its start. A cap below half of a residual shortens logistic steps, so the time rises by the inverse
+    factor. Nearly parallel columns converge slowly. 400 steps instead of 200 lowered the error on Electricity raw at ε = 10
+    from 1.7e-4 to 1.6e-5. On three simulated problems to which no rule was fitted, 400 steps left 0.67 to 1.00 times the error.
     """
     ρ, row, parallel = signal_to_noise(problem), kind(problem), nearly_parallel(problem)
     if counts.has_counts(problem):
