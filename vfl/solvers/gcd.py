@@ -101,7 +101,7 @@ class MoveScore(_Score):
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
         """Return 2a·max_j unit_j gain_j/(1 + m·steps_j), plus twice the rounding error of a score (`GCD._sensitivity`).
 
-        contribution : a, bound on |h_j|.
+        contribution : a, bound on the contribution of one record to u_j.
         """
         if self.penalty.grouped or (self.steps < 0).any():
             return math.inf
@@ -136,7 +136,7 @@ class DecreaseScore(_Score):
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
         """Return 2a·max_j unit_j gain_j plus twice the rounding error of a score (`GCD._sensitivity`).
 
-        contribution : a, bound on |h_j|.
+        contribution : a, bound on the contribution of one record to u_j.
         """
         curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
         if self.penalty.grouped or not (curved | (self.steps == 0)).all():
