@@ -54,9 +54,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker per core for the whole suite; run chosen files and other marks in this process."""
+    """Return a worker per core and one more for the whole suite; run chosen files and other marks in this process.
+
+    Tests on Ray and of other processes wait for them, and leave a third of a core per worker idle.
+    """
     whole = config.args == config.getini("testpaths") and config.option.markexpr == DEFAULT_MARKS
-    return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if whole else 0
+    return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS) if whole else 0
 
 
 ON_RAY = re.compile(r"::(?:.*_)?ray(?:_|\[|$)")
