@@ -265,9 +265,9 @@ class TestGramClip:
         weighting = Derivative(setting.loss_of("squared"))
         plain = Backward(weighting, (block,), (zeros,), (ones,), clip, event)
         for query in (plain, replace(plain, fold=Piece(0, 3, ())), replace(plain, weighting=Row(1.0, 1.0, 0.0, True))):
-            with pytest.raises(PrivacyError, match="products of columns|'gram'"):
+            with pytest.raises(PrivacyError, match=r"products of columns|'gram'"):
                 party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
-            with pytest.raises(PrivacyError, match="products of columns|'gram' bounds pieces"):
+            with pytest.raises(PrivacyError, match=r"products of columns|'gram' bounds pieces"):
                 Executor(InProcessTransport({}), Margins(np.ones(4)), None)(query)
 
     def test_pieces_of_a_plain_sum(self) -> None:
@@ -289,10 +289,10 @@ class TestGramClip:
         (_, visit, _), *_ = [asked for asked in run("SkGD", True)[0].asked if isinstance(asked[1], Descend)]
         (owner,) = visit.steps
         step = replace(visit.steps[owner][0], clip=GramClip(1.0, 1))
-        with pytest.raises(PrivacyError, match="products of columns|'gram' bounds pieces"):
+        with pytest.raises(PrivacyError, match=r"products of columns|'gram' bounds pieces"):
             check(replace(visit, steps={owner: (step,)}))
         owner, select, records = next(asked for asked in run("GCD GS-r", True)[0].asked if isinstance(asked[1], Select))
-        with pytest.raises(PrivacyError, match="products of columns|'gram' bounds pieces"):
+        with pytest.raises(PrivacyError, match=r"products of columns|'gram' bounds pieces"):
             party(owner).answer(replace(select, clip=GramClip(1.0, 1)), records, KEY)
 
     @pytest.mark.parametrize(
