@@ -54,7 +54,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """Event: an attempt at a query failed, because a party was lost. Its charges stay.
+    """Event: an attempt at a query failed, because a party was lost. The charges of the attempt are not refunded.
 
     number : number of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
     """

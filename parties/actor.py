@@ -184,15 +184,16 @@ class RowsActor(Serving, IdsActor):
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
-        """Return two flags: True if this process can read the margins' memory, and True if it can read the main actor's memory.
+        """Return two flags: True if this process can read the memory `margins`, and True if it can read the memory `party`.
 
-        If this process can read the margins' memory, it also sends its own vectors through shared memory.
+        margins : memory of the process that holds the margins. party : memory of the party's main actor.
+        If this process can read `margins`, it also sends its own vectors through shared memory.
         """
         self._near = self._reader.reads(margins)
         return self._near, self._reader.reads(party)
 
     def labels(self) -> Any:
-        """Return y of these records, or its handle. Pass it only to margins."""
+        """Return y of these records, or its handle. Pass it only to `Margins`."""
         return stored(self._rows.labels())
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
@@ -205,7 +206,7 @@ class RowsActor(Serving, IdsActor):
         return self._rows.sums(from_plain(query, Query), read)
 
     def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> Any:
-        """Return a per-record vector, or its handle. Pass it only to margins."""
+        """Return a per-record vector, or its handle. Pass it only to `Margins`."""
         return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
@@ -219,7 +220,7 @@ class RowsActor(Serving, IdsActor):
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> Any:
-        """Return the visit's change of the margins, or its handle. Pass it only to margins."""
+        """Return the visit's change of the margins, or its handle. Pass it only to `Margins`."""
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
@@ -491,10 +492,13 @@ class PartyActor(Serving, ServiceActor):
         return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
-        """Return a flag per shard, True if it can read its probe, and a flag that is True if this actor can read `coordinator`.
+        """Return one flag per shard, and one flag for this actor.
 
-        probes : shared memory, one piece per shard, written by the process with the margins of this shard. coordinator : shared
-            memory written by the coordinator.
+        The flag of a shard is True if the shard can read the shared memory in `probes` that is meant for it. The flag of this
+        actor is True if this actor can read the shared memory `coordinator`.
+
+        probes : one piece of shared memory per shard, written by the process that holds the margins of this shard's records.
+        coordinator : shared memory written by the coordinator.
         """
         assert self._served is not None  # noqa: S101 - set by `load`
         answers = self._served.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))

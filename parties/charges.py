@@ -92,7 +92,8 @@ class Charges:
     def _placed(self, event: Event, query: Query) -> Event:
         """Return the event, restricted to the query's subsample, if any: the party answers on the rows of that subsample alone.
 
-        With a hold-out, the party releases nothing on the held-out part, so its events count for all records.
+        A hold-out does not restrict the event: the event is charged as if it used all records, since the party releases
+        nothing on the held-out part.
         """
         if query.subsample is None or self._plan is None:
             return event

@@ -120,7 +120,7 @@ class Dealing(Service):
         self._checked = True
 
     def _fourier_terms(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
-        """Return the shares of the Fourier terms of a version, sealed piece by piece as they are drawn."""
+        """Return the shares of the Fourier terms for a version (one model), sealed piece by piece as they are drawn."""
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))

@@ -2,7 +2,7 @@
 
 Every query carries the parameters that its answer needs. A restarted party therefore only reloads its data. The party answers
 a closed set of queries, so its owner can read in this module and in parties.rows everything that can be computed on its
-columns, and every result that leaves without noise (`Reply.vector`, to margins only).
+columns, and every result that leaves without noise (`Reply.vector`, to the coordinator's `Margins` only).
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Party:
         return _added(self._shards.ask(method, *arguments))
 
     def _vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
-        """Return the per-record vector of a query. Pass it only to margins."""
+        """Return the per-record vector of a query. Pass it only to `Margins`."""
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
     def _piece(self, pieces: Each) -> Any:

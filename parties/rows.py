@@ -1,7 +1,7 @@
-"""Some rows of one party, in one process: exact sums over them for releases, and per-record vectors for margins.
+"""Some rows of one party, in one process: exact sums over them for releases, and per-record vectors for `Margins`.
 
-Results have no noise, so they must reach only parties.party or the coordinator's margins. This module draws no noise and checks
-no budget: parties.party does both, once for all rows of the party.
+Results have no noise, so they must reach only parties.party or `Margins`, the coordinator's per-record state. This module draws
+no noise and checks no budget: parties.party does both, once for all rows of the party.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Rows:
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
     held_out : the same features of the held-out records. On them the party computes only X_k w_k and the norms of rows, which
-        only margins receive, and never a noised sum.
-    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only margins receive them.
+        only the coordinator's `Margins` receives, and never a noised sum.
+    groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only `Margins` receives the codes.
     threads : number of threads of the kernels; it changes no result.
     first, n_trained : position of the first of these records among all n_trained training records; None if all are here.
     n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.
@@ -146,11 +146,11 @@ class Rows:
 
     @property
     def y(self) -> Vector | None:
-        """Labels of these records, (n,) float64, None at a party without them. Pass them only to margins."""
+        """Labels of these records, (n,) float64, None at a party without them. Pass them only to `Margins`."""
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records, followed by its factors, (n + kn,). Pass them only to margins."""
+        """Return y of these records, followed by its factors, (n + kn,). Pass them only to `Margins`."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
@@ -190,7 +190,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the per-record vector that a query asks for, (n,). Pass it only to margins.
+        """Return the per-record vector that a query asks for, (n,). Pass it only to `Margins`.
 
         deltas : Δ of each step of a Descend, once its releases are known.
         """
@@ -257,7 +257,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins.
+        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to `Margins`.
 
         The change has the type of the margins that the visit was given.
 
@@ -319,7 +319,7 @@ class Rows:
         return plain
 
     def _products(self, query: Gram, weights: Vector) -> Sums:
-        """Return the products of own columns with the margins' vectors, then with one another; one column at a time.
+        """Return the products of own columns with the received vectors, then with one another; one column at a time.
 
         The clip bounds a record's contribution to each column. The weights t bound its contributions to all columns together.
         """

@@ -1,4 +1,7 @@
-"""One participant's keys in a session on shares, for sealed parcels and for streams shared with each other participant."""
+"""Keys of one participant in one session of computing on secret shares.
+
+The participant seals parcels with these keys, and derives a stream of random numbers shared with each other participant.
+"""
 
 from __future__ import annotations
 

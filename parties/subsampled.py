@@ -67,7 +67,7 @@ class SubsampledRows:
         return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
 
     def labels(self) -> Vector:
-        """Return y of all of these records, followed by its factors. Pass them only to margins."""
+        """Return y of all of these records, followed by its factors. Pass them only to `Margins`."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return np.asarray(self._labels, dtype=np.float64).ravel()
@@ -77,7 +77,7 @@ class SubsampledRows:
         return self._of(query).sums(query, records)
 
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the vector that a query asks for, with an entry per record of its subsample. Pass it only to margins."""
+        """Return the vector that a query asks for, with an entry per record of its subsample. Pass it only to `Margins`."""
         return self._of(query).vector(query, records, deltas)
 
     def enter(self, query: Descend, records: Records) -> Sums:
@@ -90,7 +90,7 @@ class SubsampledRows:
         return self._visiting().step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit and return its change of the margins. Pass it only to margins."""
+        """End the visit and return its change of the margins. Pass it only to `Margins`."""
         return self._visiting().leave(delta, shift, room)
 
     def _visiting(self) -> Rows:

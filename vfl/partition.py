@@ -119,7 +119,7 @@ class FeaturePartition:
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """Return the columns by which fairness is checked and which are not features."""
+        """Return the columns that are used only to check fairness and are not features."""
         return tuple(column for _, columns in self._groups for column in columns)
 
     def columns(self, party: str) -> tuple[str, ...]:
@@ -519,7 +519,10 @@ def _names(owned: Blocks, others: Sequence[tuple[str, str]], groups: Blocks) -> 
 
 
 def _plain_lists(cut: Sequence[Sequence[str]], party: str, named: Mapping[tuple[str, str], str]) -> list[Any]:
-    """Return a party's blocks with the partition's names; leave malformed blocks for `_explicit_blocks` to refuse."""
+    """Return a party's blocks, with each column under its name in the partition (see `_names`).
+
+    Malformed blocks are passed on unchanged; `_explicit_blocks` refuses them.
+    """
     return [
         [named.get((party, column), column) if isinstance(column, str) else column for column in listed]
         if isinstance(listed, list | tuple)

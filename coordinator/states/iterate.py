@@ -82,7 +82,7 @@ class Iterate:
         return Records()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Apply to the model the change that a query makes to margins. PrivacyError for a reply with an entry per record."""
+        """Apply to the model the change that a query makes to `Margins`. PrivacyError for a reply with an entry per record."""
         if any(reply.vector is not None for reply in replies.values()):
             self._refuse()
         if isinstance(query, Forward) and query.target in PUBLIC:

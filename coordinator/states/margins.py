@@ -135,13 +135,14 @@ class Margins(State):
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            batch = None if isinstance(query.batch, Piece) else query.batch  # a piece works on all records
+            # A `Piece` is a piece of one release, not of the records: all records take part.
+            batch = None if isinstance(query.batch, Piece) else query.batch
             if batch is not None:
                 members = batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + len(self._labels)]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
-            if cap is not None:  # the charge of a pass relies on the cap, so the weighting does not apply it
+            if cap is not None:  # the charge of a pass assumes the cap, so it is applied here and not by the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
             for _ in range(1 + bool(getattr(query.weighting, "squares_weights", False))):
                 weights = weighed(weights, self._weights)

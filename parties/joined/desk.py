@@ -379,7 +379,7 @@ def _part_of(offer: Offer, party: str) -> ModelPart:
 
 
 def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Requested:
-    """Return the event of an offer, for the owner's screen."""
+    """Return the event that shows an offer of a job on the owner's screen."""
     privacy = job.privacy if offer.purpose == TRAIN else None
     return events.Requested(
         purpose=offer.purpose,
@@ -396,7 +396,7 @@ def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reques
 
 
 def job_of(offer: Offer, member: str) -> Job:
-    """Return the job of an offer, read here from its public text."""
+    """Return the job that is offered, read by this party from the public text in the offer."""
     try:
         plain = parse_json(offer.job)
     except ValueError:
@@ -413,7 +413,7 @@ def job_of(offer: Offer, member: str) -> Job:
 
 
 def _job_of(offer: Offer, party: str) -> Job:
-    """Return the job of an offer in which this party takes part."""
+    """Return the job that is offered. Raises FederationError if this party is no party of the job."""
     job = job_of(offer, party)
     if party not in job.partition.parties:
         raise FederationError(f"party {party!r} is not a party of the job {job.name!r}")

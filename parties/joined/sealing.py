@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Sealing:
-    """Keys of one party for one offer, and the salt of its alignment, which the coordinator never learns.
+    """One party's side of the key exchange with the other parties, for one offer of a job.
+
+    The party also makes or receives the salt of the alignment, which the coordinator never learns.
 
     sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate} to check keys.
     aligning : alignment that receives the salt.

@@ -305,7 +305,7 @@ class PredictingWork(Work):
         return () if self._service.n_records is not None else _taken_by_alignment(message, self._service.part.party)
 
     def accepted(self) -> Sent:
-        """Return the answer to the offer, which states whether the new records have ids."""
+        """Return the answer to the offer. The answer states whether the new records have ids."""
         return About(self._service.ids), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

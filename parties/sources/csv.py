@@ -174,7 +174,7 @@ class CsvSource:
     def _read(
         self, columns: Sequence[str] | None, rows: int | None, part: tuple[int, int] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a part of the file, given by position and size in bytes; None for all."""
+        """Yield the records of the file. part : position and size, in bytes, of the part to read; None for the whole file."""
         names = list(self._contents if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         types = {name: self._type(self._contents.get(name, "text")) for name in names}

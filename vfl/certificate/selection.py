@@ -1,4 +1,7 @@
-"""Certificate of a private choice among candidates, and the check of its statements on the choice."""
+"""Certificate of a tune, and the check of the statements on the choice in it.
+
+A tune is a private choice among candidate jobs (`vfl.tune`).
+"""
 
 from __future__ import annotations
 

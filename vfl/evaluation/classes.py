@@ -94,7 +94,7 @@ class HeldOutClasses(HeldOut):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries: margins, release and, without noise, the unclamped loss."""
+        """Return the number of queries: one for the margins, one for the release, without noise one for the unclamped loss."""
         return 3 if self.mu is None else 2
 
 

@@ -19,13 +19,14 @@ MOST_COLUMNS = 8
 """Largest number of group columns for which the sum of the codes is exact."""
 MOST_THRESHOLDS = 32
 SCORES = ("loss", "accuracy", "mae", "mse", "deviance")
-"""Measures that can be released alone: two for classes, two for numbers, and one for counts and amounts."""
+"""Measures of which one can be released without the others: the first two for classes, the next two for numbers. Counts and
+amounts have these two and deviance."""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
 """Notions of fairness. Each compares a share of a group's records with the same share of all records."""
 
 
 def scores_of(loss: Loss) -> tuple[str, ...]:
-    """Return the measures that can be released alone under this loss."""
+    """Return the measures of which one can be released without the others under this loss."""
     if loss.classification:
         return SCORES[:2]
     return SCORES[2:4] if loss.power is None else SCORES[2:]

@@ -76,7 +76,9 @@ class DateParts(OfCells):
         if first >= last:
             raise SpecificationError(f"bounds of a date are two dates, the earlier one first, not {self.bounds!r}")
         if "year" in self.parts and first.astype("M8[Y]") == last.astype("M8[Y]"):
-            raise SpecificationError("bounds within one year leave its number constant: leave the part 'year' out")
+            raise SpecificationError(
+                "both bounds lie in one year, so the part 'year' would be constant: leave 'year' out of parts"
+            )
         if not isinstance(self.cyclic, bool):
             raise SpecificationError(f"cyclic is true or false, not {self.cyclic!r}")
         check_unknown(self.unknown)

@@ -230,7 +230,10 @@ def drift(name: str, bins: Sequence[str], counts: Any, sigma: tuple[float, float
 
 
 def _with_rest(declared: Any, bins: dict[str, float], n_records: int) -> dict[str, float]:
-    """Return {bin: count}, with the rest of the public total as a bin if a record may be in no other bin."""
+    """Return {bin: count}, with OTHER if some records can fall into none of the bins.
+
+    Such records have a Boolean that is false, or an undeclared value. OTHER counts them: the public total minus all bins.
+    """
     short = {_bin(name): count for name, count in bins.items()}
     covered = not isinstance(declared, Boolean) and getattr(declared, "unknown", "") != "zero"
     return short if covered else short | {OTHER: n_records - sum(bins.values())}

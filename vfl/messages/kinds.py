@@ -92,7 +92,7 @@ RELEASED = Parameter("vector, may hold NaN", _bytes, _released)
 
 
 def optional(of: Parameter) -> Parameter:
-    """Return a parameter whose value is None or a value of `of`."""
+    """Return a parameter that takes None, or any value that the parameter `of` takes."""
     return Parameter(
         f"{of.text}, or none",
         lambda value: None if value is None else of.encode(value),
@@ -101,7 +101,7 @@ def optional(of: Parameter) -> Parameter:
 
 
 def sequence(of: Parameter) -> Parameter:
-    """Return a parameter whose value is a tuple of any length, of values of `of`."""
+    """Return a parameter that takes a tuple of any length, of values that the parameter `of` takes."""
     items = exactly(tuple)
     return Parameter(
         f"sequence: {of.text}",

@@ -4,7 +4,7 @@ A query is public: it names blocks, clips, events and released coordinates, so i
 per-record vectors that it uses (`Records`) travel separately and are never part of it. A query addressed to several parties
 is split into one share per party; a share is a query of the same type.
 
-| query | a party computes | released | to margins only | charged as |
+| query | a party computes | released | to `Margins` only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
 | Ranges | histograms over powers of two, or over the grids of curves, + noise | yes | | one joint Gaussian |
@@ -17,7 +17,9 @@ is split into one share per party; a share is a query of the same type.
 | RecordNorms | Σ_j (scale_j (x_ij − c_j))², of the training or the held-out part | | n-vector | |
 | Groups | codes of the categories of its group columns, of the held-out part | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
-| Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
+| Tally | nothing: `Margins` adds up a statistic of margin and label + noise | yes | | one joint Gaussian |
+
+`Margins` is the coordinator's per-record state (coordinator.states).
 
 Forward, Tally and RecordNorms work on one of the two parts, Groups on the held-out part, all others on the training part
 alone (`Query.side`).
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Local):
-    """A secret Poisson sample, which margins keep as 'batch', an (n,) vector of 0 and 1. Nothing is released.
+    """A secret Poisson sample. The coordinator's `Margins` keeps the sample as 'batch', (n,) of 0 and 1. Nothing is released.
 
     Every record is drawn independently with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
     draws a new sample, which is equally secret; releases from the old sample are not affected.
@@ -78,7 +80,7 @@ class Sample(Local):
 
     @property
     def target(self) -> str:
-        """Name under which margins keep the sample."""
+        """Name under which the coordinator's `Margins` keeps the sample."""
         return "batch"
 
     def answer(
@@ -118,7 +120,7 @@ class Unnoised(Tally):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweigh(Unasked, Weighted):
-    """Repeats the effect of a Backward on the state that margins keep. No party is asked."""
+    """Repeats the change that a Backward made to the coordinator's per-record state. No party is asked."""
 
     fold: Fold | None = None
 
@@ -232,18 +234,20 @@ class Backward(Joint, Weighted):
         }
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query that repeats this query's change of the state that margins keep."""
+        """Return the query that repeats the change that this query made to the coordinator's per-record state."""
         return Reweigh(self.weighting, self.fold, knots=self.knots, subsample=self.subsample)
 
 
 OFF_DIAGONAL = math.sqrt(2.0)
 """Factor of a released triangle's off-diagonal entries. The triangle's Euclidean norm is then the matrix's Frobenius norm."""
 MOST_HELD_BYTES = 1 << 26
-"""Largest size of the columns that margins hold at once. Wider parties send their columns in several messages."""
+"""Largest size, in bytes, of the columns that the coordinator's `Margins` (coordinator.states) holds at once.
+
+Wider parties send their columns in several messages."""
 
 
 def held_at_once(n_records: int) -> int:
-    """Return the largest number of columns that margins hold at once."""
+    """Return the largest number of columns that the coordinator's `Margins` (coordinator.states) holds at once."""
     return max(1, MOST_HELD_BYTES // (8 * max(n_records, 1)))
 
 
@@ -251,11 +255,11 @@ def held_at_once(n_records: int) -> int:
 class Gram(Backward):
     """Products of columns Σ_i t_i z_ij z_ik, z_ij = scale_j (x_ij − c_j): a piece of one joint release.
 
-    A party receives one vector with t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column that
-    margins hold. It releases the products of the label and of the columns of another party with its own columns, and then, if
+    A party receives one vector with t, then t∘y for the label if the weighting is `of_label`, then t∘z_j for each column in
+    `held`. It releases the products of the label and of the columns of another party with its own columns, and then, if
     `own`, the lower triangle of its own columns, column by column. Off-diagonal entries, and those of the label, count √2.
 
-    held : columns of one party that margins hold; None for none.
+    held : the columns of one party that the coordinator's `Margins` (coordinator.states) holds; None if it holds no columns.
     """
 
     held: Block | None = None
@@ -279,7 +283,7 @@ class Gram(Backward):
         return [*([-1] * self.of_label), *columns]
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector per block: its products with the margins' vectors, then its own triangle."""
+        """One vector per block: the products of its columns with the received vectors, then its own triangle."""
         return tuple(
             block.size * len(self.rows_for(block.party)) + block.size * (block.size + 1) // 2 * self.own
             for block in self.blocks
@@ -351,7 +355,8 @@ class Step:
 
         With a proximal step this is the heavy-ball method: w_S + Δ = prox(w_S + push_S − gain·u), at a gradient taken at w.
 
-        w : (p_k,) the party's coordinates, of which a rule may read those that it names. push : (p_k,) momentum; None for none.
+        w : (p_k,) the party's coordinates, of which a rule may read those that it names. push : (p_k,) momentum term; None
+            without momentum.
         """
         near, own = getattr(self.rule, "near", ()), w[self.block.local]
         if push is not None:
@@ -467,7 +472,7 @@ class Select(Joint, Weighted):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordNorms(Query):
-    """Σ_j (scale_j (x_ij − c_j))² per record, to margins only, which keep the sum under the name 'norms'.
+    """Σ_j (scale_j (x_ij − c_j))² per record, for the coordinator's `Margins` only, which keeps the sum as 'norms'.
 
     rows : {party: (block, centres, scales)}.
     side : the part of the records. Norms of held-out records are kept apart: only a Tally of that part sees them.
@@ -478,13 +483,13 @@ class RecordNorms(Query):
 
     @property
     def target(self) -> str:
-        """Name under which margins keep the sum: 'norms', and another for held-out records."""
+        """Name under which `Margins` keeps the sum: 'norms' for training records, and HELD_NORMS for held-out records."""
         return "norms" if self.side is Side.TRAINING else HELD_NORMS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns(Query):
-    """Scaled and centred columns of one party, one after another, to margins only.
+    """Scaled and centred columns of one party, one after another, for the coordinator's `Margins` only.
 
     rows : {party: (block, centres, scales)}, of one party.
     """
@@ -493,7 +498,7 @@ class Columns(Query):
 
     @property
     def target(self) -> str:
-        """Margins keep the columns until products with them are released."""
+        """Name under which `Margins` keeps the columns until products with them are released."""
         return COLUMNS
 
     @property
@@ -504,7 +509,7 @@ class Columns(Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups(Query):
-    """Codes of the held-out records' groups, to margins only; nothing is released, and no other party sees them.
+    """Codes of the held-out records' groups, for `Margins` only; nothing is released, and no other party sees the codes.
 
     A party answers (m,) Σ_k stride_k·code_k over its group columns. With strides 1, s₁, s₁s₂, … over all parties, where s_k
     is one more than the number of categories of column k, the sum of all answers determines every code.
@@ -521,5 +526,5 @@ class Groups(Query):
 
     @property
     def target(self) -> str:
-        """Name under which margins keep the sum, for a Tally of the held-out part alone."""
+        """Name under which `Margins` keeps the sum, for a Tally of the held-out part alone."""
         return HELD_GROUPS

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
-"""Names under which margins keep Xw, norms and groups of the held-out part, which no weighting can reach."""
+"""Names under which the coordinator's `Margins` (coordinator.states) keeps Xw, norms and groups of the held-out part. No
+weighting can reach these vectors."""
 COLUMNS = "columns"
-"""Name under which margins keep the columns of one party, one after another, until products with them are released."""
+"""Name under which `Margins` keeps the columns of one party, one after another, until products with them are released."""
 HELD_POSITIONS = "held out: positions"
-"""Name under which margins keep the positions of their held-out records among all held-out records; public."""
+"""Name under which `Margins` keeps the positions of its held-out records among all held-out records. They are public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Statistic(Protocol):
     """A sum over records of a vector that depends on margin and label, in multiples of a grid.
 
     A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. It is then called
-    with the vectors that margins keep under these names, in their order, after margins and labels. A statistic with the
+    with the vectors that `Margins` keeps under these names, in their order, after margins and labels. A statistic with the
     attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
 
     grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units of the sum and
@@ -186,7 +187,7 @@ class Query:
 
     @property
     def target(self) -> str:
-        """Use of the replies' n-vectors by margins: 'add' or 'reset' Xw, or the name under which to keep the sum."""
+        """Use of the replies' n-vectors by `Margins`: 'add' or 'reset' Xw, or the name under which to keep the sum."""
         return "add"
 
     @property
@@ -272,9 +273,9 @@ class Local(Unasked, Query):
     def answer(
         self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
     ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
-        """Return the query's release, and the per-record vector that margins keep under `target`, if any, piece by piece.
+        """Return the query's release, and the pieces of the per-record vector, if any, that `Margins` keeps under `target`.
 
-        counts : records of each shard, in order; one piece for each.
+        counts : number of records of each shard, in order. The vector has one piece for each shard.
         """
         raise TypeError(f"{type(self).__name__} does not implement its answer")
 

@@ -43,7 +43,7 @@ class Reply:
     """Reply of a party.
 
     released : one vector per release; noised, so it may leave the federation.
-    vector : (n,) for margins only; of the type of the margins that the query was sent with.
+    vector : (n,) for the coordinator's `Margins` only; of the type of the margins that the query was sent with.
     selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
         scores and losing coordinates.
     seconds : the party's computing time in seconds.

@@ -42,7 +42,7 @@ def above(result: Result) -> str:
 
 
 def curves(facts: Facts) -> Markup | None:
-    """Return both sections; None if the run measured no scores on held-out records."""
+    """Return the sections on decisions and on curves; None if the run measured no scores on held-out records."""
     found = facts.findings.get("held out")
     if found is None or found.histogram is None:
         return None

@@ -27,7 +27,7 @@ CHECK_ROWS = 128
 
 
 class Chosen:
-    """Choice of the opened rows of a version.
+    """Rows that are opened for one version (one model at which residuals are shared), and rows that mask records instead.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
     moved, to : (s,) records whose own row is opened, and the rows after the first n that mask these records instead.

@@ -94,7 +94,9 @@ def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
 def gram_rows(
     X: npt.NDArray[np.float64], centre: Vector, scale: Vector, cap: float, bits: GramBits
 ) -> npt.NDArray[np.int32]:
-    """Return a party's integer rows, (p, n) int32. For any X, (n, p), they satisfy ‖Q_i‖² ≤ 4^FX in integers.
+    """Return a party's integers, (p, n) int32: column i holds Q_i, the integers of record i.
+
+    For any X, (n, p), ‖Q_i‖² ≤ 4^FX holds exactly.
 
     scale : (p,), as in scale ∘ (x − centre). cap : c_q of `gram_caps`.
     """

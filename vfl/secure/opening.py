@@ -39,7 +39,7 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
     """Return the words that a party disclosed; PrivacyError if the party committed to other words."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
-        raise FederationError(f"{party!r} answered a message of an opening with an unexpected reply")
+        raise FederationError(f"{party!r} sent an unexpected reply while a sum on shares was being opened")
     if committed(party, session, contribution) != commitment:
         raise PrivacyError(
             f"party {party!r} disclosed words different from those that it had committed to: nothing is released, and the "

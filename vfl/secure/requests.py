@@ -127,14 +127,14 @@ class MaskAngles(Request):
 
 @dataclass(frozen=True, slots=True)
 class DealTerms(Request):
-    """Deal the shares of the Fourier terms of a version."""
+    """Deal the shares of the Fourier terms for one version, that is, one model."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class ShareResidual(Request):
-    """Mask the holder's share of the residuals for owners of columns."""
+    """Ask a holder to mask its share of the residuals and send it to the owners of the columns."""
 
     version: Version
     owners: tuple[str, ...]
@@ -157,7 +157,7 @@ class OpenRows(Request):
 
 @dataclass(frozen=True, slots=True)
 class CheckRows(Request):
-    """Check the opened rows of a version. The label party contributes to no sum before this check."""
+    """Check the rows that were opened for a version. The label party contributes to no sum before this check."""
 
     version: Version
 

@@ -38,7 +38,8 @@ FINE = 30
 SLOPE = 0.25
 """Largest derivative of the logistic function."""
 _ROUNDING = 0.5 + 2.0**-12
-"""Bound on the rounding of a table entry, in its steps: one half, and the error of the fine sine."""
+"""Bound on the rounding error of a table entry, in steps of the table: ½ for rounding to a whole step, plus 2^−12 for the error
+of the sine (`FINE` bits) from which the entry is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,12 @@ def chosen(needed: float, *, fine: bool = False) -> int:
 
 
 def residual_bound(places: Iterable[int] | None = None) -> int:
-    """Return R, the bound on an integer residual in steps of 2^−26 over the series of a run; None stands for all series.
+    """Return R, the largest magnitude of an integer residual, in units of 2^−26, for any series that the run may use.
 
-    Columns are scaled once, but the series changes with w. A run therefore needs the largest bound of its series.
+    Columns are scaled once, but which series is used changes with w. A run therefore needs the largest bound among all series
+    that it uses.
+
+    places : indices of these series in SERIES; None for all of them.
     """
     used = list(range(len(SERIES)) if places is None else places)
     largest = max(SERIES[place].bound for place in used)

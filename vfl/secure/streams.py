@@ -118,7 +118,7 @@ class Streams:
         if mark in self._used:
             raise PrivacyError(
                 f"a stream shared with {other!r} was asked for twice ({'|'.join(map(str, name))}): a mask used twice hides "
-                "nothing. Repeat under another attempt"
+                "nothing. Repeat with a new attempt number"
             )
         self._used.add(mark)
         return Stream(key)

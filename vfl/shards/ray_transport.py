@@ -58,7 +58,10 @@ def sent(vector: Vector, lend: Callable[[Vector], Lent | None], *, near: bool) -
 
 
 def room_to_send(size: int, room: Room, *, near: bool) -> Vector | None:
-    """Return shared memory for computing a vector that `sent` need not copy; None if `sent` would not use shared memory."""
+    """Return shared memory in which to compute a vector of `size` entries, so that `sent` does not have to copy the vector.
+
+    Return None if `sent` would not use shared memory.
+    """
     return room(size) if near and 8 * size > INLINE_BYTES else None
 
 

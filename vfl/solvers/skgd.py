@@ -193,7 +193,11 @@ class SkGD(Solver):
         return before + (self.outer_rounds or 1) - 1 + self.visits(problem)[0]
 
     def vectors(self, problem: Problem) -> Vectors:
-        """Return the numbers of vectors: two per visited party, one per party and rebuild, and vectors that parties keep."""
+        """Return the numbers of vectors that are sent in a run.
+
+        Two for each visit to a party, one per party for each rebuild or extrapolation of Xw, those of one-time releases, and
+        those that parties keep for the record cap or a sweep.
+        """
         parties, once = len(problem.layout.whole()), table(self, problem)
         visited, swept = self.visits(problem)[1], parties * self.sweeps
         rebuilds = (self.outer_rounds or 1) - 1 + self._begins(problem) + sum(row.back for row in once)

@@ -49,7 +49,7 @@ class Form:
 
 
 class Field:
-    """Arithmetic on numbers of one form, written to a builder."""
+    """Emits arithmetic modulo p on numbers of one `Form` (fused or plain limbs), as LLVM instructions of a builder."""
 
     def __init__(self, builder: ir.IRBuilder, form: Form) -> None:
         self._builder, self._form, self._bits = builder, form, form.bits
@@ -71,7 +71,11 @@ class Field:
         return [self._builder.sub(x, y) for x, y in zip(self.plus(a, multiple), b, strict=True)]
 
     def tight(self, a: Number) -> Number:
-        """Return a as a tight number, for limbs below 2⁶². One pass leaves carries of 2⁶² / 2^b · 19, a second pass 2²¹."""
+        """Return the value of `a` in tight limbs; the limbs of `a` must be below 2⁶².
+
+        The carries of a first pass are below 19·2⁶²/2^b. That is below 2²¹ for fused limbs, which need one pass. Plain limbs
+        need a second pass, whose carries are below 2²¹.
+        """
         for _ in range(1 if self._form.fused else 2):
             carries = [self._builder.lshr(x, self._all(bits)) for x, bits in zip(a, self._bits, strict=True)]
             carries = [self._builder.mul(carries[-1], self._all(19)), *carries[:-1]]
@@ -157,7 +161,11 @@ class Field:
         return total
 
     def _plain_columns(self, a: Number, b: Number, once: list[Pairs], twice: list[Pairs]) -> Number:
-        """Return the columns. A product of two odd limbs counts twice: each starts half a bit above its column's place."""
+        """Return the sums of products per column, as for `_product`.
+
+        A product of two odd limbs counts twice: an odd limb starts half a bit higher than its index times 25.5 bits, so the
+        product of two odd limbs starts one bit above its column.
+        """
         builder, columns = self._builder, []
         doubled = [self._low(builder.add(x, x), 32) for x in a]
         a, b = ([self._low(x, 32) for x in number] for number in (a, b))  # so that the compiler sees 32 × 32 bits

@@ -301,8 +301,8 @@ def _decided(
 ) -> str:
     """Describe the declarations of a draft that the records decided. by_cells : True if shared cells chose the ids.
 
-    Declared classes, if there are any, decide the loss; otherwise the cells do. Plain text files are listed too, since their
-    format was recognised.
+    Declared classes, if there are any, decide the loss; otherwise the cells do. The formats of plain text files are named
+    too, since they were recognised from the files.
     """
     decided = ["the kinds of the columns"]
     if label is not None and not any(line.startswith("classes = ") for line in class_lines):

@@ -488,8 +488,8 @@ class Result:
         """Return the Wald test of a linear hypothesis on the coefficients in original units.
 
         hypothesis : 'age = 0', 'age = income', 'age = 0, income = 0' for both at once, weights {'age': 1, 'income': -1} of a
-            sum that is 0, or a list of these. In text the longest fitting name counts; use weights for names that contain
-            signs such as '=' or '-'.
+            sum that is 0, or a list of these. If names overlap, text is read with the longest coefficient name that fits;
+            use weights for names that contain signs such as '=' or '-'.
 
         Raises SpecificationError for other hypotheses, and for one level of a full set, which has only differences.
         """

@@ -29,7 +29,11 @@ class Average:
         self._since = np.zeros(0)
 
     def add(self, θ: Vector, *moved: slice) -> None:
-        """Record an iterate θ, (p,). moved : one slice of coordinates per update since the last call, or none for all."""
+        """Record an iterate θ, (p,).
+
+        moved : slices of the coordinates that changed, one per update since the last call. If no slice is given, the call
+            counts as one update of all coordinates.
+        """
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return

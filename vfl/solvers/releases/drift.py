@@ -96,7 +96,7 @@ class DriftCounts(Solver):
         return np.concatenate([counts, histograms])
 
     def noise(self, problem: Problem) -> tuple[Vector, float]:
-        """Return the noise's standard deviations: in counts of columns' bins, (p,), and in counts of margins."""
+        """Return the standard deviation of the noise in each column's count, (p,), and in each count of margins."""
         sigma = np.zeros(problem.layout.n_coordinates)
         for block, _, _, event in self._asked(problem):
             sigma[block.coordinates] = 0.0 if event is None else event.sigma

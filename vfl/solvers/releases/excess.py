@@ -130,8 +130,8 @@ def row(problem: Problem, share: float, *, joined: bool) -> OneTime:
 def widen(run: Run, events: tuple[Gaussian, ...]) -> Generator[Query, Released, None]:
     """Release the sums, and widen the cap if the sums show a bias above the noise of a wider cap.
 
-    The sums are taken at an average of early models, since at a single model they mostly follow the noise of that model. After
-    the loss of a party, the cap stays.
+    The sums are taken at an average of early models, since at a single model they mostly follow the noise of that model. If a
+    party has been lost, the cap is left unchanged.
     """
     walk, present, w, cap = run.walk, run.present, run.w, run.walk.cap()
     if cap is None or not present.mask.all():

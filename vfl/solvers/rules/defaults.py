@@ -170,7 +170,9 @@ def passes(problem: Problem) -> int:
 def in_equal_parts(n_passes: int) -> int:
     """Return the number of passes, at least n_passes, that takes the fewest messages of two parties.
 
-    A prime number of passes would rebuild Xw before every pass.
+    Xw is rebuilt before each of the equal parts into which `outer_rounds` divides the passes, and a part has at most
+    REBUILD_EVERY passes. A large prime number of passes divides only into parts of one pass, so Xw would be rebuilt before
+    every pass.
     """
     return min(range(n_passes, n_passes + REBUILD_EVERY), key=lambda count: 2 * count + outer_rounds(count))
 

@@ -54,7 +54,8 @@ LONGEST = {
     "centred, parallel": ((100.0, 200.0), (0.0, 100.0)),
     "off centre": ((0.0, 30.0),),
 }
-"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches applies. Nearly parallel columns converge slowly."""
+"""{kind: ((least ρ, longest τ), ...)}; the first row that ρ reaches applies. Nearly parallel columns converge slowly, so
+they are allowed a longer τ."""
 CURVED = (0.2, 0.13)
 """Longest τ/ρ of a run on a subsample with steps of 1/2 and of 1, unless the loss is squared.
 
