@@ -129,7 +129,7 @@ class SecureTransport:
         raise PrivacyError("under trust='secure', the coordinator may not ask for labels")
 
     def together(self, party: str) -> Collection[str]:
-        """Return the participants that are lost together with this one; this one comes first."""
+        """Return the participants that are lost together with the given participant, which comes first."""
         return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -278,7 +278,7 @@ class SecureTransport:
     def _set_up(self, query: Backward) -> SetUp:
         """Return the set-up for a query: the cap, centres and scales with which the parties have masked their columns.
 
-        If they differ from those of the last set-up, begin a new set-up, with new masks.
+        If cap, centres or scales differ from those of the last set-up, begin a new set-up, with new masks.
         """
         rows = _rows(query) if query.capped is None else query.capped.rows
         cap, known = query.clip.cap, self._setup

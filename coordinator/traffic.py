@@ -47,7 +47,7 @@ class Traffic:
             del self._kept[own]
 
     def first(self, party: str, name: str, constant: Vector | float) -> bool:
-        """Return True unless the party already keeps this value. A float stands for a vector that is computed from it."""
+        """Return True unless the party already keeps this value. A float stands for the vector computed from the float."""
         known = self._kept.get((party, name))
         self._kept[party, name] = constant
         return not (known is constant or (isinstance(constant, float) and known == constant))

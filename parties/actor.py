@@ -506,7 +506,7 @@ class PartyActor(Serving, ServiceActor):
         return [near for near, _ in answers], coordinator is not None and self.borrows(coordinator)
 
     def _of_shard(self, number: int, ref: Any) -> Any:
-        """Return the answer of one shard. Loss of the shard counts as loss of the party."""
+        """Return the answer of one shard. If the shard is lost, the party counts as lost."""
         try:
             return answer_of(self._name, ref, SHARD_SECONDS)
         except PartyLost as lost:

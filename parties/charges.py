@@ -90,7 +90,7 @@ class Charges:
         self._passes.add(paid.key)
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event, restricted to the query's subsample, if any: the party answers on the rows of that subsample alone.
+        """Return the event. If the query has a subsample, the event covers only its rows; the party answers on them alone.
 
         A hold-out does not restrict the event: the event is charged as if it used all records, since the party releases
         nothing on the held-out part.

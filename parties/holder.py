@@ -196,7 +196,7 @@ class Holder:
             self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
 
     def _tossed(self, member: Member, coin: Words) -> None:
-        """Take the coin of the session, once: a second coin would open rows that mask records."""
+        """Take the session's coin (random bytes), once: a second coin would open rows that mask records."""
         if member.coin is not None:
             raise self._refusal("was sent a second coin in one session")
         member.coin = coin.astype("<u8").tobytes()
@@ -239,7 +239,10 @@ class Holder:
         member.check_dealt(request.version)
 
     def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
-        """Cap and mask the party's own rows, for every later w. Keep them for set-ups with the same cap, centres and scales."""
+        """Cap and mask the party's own rows, for every later w.
+
+        Keep the rows for set-ups with the same cap, centres and scales.
+        """
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
         whole = self._require_whole(block, centre, scale)
@@ -376,8 +379,8 @@ class Holder:
     def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
         """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
 
-        The set-up bounds a record's joint contribution to all columns of all parties by C. So one charge covers disjoint
-        blocks.
+        The set-up, with its cap C, bounds a record's joint contribution to all columns of all parties. So one charge covers
+        disjoint blocks.
         """
         setup, event = self._of_setup(), query.event
         if not isinstance(event, Gaussian):
@@ -412,7 +415,7 @@ class Holder:
         self._coverage.admit(cap.paid, self._shape(), asked)  # no joint cap holds for rows of two different set-ups
 
     def _shape(self) -> bytes:
-        """Return cap, centres and scales of all parties' rows as bytes, which differ between set-ups."""
+        """Return cap, centres and scales of all parties' rows as bytes; two different set-ups have different bytes."""
         setup = self._of_setup()
         parts = [np.float64(setup.cap).tobytes()]
         for party in self.sharing.roles.parties:

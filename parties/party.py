@@ -137,7 +137,7 @@ class Party:
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Any:
-        """Return y, (n,), or its pieces by shard. Only the margins may ask for y; in a run on shares, nobody may."""
+        """Return y, (n,), or its pieces by shard. Only `Margins` may ask for y; in a run on shares, nobody may."""
         if self._holder is not None:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))

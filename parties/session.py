@@ -91,7 +91,7 @@ class Session:
     def seal_parts(
         self, to: str, label: str, parts: Iterable[npt.NDArray[Any]], size: int, out: bytearray | None = None
     ) -> bytearray:
-        """Return words sealed for a participant; no array holds all of them.
+        """Return words sealed for a participant; no array holds all words at once.
 
         parts : arrays of PIECE bytes each, the last one shorter. size : their total bytes. out : see `Sealer.seal_pieces`.
         """

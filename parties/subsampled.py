@@ -73,7 +73,7 @@ class SubsampledRows:
         return np.asarray(self._labels, dtype=np.float64).ravel()
 
     def sums(self, query: Query, records: Records) -> list[Sums]:
-        """Return the exact sum over the query's subsample for each of its releases."""
+        """Return the exact sum over the query's subsample for each release of the query."""
         return self._of(query).sums(query, records)
 
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:

@@ -46,7 +46,7 @@ KINDS: dict[str, type[Declaration | Dropped]] = {
 MOST_CLASSES = 100
 """Largest number of classes of multinomial loss: margins and messages grow with it."""
 MOST_PRODUCTS = 4096
-"""Largest number of coordinates of a pair."""
+"""Largest number of coordinates of a feature that is the product of two columns."""
 CHOSEN = ("categorical", "ordinal")
 """Kinds whose categories may not be taken from the data."""
 

@@ -190,7 +190,7 @@ class RayTransport(MessageTransport):
         return ray.put(vector) if shared and vector.nbytes > INLINE_BYTES else vector
 
     def _replied(self, party: str, share: Query, reply: Reply, vectors: Mapping[str, Any]) -> Reply:
-        """Return the reply with its vector: a view of shared memory if it is added at once, a copy if it is kept."""
+        """Return the reply with its vector: a view of shared memory if the vector is added at once, a copy if it is kept."""
         lent = vectors.get("vector")
         if not isinstance(lent, Lent):
             return super()._replied(party, share, reply, vectors)

@@ -51,7 +51,7 @@ def process_of(actor: Any) -> Any:
 
 
 def together(actors: Mapping[str, Any], party: str) -> tuple[str, ...]:
-    """Return the parties that are lost together with this one; this one comes first."""
+    """Return the parties that are lost together with the given party, which comes first."""
     own = actors[party]
     if not isinstance(own, Seat):
         return (party,)

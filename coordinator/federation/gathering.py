@@ -146,7 +146,7 @@ class Gathering:
                 log.info(json.dumps({"event": "disconnected", "party": link.party, "why": link.ended}))
 
     def _reason(self, hello: Hello | None, peer: Peer) -> str:
-        """Return the reason to refuse a peer; '' to accept it."""
+        """Return the reason to refuse a peer; '' if the peer is accepted."""
         if hello is None:
             return f"no greeting came within {HELLO_SECONDS:g} s"
         member = self._federation.joining.get(hello.name)

@@ -99,7 +99,7 @@ class Margins(State):
 
     @np.errstate(all="ignore")  # a warning would reveal one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
+        """Return the sum of the query's statistic over the query's records. The sum has no noise: pass it only to `release`."""
         statistic: Any = query.statistic
         sums: Integers | Vector
         if query.side is Side.TRAINING:
@@ -130,7 +130,7 @@ class Margins(State):
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query; store the vectors that its weighting replaces."""
+        """Return the per-record vectors that the parties see for this query; store those that the weighting replaces."""
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             return self.in_sweep(None if cap is None else cap.cap)

@@ -182,7 +182,7 @@ class MarginShards(State):
         self._loaded()
 
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
+        """Return the sum of the query's statistic over the query's records. The sum has no noise: pass it only to `release`."""
         self._settle()
         total: Integers | Vector = functools.reduce(np.add, self._shards.ask("tally", query))
         return total

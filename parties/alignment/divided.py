@@ -47,7 +47,7 @@ class IdRange:
         )
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return the ids of these rows of the range as one string of bytes, and the end of each id in it."""
+        """Return the ids of these rows of the range as one string of bytes, and where each id ends in that string."""
         return joined(self._ids.at(rows))
 
     def hashes(self, part: int, parts: int) -> Hashes:

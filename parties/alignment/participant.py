@@ -102,7 +102,7 @@ class Alignment:
                 yield done
 
     def take(self, owner: str) -> Points:
-        """Return the set last blinded for `owner`, (n, 32), and forget it. Raises FederationError if there is none."""
+        """Return the set last blinded for `owner`, (n, 32), and forget the set. FederationError if there is no such set."""
         if owner not in self._points:
             raise FederationError(
                 f"party {self._party!r} was asked for a set that it has not blinded, or has sent already"

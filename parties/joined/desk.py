@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int], None]
 
 OFFER_BYTES = 1 << 24
-"""Limit of an offer's body in bytes; no other limit bounds the size of the job in it."""
+"""Largest size, in bytes, of the body of an offer. No other limit bounds the size of the job in the body."""
 OFFER_VALUES = 1 << 12
 """Limit of the number of values in an offer's body: the job is one value, and each party's name is another."""
 MOST_PINGED = 1 << 26
@@ -149,7 +149,7 @@ class Desk:
         self.held.clear()
 
     def answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
-        """Return the answer to a call, with its vectors. It is a Failure if the call is refused or fails."""
+        """Return the answer to a call, with its vectors. The answer is a Failure if the call is refused or fails."""
         try:
             return self._answer(plain, vectors, progress)
         except VflError as error:
@@ -368,7 +368,7 @@ class Desk:
 
 
 def _part_of(offer: Offer, party: str) -> ModelPart:
-    """Return the part of a model in an offer, read here from its public text."""
+    """Return the part of a model that is offered, read by this party from the public text in the offer."""
     try:
         part = ModelPart.parse(offer.job, "the part of a model in an offer")
     except OutputError as error:

@@ -87,7 +87,7 @@ class Work:
         return ()
 
     def accepted(self) -> Sent:
-        """Return the answer to the offer; it is the same after a stream broke."""
+        """Return the answer to the offer. The answer is the same when it is asked for again after a stream broke."""
         return Done(), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:

@@ -152,7 +152,7 @@ class Served:
         threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
 
     def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
-        """Return {request: margins of its ids, or the reason why a database does not give them}; one query serves all."""
+        """Return {request: margins of its ids, or why a database does not give them}; one query reads for all requests."""
         if self.rows is None or not ids:
             return {}
         try:

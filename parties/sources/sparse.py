@@ -77,7 +77,7 @@ class SparseSource:
         return ids
 
     def select(self, columns: Sequence[str]) -> Any:
-        """Return the CSC matrix of some of its columns, in the order asked for."""
+        """Return the CSC matrix of some columns of the source, in the order asked for."""
         if tuple(columns) == self.names:
             return self.matrix
         position = {name: j for j, name in enumerate(self.names)}

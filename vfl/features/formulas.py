@@ -30,7 +30,7 @@ def formulas_of(declared: Any, column: str, sources: Sequence[str]) -> tuple[lis
 
 
 def _of_side(side: Side, source: str) -> tuple[list[Formula], list[Formula]]:
-    """Return the formulas of one column of a pair, less the middles of their ranges, and the column's guards."""
+    """Return formulas of one of two multiplied columns, each less the middle of its range, and the column's guards."""
     own, guards = _of_cells(side.declared, side.name, source, side.middles)
     return [apply("subtract", x, m) if m else x for x, m in zip(own, side.middles, strict=False)], guards
 

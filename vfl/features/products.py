@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PIECES = 2
-"""Default number of pieces of each curve of a pair."""
+"""Default number of pieces of each of the two curves whose product is a feature."""
 Knots: TypeAlias = Mapping[str, Sequence[float]]
-"""{column: knots of its curve}."""
+"""{column: knots of the curve in that column}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Pair(Feature):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One column of a pair.
+    """One of the two columns whose product is a feature (a pair).
 
     name : the column in the pair's declaration. column : the column in the schema. source : the column in the party's data.
     """
@@ -145,7 +145,7 @@ class Crossed(Feature):
 
 
 def curves_in(declared: Any) -> tuple[Curve, ...]:
-    """Return the curves in a column: the column itself, or the curves of a pair."""
+    """Return the declared curves of a column: the column's own curve, or those of both columns of a pair."""
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
     return tuple(side for side in sides if isinstance(side, Curve))
 

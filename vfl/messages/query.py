@@ -197,7 +197,7 @@ class Query:
 
     @property
     def width(self) -> int:
-        """Number of vectors of n entries in the weights that go with the query, or in the answer to it."""
+        """Number of vectors of n entries in the weights that go with the query, or in the answer to the query."""
         return 1
 
     def shares(self) -> Mapping[str, Query]:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
 
 DRAWN = 24
-"""Largest number of curves, and of pairs, to draw."""
+"""Largest number of curves to draw, and largest number of pairs of multiplied columns to draw."""
 ROWS = 9
-"""Largest number of rows in the heat map of a pair, evenly spaced."""
+"""Largest number of rows, evenly spaced, in the heat map of two multiplied columns."""
 SAID = (
     "The part of the margin that each column adds, over its range or for each category, the largest first. The margin of a "
     "record is their sum and a constant. Each curve is 0 on average."

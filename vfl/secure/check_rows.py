@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 CHECK_ROWS = 128
-"""S, the number of rows that are opened per version."""
+"""S, the number of rows that are opened for each version (one model at which residuals are shared)."""
 
 
 class Chosen:
@@ -56,7 +56,7 @@ class Kept:
         self._rows = np.empty((len(self._wanted), width), dtype=np.uint64)
 
     def take(self, start: int, rows: Words) -> None:
-        """Keep the wanted rows among these. start : position of the first row."""
+        """Keep the wanted rows among the given rows. start : position of the first given row."""
         first, last = np.searchsorted(self._wanted, (start, start + len(rows)))
         self._rows[first:last] = rows[self._wanted[first:last] - start]
 
@@ -67,7 +67,7 @@ class Kept:
 
 
 def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
-    """Return the choice for a version. coin : 32 bytes; None opens the rows after the first n, which the dealer can guess."""
+    """Return the rows to open for a version. coin : 32 bytes; None opens the last rows, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
         return Chosen(np.arange(n_records, total), n_records)

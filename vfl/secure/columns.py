@@ -26,7 +26,7 @@ LARGEST_SUM = 2.0**13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnColumns:
-    """One party's columns for one set-up. They never leave the party.
+    """One party's columns for one choice of cap, centres and scales (a set-up). The columns never leave the party.
 
     Guarantee. For any X, Σ_j rows[j, i]² ≤ 4^FX holds for every record, in integers and over all columns of the party.
 

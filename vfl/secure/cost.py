@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORD, ANGLE = 8, 2
 COMMITMENT = 64
-"""Bytes of a commitment, and of the random bytes that open it."""
+"""Bytes of a commitment together with the random bytes that open the commitment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class GramMember:
         self._masked[owner] = words
 
     def take_product(self, pair: Pair, words: Words) -> None:
-        """Take the dealt words of a pair, (p_a, p_b), as its second party."""
+        """Take the dealer's words for the products of two parties' columns, (p_a, p_b), as the second of these parties."""
         self._products[pair] = words
 
     def cross(self, pair: Pair) -> Words:
@@ -197,10 +197,10 @@ class GramMember:
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
-        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps. The release is booked before.
+        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps.
 
-        The noise has deviation σ on the diagonal and σ/√2 off it. A second request for the same release is refused, because a
-        receiver could average both noises.
+        The caller books the release first. The noise has deviation σ on the diagonal and σ/√2 off the diagonal. A second
+        request for the same release is refused, because a receiver could average both noises.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")

@@ -53,7 +53,7 @@ EARLY = "columns were requested before their set-up"
 
 @dataclass(slots=True)
 class _State:
-    """One party's intermediate values for one version."""
+    """One party's intermediate values for one version, that is, one model at which residuals are shared."""
 
     chosen: Chosen | None = None
     angles: Angles | None = None
@@ -109,7 +109,10 @@ class Member:
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:
-        """Begin a set-up of columns, before the first `masked_columns`. number : larger than in the last set-up."""
+        """Begin a set-up: this party's columns for one choice of cap, centres and scales.
+
+        Call this before the first `masked_columns`. number : number of the set-up, larger than that of the last set-up.
+        """
         if number <= self._setup:
             raise PrivacyError(
                 "columns need a new set-up number: the same masks would reveal the difference of the columns"
@@ -185,7 +188,7 @@ class Member:
         self._state(version).received.setdefault(self.name, {})[sender] = words
 
     def take_sum(self, opening: Opening, words: Words) -> None:
-        """Take the dealer's words for an opening, as the owner of its block."""
+        """Take the dealer's words for an opening (one noised sum), as the owner of the summed block of columns."""
         self._fits(words, opening.size)
         self._sums[opening] = words
 
@@ -206,7 +209,7 @@ class Member:
         self._state(version).opened[sender] = masks, rows
 
     def check_dealt(self, version: Version) -> None:
-        """Check all opened rows, as the label party; raise PrivacyError if the dealer dealt a wrong one.
+        """Check all opened rows, as the label party; raise PrivacyError if the dealer dealt a wrong row.
 
         Before this check, the label party contributes to no opening at this version.
         """

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Base of all requests. session : name of the session, new in every run and attempt."""
+    """Base of all requests. session : name of the session; each run, and each attempt at it, has a new name."""
 
     session: str
 
@@ -145,7 +145,7 @@ class Toss(Request):
 
 
 class TakeToss(Request):
-    """Take the coin of the session."""
+    """Take the coin (random bytes) that the label party drew for the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class MaskProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class TakeProducts(Request):
-    """Take the masked columns of a party. width : number of its columns, including a label."""
+    """Take the masked columns of a party. width : number of the party's columns, including a label."""
 
     owner: str
     width: int
@@ -230,7 +230,7 @@ class Disclose(Request):
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A party's commitment to its words of an opening (vfl.secure.opening.committed). digest : 32 bytes."""
+    """A party's commitment to its words of an opened sum (vfl.secure.opening.committed). digest : 32 bytes."""
 
     digest: bytes
 
@@ -319,7 +319,7 @@ def owners_of(query: Backward) -> tuple[str, ...]:
 
 
 def openings(query: Backward, key: ReleaseKey, setup: int, version: Version) -> list[Opening]:
-    """Return the opening of each block of a query. Each has its own key."""
+    """Return the opening (one noised sum) of each block of a query. Each opening has its own key."""
     return [
         Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup)
         for k, block in enumerate(query.blocks)

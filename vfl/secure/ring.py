@@ -103,7 +103,7 @@ def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
 
 
 def within(sums: Integers, largest: int) -> Integers:
-    """Return opened sums; PrivacyError if one of them has a magnitude above `largest_sum`."""
+    """Return opened sums; PrivacyError if the magnitude of a sum is above `largest_sum`."""
     if (sums > largest).any() or (sums < -largest).any():
         raise PrivacyError(
             "an opened sum is out of range: no data and noise of this job reach it, so a participant deviated from the "

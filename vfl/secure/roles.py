@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vfl.errors import SpecificationError
 
 DEALER = "dealer"
-"""Reserved name of the dealer, wherever it runs."""
+"""Reserved name of the dealer, wherever the dealer runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Roles:
         return self.holders[-1]
 
     def receivers(self, owner: str) -> tuple[str, ...]:
-        """Return the holders that receive an owner's masked columns and send it their masked residuals."""
+        """Return the holders that receive an owner's masked columns and send the owner their masked residuals."""
         return tuple(holder for holder in self.holders if holder != owner)
 
     def summed(self, owner: str) -> tuple[str, ...]:
-        """Return the parties among which the dealer splits its part of a sum: the owner first, then the other holders."""
+        """Return the parties among which the dealer splits its part of a sum: the owner of the columns, then other holders."""
         return (owner, *self.receivers(owner))
 
     @property

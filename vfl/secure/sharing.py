@@ -41,7 +41,7 @@ class Sharing:
     multiplier : least σ/Δ of the planned releases.
     versions : number of models at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
-    products : facts of the products of columns that the run opens for joint steps; None without them.
+    products : facts of the products of columns that the run opens for joint steps; None without joint steps.
     """
 
     secure: Secure
@@ -133,9 +133,9 @@ CUTS = (
 class GramSharing:
     """Roles, bits and caps of one release of all products of columns on shares.
 
-    Guarantee. An entry between two parties has noise from both of them and the dealer, each with half of the charged variance.
-    So at least the charged noise stays unknown to the dealer. The same holds for any parties that pool what they saw, unless
-    both owners are among them.
+    Guarantee. A product of two parties' columns has noise from both parties and the dealer, each with half of the charged
+    variance. So at least the charged noise stays unknown to the dealer. The same holds for any parties that pool what they saw,
+    unless both owners are among these parties.
 
     sigma : σ of the opened products. widths : {party: number of its columns, including a label}.
     bits : bits of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.

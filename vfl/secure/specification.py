@@ -13,7 +13,7 @@ DEALERS = (SEPARATE, COORDINATOR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secure:
-    """Threat model of trust='secure'. It is public and part of the job's digest, so owners consent to it.
+    """Threat model of trust='secure'. The threat model is public and part of the job's digest, so owners consent to it.
 
     Guarantee against semi-honest participants. Up to `collude` parties may pool all they saw, with or without the coordinator.
     Of the other parties' columns they see only the opened, noised sums. Their view is (ε, δ)-differentially private as the job
@@ -25,7 +25,7 @@ class Secure:
         it.
     collude : k ≥ 1, less than the number of parties.
     margin : V, the |margin| up to which the sigmoid's series is accurate. None: a rule that uses only public numbers chooses V
-        for each model. It affects the bias of training, never privacy.
+        for each model. V affects the bias of training, never privacy.
     """
 
     dealer: str = SEPARATE

@@ -50,7 +50,7 @@ Name = tuple[str | int, ...]
 
 
 class Stream:
-    """Words of one stream, in order. Use it in one thread, and only in the process that opened it."""
+    """Words of one stream, in order. Use a stream in one thread, and only in the process that opened it."""
 
     __slots__ = ("_encryptor", "_left", "_process")
 

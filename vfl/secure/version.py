@@ -38,7 +38,8 @@ class Opening:
     """One noised sum Σ_i Q_ij r_i over a block of one owner.
 
     owner : party with the columns. start, stop : the block among its columns. version : version of the residuals.
-    key : key of the release, new in every attempt. setup : number of the set-up of columns.
+    key : key of the release, new in every attempt. setup : number of the set-up (one choice
+        of cap, centres and scales) of the columns.
     """
 
     owner: str
@@ -55,7 +56,7 @@ class Opening:
 
     @property
     def block(self) -> tuple[str | int, ...]:
-        """Return the block's part of the name of a stream, which includes the number of its set-up."""
+        """Return the block's part of the name of a stream, which includes the number of the set-up."""
         return ("block", self.setup, self.owner, self.start, self.stop)
 
     @property

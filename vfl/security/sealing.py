@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PIECE = 3840 << 7
-"""Bytes of a piece. It fits the second-level cache, and holds whole records of dealt words for any number of Fourier terms."""
+"""Bytes that are sealed as one piece. A piece fits the second-level cache, and holds whole records of dealt words for any
+number of Fourier terms."""
 TAG = 16
 _DOMAIN = b"vfl sealed, version 2"
 

@@ -171,7 +171,7 @@ class OutputPerturbation(Solver):
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, and one to verify the subgradient. The release needs none."""
+        """Return the number of messages: two per step, and one to verify the subgradient. The release needs no message."""
         return 1 if self.constant else 2 * self.steps(problem) + 1
 
     def radius(self, problem: Problem, chance: float) -> float:

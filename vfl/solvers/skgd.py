@@ -241,7 +241,7 @@ class SkGD(Solver):
         )
 
     def remark(self, problem: Problem, resolved: Self) -> str:
-        """Return what joint steps would save and show, or why a run takes none although the user asked for them."""
+        """Return what joint steps would save and show, or why a run takes no joint steps although the user asked for them."""
         if resolved.joint or not problem.private:
             return ""
         if self.joint:
@@ -270,12 +270,12 @@ class SkGD(Solver):
 
     @property
     def decided(self) -> Shares:
-        """Shares of μ²; a resolved solver has all of them."""
+        """Record cap, and the share of μ² that each kind of release spends; in a resolved solver all are set."""
         return self.shares or Shares()
 
     @property
     def label_share(self) -> float:
-        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided it."""
+        """Share of μ² for label statistics, which decide where the intercept starts; 0 until a rule has decided the share."""
         return self.decided.label_share or 0.0
 
     @property

@@ -57,7 +57,7 @@ class ClippedDifference(Weighting):
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and {}: the snapshot stays as it is."""
+        """Return r, (n,), and {}, since the kept snapshot does not change."""
         with np.errstate(invalid="ignore"):
             moved = self.loss.derivative(margins, labels) - kept[SNAPSHOT]
         return joint.clipped(moved, kept, self.cap), {}

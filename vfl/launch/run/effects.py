@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 POINTS = 65
 """Number of equal steps at which a curve is evaluated, besides its knots."""
 POINTS_OF_PAIRS = 17
-"""Number of equal steps for each side of a pair."""
+"""Number of equal steps along each of two multiplied columns."""
 FEWEST = 4
 """Smallest number of iterates from which the noise is estimated."""
 NEAR = 1 / 200

@@ -160,7 +160,7 @@ def _of_pair(pair: Crossed, column: str, coefficient: dict[str, float]) -> dict[
 
 
 def _of_side(side: Side) -> tuple[list[str], Vector]:
-    """Return the points of one side of a pair, by name, and its coordinates there, (m, k)."""
+    """Return the named points of one of two multiplied columns, and the column's coordinates at these points, (m, k)."""
     declared = side.declared
     if isinstance(declared, Numeric | Curve):
         low, high = declared.limits

@@ -50,7 +50,7 @@ With a log link h_i depends on the mean, the exposure, and for amounts the label
 columns lies below the second bound, with margins of standard deviation 0.3 to 0.7. Underestimated curvature makes intervals
 wider."""
 FARTHEST = 2.0**26
-"""Largest |scale·centre| of a piece. It bounds the rounding error when the coordinator centres a column."""
+"""Largest |scale·centre| of a column. It bounds the rounding error when the coordinator centres the column."""
 SHOWN = (
     "Under trust='trusted', margins hold the scaled columns of all parties but the last, and later parties receive them as "
     "weights."
@@ -156,12 +156,12 @@ def bounds_of(problem: Problem, cap: float) -> tuple[float, float]:
 
 
 def longer(problem: Problem) -> float:
-    """Return the bound of h_i‖z_i‖² in units of its typical value."""
+    """Return the bound of h_i‖z_i‖², with h_i a record's curvature, in units of the typical value."""
     return LONGER if problem.loss.power is None else LONGER_OF_COUNTS
 
 
 def geometry_of(problem: Problem) -> ProductClip:
-    """Return the geometry of a whole matrix of products, which all of its pieces share."""
+    """Return the geometry of a whole matrix of products, which all pieces of the matrix share."""
     p = problem.layout.n_coordinates
     return ProductClip(1.0, p * (p + 1) // 2)
 

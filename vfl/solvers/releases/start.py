@@ -148,7 +148,7 @@ def share_of(solver: str, problem: Problem, given: float | None, clip: float | N
 
 
 def explain(share: float) -> tuple[str, ...]:
-    """Return a sentence about the start of the intercept; () if nothing is released for it."""
+    """Return a sentence about the value at which the intercept starts; () if nothing is released to choose it."""
     return (f"the constant model for {share:.2g} of μ²: the intercept starts there.",) if share else ()
 
 

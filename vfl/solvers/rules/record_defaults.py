@@ -71,7 +71,7 @@ GROWS = 20.0
 FAINT = 2.0
 """ρ below which runs without an intercept use the record cap, except for squared loss. Such runs take few steps."""
 STILL = 0.3
-"""Time τ below which a run stays near its start."""
+"""Time τ below which a run stays near the model at which it starts."""
 SHRINKS = 1.5
 """Time τ below which a run shrinks its moves if the penalty has an L1 part."""
 UNSURE = 10.0
@@ -149,7 +149,7 @@ def releases_mean(problem: Problem) -> bool:
 
 
 def standing_still(problem: Problem) -> str:
-    """Return a warning if the run stays near its start, the constant model; '' otherwise."""
+    """Return a warning if the run stays near the constant model, at which it starts; '' otherwise."""
     return still(problem) if problem.private and time(problem) < STILL else ""
 
 
