@@ -9,7 +9,7 @@ sources = ["bank.parquet"]      files and addresses that may be read to train, a
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
 products = true                 accept jobs that show this party's columns, before noise, to coordinator and later parties, who
-                                multiply them with theirs (privacy.inference, the solver NoisyGram)
+                                multiply them with theirs (privacy.inference, the solver NoisyGram, SkGD with joint=True)
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public

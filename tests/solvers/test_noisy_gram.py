@@ -374,3 +374,10 @@ def test_a_resumed_run_continues(tmp_path: object, last: int, monkeypatch: pytes
     result = resume(folder, table(), at="inprocess")
     np.testing.assert_array_equal(result.w, vfl.train(spec, table(), at="inprocess").w)
     assert result.certificate.releases == 1
+
+
+def test_the_certificate_says_that_parties_see_labels_and_columns() -> None:
+    seen = vfl.train(job(privacy=vfl.Privacy(epsilon=5.0)), table(), at="inprocess").certificate.who_sees_what
+    assert "the columns of the parties before it and a weight per record" in seen["party"]
+    assert "every label" in seen["party"]
+    assert "the columns of all parties but the last" in seen["coordinator"]

@@ -102,9 +102,9 @@ GEOMETRY: Mapping[str, str] = {
 }
 
 OF_PRODUCTS = {
-    "party": "; for products of columns (intervals, joint steps), the scaled columns of the parties before it, times a weight "
-    "per record",
-    "coordinator": "; for products of columns, the scaled columns of all parties but the last",
+    "party": "; for products of columns (intervals, joint steps, NoisyGram), the columns of the parties before it and a weight "
+    "per record, with NoisyGram also every label",
+    "coordinator": "; for products of columns, the columns of all parties but the last",
 }
 
 
