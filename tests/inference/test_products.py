@@ -78,7 +78,7 @@ def triangle(x, t):
 @pytest.mark.parametrize("split", [0, 1, 2, 4])
 @pytest.mark.parametrize("most", [1, 1 << 26])
 def test_the_pieces_hold_every_product_once(split, most):
-    """Whatever the parties and the number of columns that travel at a time."""
+    """This holds for all parties and for any number of columns that travel at a time."""
     x, weighting = np.array([1.0, -2.0, 3.0, 0.5, -0.25]), Products(loss_of("squared"), 1e6, 100.0, 1e-4, True)
     found, geometry = contribution(x, np.zeros(5), np.ones(5), 0.0, 1.0, weighting, split, most)
     assert len(found) == geometry.dimension

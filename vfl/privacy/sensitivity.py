@@ -128,30 +128,20 @@ def _check_step(step: Step) -> None:
 def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
-    if query.event is not None and (isinstance(query, Gram) or isinstance(query.fold, Piece)):
-        _check_piece(query)
+    if (
+        query.event is not None
+        and type(query.clip) is Clip
+        and (isinstance(query, Gram) or isinstance(query.fold, Piece))
+    ):
+        raise PrivacyError(
+            "one charge pays for all products of columns, but the clip 'norm' bounds each sum alone: use another clip"
+        )
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
     # A cap of the weights, or a record cap, bounds a record over all parties. Otherwise each party clips its share alone.
     caps = (getattr(bound, "cap", math.inf) for bound in (query.weighting, query.capped))
     joint = min(caps) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
-
-
-def _check_piece(query: Backward) -> None:
-    """Raise PrivacyError unless one clip bounds all products of a release together, over all of its pieces.
-
-    The clip 'norm' would bound one column or one piece alone. Products ignore folds and record caps.
-    """
-    if (
-        not (isinstance(query, Gram) and isinstance(query.fold, Piece))
-        or type(query.clip) is Clip
-        or query.capped is not None
-    ):
-        raise PrivacyError(
-            "one charge pays for all products of columns: they need the clip of the release, a number of their piece, and no "
-            "record cap"
-        )
 
 
 def _moments(query: Moments) -> float:

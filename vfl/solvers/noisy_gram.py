@@ -69,7 +69,10 @@ class GramClip(Clip):
         """
         if not self.finite:
             return math.inf
-        if not (isinstance(query, Gram) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row)):
+        if (
+            not (isinstance(query, Gram) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row))
+            or query.capped
+        ):
             raise PrivacyError("the clip 'gram' bounds pieces of a Gram matrix alone: use the clip 'norm'")
         first, row, p = query.fold.number == 0, query.weighting, order(self.dimension) - 1
         fits = (row.square, row.of_label) == (self.cap, first) and self.dimension == p * (p + 3) // 2
