@@ -1,10 +1,10 @@
-"""Check rows: additional rows of Fourier terms that the parties open to check the dealer.
+"""Check rows: additional rows of Fourier terms that the parties open (disclose) to check the dealer.
 
 Guarantee. The dealer deals n + S rows for n records and does not know which S of them are opened. A random coin chooses these S
-rows. The label party draws the coin once per session and seals it for the other parties. Opened rows mask no record. If a
-fraction f of the rows is wrong, all opened rows are right with probability at most (1 − f)^S.
+rows. The label party draws the coin once per session and seals it for the other parties. An opened row masks no record. If a
+fraction f of all rows is wrong, the S opened rows are all right with probability at most (1 − f)^S.
 
-Opened rows reveal nothing else: they are independent of the rows that mask records.
+Opened rows reveal nothing about records: they are independent of the rows that mask records.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 CHECK_ROWS = 128
-"""S, the number of rows that are opened for each version (one model at which residuals are shared)."""
+"""S, the number of rows that are opened for each version. A version stands for one model at which residuals are shared."""
 
 
 class Chosen:
-    """Rows that are opened for one version (one model at which residuals are shared), and rows that mask records instead.
+    """Rows to open for one version (one model at which residuals are shared), and replacements for them as masks.
 
     opened : (S,) positions of the opened rows among the n + S rows, ascending.
-    moved, to : (s,) records whose own row is opened, and the rows after the first n that mask these records instead.
+    moved, to : (s,) records whose own row is opened; rows after the first n that mask the `moved` records instead.
     """
 
     def __init__(self, opened: Integers, n_records: int) -> None:
@@ -41,14 +41,14 @@ class Chosen:
         self.to = n_records + np.flatnonzero(free)
 
     def masking(self, rows: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-        """Return the rows that mask the records, (n,). rows : all rows, (n + S,)."""
+        """Return the rows that mask the n records, (n,), in the order of the records. rows : all rows, (n + S,)."""
         masks = rows[: self.n_records].copy()
         masks[self.moved] = rows[self.to]
         return masks
 
 
 class Kept:
-    """Collector of the rows that are opened, or that mask moved records. width : words per row, 2K."""
+    """Collector of two kinds of rows: opened rows, and rows that mask `moved` records. width : words per row, 2K."""
 
     def __init__(self, chosen: Chosen, width: int) -> None:
         n = chosen.n_records
@@ -67,7 +67,7 @@ class Kept:
 
 
 def chosen_rows(coin: bytes | None, version: Version, n_records: int) -> Chosen:
-    """Return the rows to open for a version. coin : 32 bytes; None opens the last rows, which the dealer can guess."""
+    """Return the rows to open for a version. coin : 32 bytes, or None to open the last S rows, which the dealer can guess."""
     total = n_records + CHECK_ROWS
     if coin is None:
         return Chosen(np.arange(n_records, total), n_records)

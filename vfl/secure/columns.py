@@ -1,4 +1,4 @@
-"""One party's columns as integers: capped rows for sums; columns in units of their bounds for angles."""
+"""One party's columns as integers: rows with capped norms for sums, and columns divided by their bounds for angles."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WEIGHT_BITS = 34
-"""Bits of a coefficient B_j·w_j in units of a period. Together with the 14 bits of a column they give 48."""
+"""Bits of a coefficient B_j·w_j/L after the binary point; L is the period of the series. With a column's 14 bits: 48."""
 LARGEST_SUM = 2.0**13
-"""Largest part of a margin, in periods. Such a part and its changes have 61 bits, which fit in a signed word."""
+"""Largest part of a margin, in periods. A part, and a change of a part, then has 61 bits and fits in a signed word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnColumns:
-    """One party's columns for one choice of cap, centres and scales (a set-up). The columns never leave the party.
+    """One party's columns as integers, for one set-up: one choice of cap, centres and scales. They never leave the party.
 
-    Guarantee. For any X, Σ_j rows[j, i]² ≤ 4^FX holds for every record, in integers and over all columns of the party.
+    Guarantee. For any X and any record i, Σ_j rows[j, i]² ≤ 4^FX, exactly; j runs over all columns of the party.
 
     rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q); one factor t_i ≤ 1 per record.
     units : (p, n) int16, rint(2^14 x/B).
@@ -48,9 +48,9 @@ class OwnColumns:
 
 
 class OwnAngles:
-    """One party's part of the margins as integers, updated for each version of the model.
+    """One party's part of the margins as integers, updated for each new model.
 
-    Sums of integers are exact. So the part depends only on the current model, and repeating a model returns the same bits.
+    Sums of integers are exact. The part therefore depends only on the current model: a repeated model gives the same bits.
     """
 
     def __init__(self, columns: OwnColumns) -> None:
@@ -74,7 +74,7 @@ class OwnAngles:
 
 
 def reach(w: Vector, centre: Vector, bounds: Vector) -> float:
-    """Return Σ_j (B_j + |c_j|)·|w_j|; public, since all its arguments are public."""
+    """Return Σ_j (B_j + |c_j|)·|w_j|. The result is public, since all arguments are public."""
     return float(((np.asarray(bounds) + np.abs(centre)) * np.abs(w)).sum())
 
 
@@ -83,7 +83,7 @@ def own_columns(
 ) -> OwnColumns:
     """Return the integers of a party's columns.
 
-    X : (n, p), clamped to ±bounds. centre, scale : (p,), of x̃ = scale ∘ (x − centre). cap : c_q of vfl.secure.ring.caps.
+    X : (n, p), clamped to ±bounds. centre, scale : (p,), c and scale in scale ∘ (x − c). cap : c_q of vfl.secure.ring.caps.
     """
     columns = np.asarray(X.T)
     scale = np.asarray(scale, np.float64) * (2.0**bits.columns / cap)

@@ -1,7 +1,8 @@
 """Bytes that participants send one another in a run on shares, computed from public numbers alone.
 
-Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and words. If a model occurs
-twice in a row, its residuals are shared once, and the run sends fewer. The requests that carry the parcels are not counted.
+Guarantee. A run without lost messages sends at most these bytes of sealed parcels, commitments and words. If two consecutive
+models are equal, their residuals are shared only once, and the run sends fewer bytes. The requests that carry the parcels are
+not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Models:
     """Public numbers of a run of logistic regression on shares.
 
     count : T, the number of models at which residuals are shared.
-    opened : {party: number of models at which its columns are opened}.
+    opened : {party: number of models at which sums over the party's columns are opened}.
     queries : number of requests that open sums. sums : Σs, the coordinates over all openings.
     """
 
@@ -55,7 +56,7 @@ class Cost:
         return sum(astuple(self))
 
     def then(self, other: Cost) -> Cost:
-        """Return the cost of both releases in one session, which is counted once."""
+        """Return the cost of this release and another one in the same session. The session's bytes are counted once."""
         summed = Cost(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
         return replace(summed, session=self.session)
 

@@ -1,7 +1,7 @@
-"""The dealer sends correlated random words to the holders, and adds its own noise. It owns no data and receives none.
+"""The dealer: it sends correlated random words to the holders and adds noise of its own. It has no data and receives none.
 
-Guarantee. The dealer receives only public facts, so it learns at most the opened sums. The words that it sends are uniform
-for each receiver.
+Guarantee. The dealer receives only public facts, so it learns at most the opened sums. To each receiver alone, the words that
+the dealer sends are uniform.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
 
 PANEL = 1 << 15
-"""Number of words of a column's mask that are expanded at a time."""
+"""Number of words of a column's mask that are generated at a time."""
 
 
 class Dealer:
@@ -49,11 +49,11 @@ class Dealer:
         return self._rows
 
     def fourier_terms(self, version: Version, records: int = CHUNK) -> Iterator[Words]:
-        """Yield the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, for `Roles.supplied`.
+        """Yield the last holder's shares of the Fourier terms at the masks, (n + S, 2K) uint64, in parts, for `Roles.supplied`.
 
         The parties open S of the n + S rows to check the dealer (vfl.secure.check_rows).
 
-        records : number of rows of a part. Each part overwrites the last.
+        records : number of rows per part. All parts use one buffer, so a part overwrites the part before it.
         """
         table = sigmoid.fourier_terms(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
@@ -70,7 +70,7 @@ class Dealer:
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
         """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
 
-        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without those words they are uniform.
+        These words and those of the other holders add up to Uᵀ Σ_h b_h plus the dealer's noise. Alone they are uniform.
         """
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)
@@ -87,7 +87,7 @@ class Dealer:
         return total
 
     def _product(self, opening: Opening) -> Words:
-        """Return Uᵀ Σ_h b_h. It expands U from U's seed again, one panel of records at a time."""
+        """Return Uᵀ Σ_h b_h. U is generated again from its seed, one panel of records at a time."""
         masks = self._of_version(opening.version)
         owner = opening.owner
         if owner not in masks:

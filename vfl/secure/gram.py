@@ -1,8 +1,8 @@
 """Products of columns of two parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
 
-Guarantee. An entry between two parties is opened with noise. At least the charged part of this noise stays unknown to the
-dealer, and to any parties that pool what they saw without one of the two owners. Payloads are uniform for everyone who lacks
-the seeds of two participants. Each party computes the block of its own columns locally and adds noise to it.
+Guarantee. A product between two parties' columns is opened with noise. At least the charged noise stays unknown to the dealer.
+It also stays unknown to parties that pool what they saw, unless both owners are among these parties. Messages are uniform for
+everyone who lacks the seeds of two participants. Each party computes the block of its own columns locally and adds noise to it.
 
     Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
 
@@ -11,10 +11,10 @@ the seeds of two participants. Each party computes the block of its own columns 
     opening     a, b → coordinator           `cross`              →  `opened_cross`    (p_a, p_b) uint64 per pair
                 party → coordinator          `own`                                     (p, p) int64 per party
 
-Party a precedes party b in `Roles.parties`. A row u_i concatenates c_q 2^−FX Q_i of all parties; its norm is at most C, since
-Σ c_q² ≤ C². A label is a column of its party. Replacing a record therefore moves Σ u_i u_iᵀ by at most √2·C² (Frobenius).
-Contributions are integers, so rounding adds nothing to this bound. Off-diagonal entries count twice in that norm. They are
-opened with noise σ/√2, as in vfl.solvers.noisy_gram.
+Party a precedes party b in `Roles.parties`. Let u_i be the concatenation of c_q 2^−FX Q_i over all parties q. Its norm is at
+most C, since Σ c_q² ≤ C². A label counts as a column of its party. Replacing a record therefore moves Σ u_i u_iᵀ by at most
+√2·C² in Frobenius norm. Contributions are integers, so rounding adds nothing to this bound. An off-diagonal entry counts twice
+in the Frobenius norm, so its noise is σ/√2, as in vfl.solvers.noisy_gram.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 LARGEST_BITS = 21
 SMALLEST_BITS = 8
 MASKS = ("gram", 0)
-"""Part of the names of the streams that mask columns."""
+"""First part of the names of the streams that mask columns."""
 
 
 class GramBits(NamedTuple):
-    """FX, the bits of a column in units of its party's cap: from 8 to 21, so that an entry fits in int32."""
+    """FX, the bits of a column in units of its party's cap: 8 to 21. With 21 bits a column still fits in int32."""
 
     columns: int
 
@@ -62,7 +62,7 @@ class GramBits(NamedTuple):
         return 1 << (2 * self.columns)
 
     def step(self, first: float, second: float) -> Fraction:
-        """Return g_ab = c_a·c_b·4^−FX, the value of one step of an entry, exactly."""
+        """Return g_ab = c_a·c_b·4^−FX, exactly: the value of one integer step in a product of columns of parties a and b."""
         return Fraction(first) * Fraction(second) / self.limit
 
 
@@ -86,7 +86,7 @@ def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
 def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
     """Return c_q for every party, c_q² ∝ squares_q, with Σ_q c_q² ≤ C² in exact arithmetic.
 
-    cap : C. squares : public, for instance ΣB_j² over the party's columns, with t²B² of the label; positive.
+    cap : C. squares : {party: weight > 0}, public; for instance ΣB_j² over the party's columns, plus t²B² for the label.
     """
     return shared_cap(cap, cap, 1, squares)
 
@@ -94,7 +94,7 @@ def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
 def gram_rows(
     X: npt.NDArray[np.float64], centre: Vector, scale: Vector, cap: float, bits: GramBits
 ) -> npt.NDArray[np.int32]:
-    """Return a party's integers, (p, n) int32: column i holds Q_i, the integers of record i.
+    """Return a party's scaled columns as integers, (p, n) int32. Column i of the result holds Q_i, the integers of record i.
 
     For any X, (n, p), ‖Q_i‖² ≤ 4^FX holds exactly.
 
@@ -111,7 +111,7 @@ def gram_rows(
 class Pair:
     """Block of products between the columns of two parties, or among the columns of one party.
 
-    first, second : owners, in the order of `Roles.parties`; equal for a block within one party.
+    first, second : names of the two parties, in the order of `Roles.parties`; equal for a block within one party.
     key : key of the release. sigma : σ of the event. step : g_ab.
     """
 
@@ -123,17 +123,20 @@ class Pair:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return the pair's part of the name of a stream."""
+        """Return the name of this pair, as part of the name of a stream."""
         return ("gram", self.first, self.second, self.key.round, self.key.part, self.key.attempt)
 
     def contributor(self, name: str) -> str:
-        """Return the name of a contributor's noise stream, which differs from pair to pair also with seeded noise."""
+        """Return a contributor's name in this pair's noise stream.
+
+        Streams thus differ between pairs, also with seeded noise.
+        """
         return f"{name}, {self.first} × {self.second}"
 
     def deviation(self) -> float:
-        """Return the deviation σ/2, in steps, of the noise that each of three contributors adds to an off-diagonal entry.
+        """Return the standard deviation, in steps, of one contributor's noise in an off-diagonal entry: σ/2 over the step.
 
-        Any two of the contributors then supply the noise σ/√2 that such an entry needs.
+        Three contributors add noise. Any two of them supply the noise σ/√2 that such an entry needs.
         """
         found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
         if found < distributed.LEAST_STEPS * math.sqrt(3):
@@ -147,7 +150,7 @@ class GramMember:
     """One party's part in the protocol for products.
 
     roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
-    rows : (p, n) int32, from `gram_rows`; at the label party they include the label.
+    rows : (p, n) int32, from `gram_rows`, including the label at the label party.
     """
 
     def __init__(
@@ -197,10 +200,10 @@ class GramMember:
         return total + encoded(drawn).reshape(total.shape)
 
     def own(self, pair: Pair) -> Integers:
-        """Return noised products of this party's columns, (p, p) int64, symmetric, in steps.
+        """Return the products of this party's own columns with noise, (p, p) int64, symmetric, in steps.
 
         The caller books the release first. The noise has deviation σ on the diagonal and σ/√2 off the diagonal. A second
-        request for the same release is refused, because a receiver could average both noises.
+        request for the same release is refused, because its receiver could average the two noises.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")
@@ -225,7 +228,7 @@ class GramMember:
 class GramDealer:
     """The dealer's part in the protocol for products. It receives only public facts.
 
-    widths : {party: p}.
+    widths : {party: p, the number of its columns}.
     """
 
     def __init__(
@@ -249,7 +252,7 @@ class GramDealer:
 def opened_cross(first: Words, second: Words, largest: int) -> Integers:
     """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab.
 
-    first, second : words from `cross`. largest : `largest_sum` of an entry; a sum beyond it raises PrivacyError.
+    first, second : words from `cross`. largest : `largest_sum` of an entry; PrivacyError if an entry is larger in magnitude.
     """
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the two parties' messages for a block of products have different shapes")

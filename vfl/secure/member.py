@@ -1,8 +1,8 @@
 """One party's part in training on shares: owner of columns, holder of residuals, or both. It performs no transport.
 
-Guarantee. The payloads that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart. Only
-their sum at an opening carries information: a noised integer sum. vfl.secure.version names every payload. Each payload is
-masked by a stream that is used once.
+Guarantee. The messages that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart. Only
+their sum at an opening carries information: an integer sum with noise. vfl.secure.version names every message. Each message is
+masked by a stream that is used once. A version stands for one model; s, S and K count columns, check rows and Fourier terms.
 
     set-up      owner → holders      `masked_columns`       →  `take_columns`   (s, n) uint64, once per block and set-up
     angles      party → holders      `masked_angles`        →  `take_angles`    (n,) uint16 per version
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 12
 """Number of records whose shares of Fourier terms are expanded at once; small enough for the second-level cache."""
 KEPT = 2
-"""Number of versions that a participant keeps."""
+"""Number of versions (models) whose intermediate values a participant keeps."""
 EARLY = "columns were requested before their set-up"
 
 
@@ -73,9 +73,9 @@ class Member:
     """One party of a run on shares.
 
     roles : public roles. name : name of this party. streams : streams of this session. noise : source of this party's noise.
-    n_records : n. labels : (n,) True or 1 for y = 1, at the label party.
-    coin : the session's coin, unknown to the dealer. It chooses the rows that are opened to check the dealer. None opens rows
-        that the dealer can guess, and requires no check.
+    n_records : n. labels : (n,) True or 1 for y = 1; None at parties without the label.
+    coin : the session's coin, unknown to the dealer. It chooses the rows that are opened to check the dealer. None: the dealer
+        can guess the opened rows, and no check is required.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Member:
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:
-        """Begin a set-up: this party's columns for one choice of cap, centres and scales.
+        """Start a set-up: take this party's columns for one choice of cap, centres and scales.
 
-        Call this before the first `masked_columns`. number : number of the set-up, larger than that of the last set-up.
+        Call this before the first `masked_columns`. number : number of this set-up, above the numbers of all earlier set-ups.
         """
         if number <= self._setup:
             raise PrivacyError(
@@ -122,7 +122,7 @@ class Member:
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
-        """Return D_S = Q_S − U, (s, n) uint64, for every other holder. This party and the dealer know U."""
+        """Return D_S = Q_S − U for columns start to stop, (s, n) uint64, for every other holder. The dealer, too, knows U."""
         rows = self._own().rows[start:stop]
         block = ("block", self._setup, self.name, start, stop)
         self._streams.reserve(DEALER, *block)
@@ -131,7 +131,10 @@ class Member:
         return masked
 
     def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
-        """Take D_S of another party's block, as a holder, and forget blocks of the owner's earlier set-ups."""
+        """Take D_S, a block of another party's masked columns, as a holder.
+
+        Blocks of earlier set-ups of this owner are dropped.
+        """
         self._fits(words, stop - start, self._n)
         for block in [block for block in self._masked if block[2] == owner and block[1] != setup]:
             del self._masked[block]
@@ -140,9 +143,9 @@ class Member:
     # A version
 
     def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
-        """Return the angles of this party's part of the margins plus its mask ρ_p modulo 2^16, (n,) uint16, for other holders.
+        """Return this party's part of the margins as masked angles modulo 2^16, (n,) uint16, for the other holders.
 
-        w : (p,), this party's coordinates. clamp : from vfl.secure.sigmoid.clamps.
+        The mask is ρ_p. w : (p,), coefficients of this party's columns. clamp : from vfl.secure.sigmoid.clamps.
         """
         state = self._state(version)
         series = sigmoid.SERIES[version.place]
@@ -163,11 +166,11 @@ class Member:
         self._add_angles(self._state(version), sender, angles)
 
     def take_terms(self, version: Version, words: Iterator[Words]) -> None:
-        """Take the dealt shares of the Fourier terms, (n + S, 2K), in parts that `share` reads. Only for `Roles.supplied`."""
+        """Take the dealer's shares of the Fourier terms, (n + S, 2K), in parts, for `share`. Only for `Roles.supplied`."""
         self._state(version).fourier_terms = words
 
     def share(self, version: Version) -> Words:
-        """Return this holder's share of the residuals, (n,) uint64. It never leaves the holder unmasked."""
+        """Return this holder's share of the residuals, (n,) uint64. The share never leaves the holder without a mask."""
         state = self._state(version)
         if state.share is None:
             state.share = self._residuals(version, state)
@@ -183,7 +186,7 @@ class Member:
         return share - state.masks[owner]
 
     def take_residual(self, version: Version, sender: str, words: Words) -> None:
-        """Take a holder's masked share of the residuals, as an owner."""
+        """Take another holder's masked share of the residuals, as an owner of columns."""
         self._fits(words, self._n)
         self._state(version).received.setdefault(self.name, {})[sender] = words
 
@@ -236,9 +239,9 @@ class Member:
     # An opening
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Words:
-        """Return this party's words of an opening, (s,) uint64: its part of the sum, plus its noise and its share of zero.
+        """Return this party's words of an opening, (s,) uint64: its part of the sum, its noise and its share of zero, added up.
 
-        The caller books the release first. A second contribution to the same opening is refused.
+        The caller books the release first. A second contribution to one opening is refused.
         """
         if self.coin is not None and self.name == self._roles.label and not self._state(opening.version).checked:
             raise PrivacyError("a sum was to be opened before the dealer's shares were checked")

@@ -1,10 +1,10 @@
 """Noise that several participants add to one sum, and the cost of its rounding in δ.
 
-Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m; the dealer's s² is at least kσ²/m. Without the noise of any k parties,
-or without the dealer's, the rest still has variance at least σ². A sum of rounded Gaussians is not one rounded Gaussian.
-The guarantee of the Gaussian mechanism therefore holds at δ + (1 + e^ε)·N·τ for N opened numbers. For H rounded Gaussians of at
-least s steps, τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1. For every run that `deviations` admits, the addition to δ is below
-10^−34000 (docs/mathematics.md, "Noise of several parties").
+Guarantee. Each of m parties adds rint N(0, s²) with s² ≥ σ²/m; the dealer's s² is at least kσ²/m. Remove the noise of any k
+parties, or the dealer's: the remaining noise still has variance at least σ². A sum of rounded Gaussians is not one rounded
+Gaussian. The guarantee of the Gaussian mechanism therefore holds at δ + (1 + e^ε)·N·τ for N opened numbers. For H rounded
+Gaussians of at least s steps, τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1. For every run that `deviations` admits, this adds less
+than 10^−34000 to δ (docs/mathematics.md, "Noise of several parties").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 LEAST_STEPS = 64
-"""Least standard deviation of one contributor's noise, divided by √H for H contributors, in steps of the sum."""
+"""Least standard deviation of one contributor's noise, in steps of the sum, divided by √H. H : number of contributors."""
 
 
 class Deviations(NamedTuple):
@@ -33,15 +33,16 @@ class Deviations(NamedTuple):
     dealer: float
 
     def total(self, parties: int) -> float:
-        """Return Σs over all parties and the dealer."""
+        """Return Σs, the sum of the standard deviations of all parties and the dealer."""
         return parties * self.party + self.dealer
 
 
 @lru_cache(maxsize=256)  # every participant calls this at every opening
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
-    """Return the contributors' deviations for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
+    """Return the standard deviations of each party's and the dealer's noise for a release with noise σ, in steps of its sum.
 
-    sigma : σ of the charged event. step : g > 0, in the same unit. parties : m. collude : k.
+    sigma : σ of the charged event. step : g > 0, in the unit of σ. parties : m. collude : k.
+    Raises PrivacyError if a party's deviation is below 64√(m + 1) steps or the dealer's is above 2^48 steps.
     """
     variance = (Fraction(sigma) / Fraction(step)) ** 2
     found = Deviations(_root_above(variance / parties), _root_above(variance * collude / parties))

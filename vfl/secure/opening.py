@@ -1,7 +1,7 @@
-"""The coordinator's part of an opening: check the words of all parties, add them up, decode the sum and check its range.
+"""The coordinator's part in opening a sum: check all parties' words, add them up, decode the sum and check its range.
 
-Guarantee. Every party has committed to its words before any party discloses them, so no party can adapt its words to others.
-A sum that data and noise do not explain is not released.
+Guarantee. Every party has committed to its words before any party discloses words, so no party can choose its words after
+seeing those of others. A sum that is too large for the data and the noise is not released.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def committed(party: str, session: str, contribution: Contribution) -> Commitment:
     """Return a party's commitment to its words: SHA-256 of its name, the session, 32 fresh random bytes and the words.
 
-    The commitment hides the words, since nobody guesses the random bytes. It binds the party to its words, since SHA-256
-    resists collisions.
+    The commitment hides the words, since nobody guesses the random bytes. The party cannot disclose other words later, since
+    SHA-256 resists collisions.
     """
     hashed = hashlib.sha256(b"vfl words on shares, version 1")
     for part in (party.encode(), session.encode(), contribution.nonce, contribution.words):
@@ -37,7 +37,7 @@ def committed(party: str, session: str, contribution: Contribution) -> Commitmen
 
 
 def disclosed(party: str, session: str, commitment: object, contribution: object) -> Words:
-    """Return the words that a party disclosed; PrivacyError if the party committed to other words."""
+    """Return the words that a party disclosed. Raises PrivacyError if the party had committed to different words."""
     if not isinstance(contribution, Contribution) or not isinstance(commitment, Commitment):
         raise FederationError(f"{party!r} sent an unexpected reply while a sum on shares was being opened")
     if committed(party, session, contribution) != commitment:
@@ -53,10 +53,10 @@ def disclosed(party: str, session: str, commitment: object, contribution: object
 def opened(roles: Roles, opening: Opening, words: Mapping[str, Words], largest: int) -> Integers:
     """Return the noised sum in steps, (s,) int64: a release.
 
-    The value of the sum is g_q times the result, with g_q = Bits.step(c_q). The words of all parties but any one are uniform.
+    One step is worth g_q = Bits.step(c_q). Any m − 1 of the m parties' words are uniform together.
 
-    words : {party: `Member.contribution`}.
-    largest : `largest_sum` of the opening; a sum beyond it raises PrivacyError.
+    words : {party: its words, from `Member.contribution`}.
+    largest : `largest_sum` of the opening; PrivacyError if a sum is larger in magnitude.
     """
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))

@@ -1,13 +1,13 @@
 """Requests of the coordinator to the participants of a run on shares. Frozen and plain; public except for sealed parts.
 
-A request names a computation. Words for other participants are sent along with a request as parcels. The sender
-seals a parcel for its receiver, so neither the coordinator nor the object store can read it. Roles alone decide which
-parcels a participant sends and takes; a request cannot change that.
+A request names a computation. Words for other participants travel with a request as parcels. The sender seals a parcel for its
+receiver, so neither the coordinator nor the object store can read the parcel. Only roles decide which parcels a participant
+sends and takes; a request cannot change them.
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
 | Meet | all | | its key of a new session (reply) |
-| Begin | all | | |
+| Begin | all | the keys of all others, in the request | |
 | StateRecords | every party | | its number of records, to the dealer |
 | CheckRecords | the dealer | the numbers of records, from all parties | |
 | Toss | the label party | | the session's coin, to all other parties |
@@ -23,7 +23,8 @@ parcels a participant sends and takes; a request cannot change that.
 | Contribute | every party | masked residuals and the dealer's part, at an owner | a commitment to its words (reply) |
 | Disclose | every party, once all have committed | | words of the opening (reply) |
 
-For one release of all products of columns, in place of the requests from SetUp on (squared loss), or before them (joint steps):
+One release of all products of columns uses these requests. They replace all requests from SetUp on (squared loss), or precede
+SetUp (joint steps):
 
 | request | to | takes, from | sends, to |
 |---|---|---|---|
@@ -63,20 +64,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Base of all requests. session : name of the session; each run, and each attempt at it, has a new name."""
+    """Base of all requests. session : name of the session, new for each run and for each attempt at a run."""
 
     session: str
 
 
 class Meet(Request):
-    """Start a new session with new keys, and forget the last session."""
+    """Start a new session with new keys, and forget the session before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request):
     """Take the keys of all other participants.
 
-    n_records : number of training records. knots : as in `vfl.messages.Query`, for the session.
+    n_records : number of training records. keys : {participant: its key}. knots : as in `vfl.messages.Query`, for the session.
     """
 
     n_records: int
@@ -96,8 +97,8 @@ class CheckRecords(Request):
 class SetUp(Request):
     """Cap and round the party's own columns, and mask them for the holders.
 
-    number : number of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
-    blocks : {party: ((start, stop), ...)}, the blocks that will be opened.
+    number : number of the set-up in the session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
+    blocks : {party: ((start, stop), ...)}, the blocks of columns whose sums will be opened.
     """
 
     number: int
@@ -117,7 +118,7 @@ class TakeColumns(Request):
 class MaskAngles(Request):
     """Mask the angles of the party's own part of the margins.
 
-    w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin, or None.
+    w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of the party's part, None for no bound.
     """
 
     version: Version
@@ -134,14 +135,14 @@ class DealTerms(Request):
 
 @dataclass(frozen=True, slots=True)
 class ShareResidual(Request):
-    """Ask a holder to mask its share of the residuals and send it to the owners of the columns."""
+    """Mask a holder's share of the residuals for the owners of columns. owners : parties that receive the masked share."""
 
     version: Version
     owners: tuple[str, ...]
 
 
 class Toss(Request):
-    """Draw the session's coin: random bytes that choose the rows of Fourier terms to open, as a check of the dealer."""
+    """Draw the session's coin. These random bytes choose the rows of Fourier terms that are opened to check the dealer."""
 
 
 class TakeToss(Request):
@@ -150,21 +151,21 @@ class TakeToss(Request):
 
 @dataclass(frozen=True, slots=True)
 class OpenRows(Request):
-    """Compute the holder's share of the residuals, and disclose to the label party the rows that mask no record."""
+    """Compute the holder's share of the residuals, then disclose the chosen rows, which mask no record, to the label party."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRows(Request):
-    """Check the rows that were opened for a version. The label party contributes to no sum before this check."""
+    """Check the rows that were opened for a version. The label party adds its words to a sum only after this check."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class DealSum(Request):
-    """Deal the dealer's part of the sums of a query, with its noise."""
+    """Send the dealer's part of the sums of a query, with the dealer's noise, to the owners of the columns."""
 
     version: Version
     setup: int
@@ -174,9 +175,9 @@ class DealSum(Request):
 
 @dataclass(frozen=True, slots=True)
 class Contribute(Request):
-    """Book the release of a query, then return a commitment to the party's words of its sums.
+    """Book the release of a query, then return a commitment to the party's words of the query's sums.
 
-    fresh : those owners of the query's blocks to whom the holders' masked residuals go with this request.
+    fresh : owners of columns that take the holders' masked residuals with this request.
     """
 
     version: Version
@@ -188,9 +189,9 @@ class Contribute(Request):
 
 @dataclass(frozen=True, slots=True)
 class MaskProducts(Request):
-    """Cap and round the party's own columns, including a label if it counts, and mask them for all other parties.
+    """Cap and round the party's own columns, including the label if the release includes it, and mask them for all others.
 
-    rows : as in `SetUp`.
+    rows : {party: (block of all its columns, centres, scales)}.
     """
 
     rows: Rows
@@ -198,7 +199,7 @@ class MaskProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class TakeProducts(Request):
-    """Take the masked columns of a party. width : number of the party's columns, including a label."""
+    """Take the masked columns of another party. width : number of that party's columns, including a label."""
 
     owner: str
     width: int
@@ -206,7 +207,7 @@ class TakeProducts(Request):
 
 @dataclass(frozen=True, slots=True)
 class DealProducts(Request):
-    """Deal the dealer's part of all products between two parties, with its noise. key : key of the release."""
+    """Send the dealer's part of all products between two parties, with the dealer's noise. key : key of the release."""
 
     key: ReleaseKey
 
@@ -215,7 +216,7 @@ class DealProducts(Request):
 class ContributeProducts(Request):
     """Book the release of all products, then return a commitment to the party's words.
 
-    The words belong to its products with every other party, and to its own block.
+    The words are those of the party's products with every other party, and the block of its own columns.
 
     query : query under which the release is charged.
     """
@@ -225,7 +226,7 @@ class ContributeProducts(Request):
 
 
 class Disclose(Request):
-    """Disclose the words of the last commitment, once. The coordinator asks after all parties have committed."""
+    """Disclose the words of the last commitment, once. The coordinator sends this request after all parties have committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ class Commitment:
 class Contribution:
     """One party's words of an opening, little-endian uint64, block after block.
 
-    The words of all parties but any one are uniform. nonce : 32 random bytes of the commitment.
+    Any m − 1 of the m parties' words are uniform together. nonce : 32 random bytes that the commitment includes.
     """
 
     words: bytes
@@ -247,21 +248,21 @@ class Contribution:
 
 
 TO_DEALER = (Meet, Begin, CheckRecords, DealTerms, DealSum, DealProducts)
-"""Requests that the dealer answers."""
+"""Types of requests that the dealer answers."""
 
 
 def parcel_names(count: int) -> list[str]:
-    """Return the names of `count` parcels, in order. A call carries parcels as vectors of these names, beside its body."""
+    """Return names for `count` parcels, in order. A call carries each parcel as a vector with such a name, beside its body."""
     return [f"parcel {place}" for place in range(count)]
 
 
 def named_parcels(parcels: Sequence[Any]) -> dict[str, Any]:
-    """Return {name: parcel}, for `given_parcels` at the receiver."""
+    """Return {name: parcel}, as sent; `given_parcels` reads this mapping at the receiver."""
     return dict(zip(parcel_names(len(parcels)), parcels, strict=True))
 
 
 def given_parcels(vectors: Mapping[str, Any]) -> list[Any]:
-    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
+    """Return the sealed parcels of a call, in order. Raises FederationError if a vector has any other name."""
     names = parcel_names(len(vectors))
     if set(vectors) != set(names):
         raise FederationError("a request carried vectors that are no sealed parcels")

@@ -1,8 +1,8 @@
 """Numbers as words modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
 
-Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. It fills at most a
-sixteenth of the ring, and `within` refuses all sums that data and noise cannot explain. With the result of `caps`, the
-contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
+Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. Such a sum fills at most
+a sixteenth of the ring, and `within` refuses a sum that is too large for the data and the noise. With the result of `caps`,
+the contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 COEFFICIENT_BITS = 14
-"""FC, bits after the binary point of the sigmoid's coefficients."""
+"""FC, bits after the binary point of a coefficient in the tables of the sigmoid's Fourier series."""
 TERM_BITS = 12
 """FT, bits after the binary point of the dealt Fourier terms."""
 RESIDUAL_BITS = COEFFICIENT_BITS + TERM_BITS
@@ -32,16 +32,16 @@ RESIDUAL_BITS = COEFFICIENT_BITS + TERM_BITS
 LARGEST_TOTAL = 40
 SMALLEST_TOTAL = 34
 DRAW = 16
-"""Largest expected draw, in deviations: a draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
+"""Bound on a draw of noise, in standard deviations. A draw of rint N(0, s²) with s ≥ 64 exceeds 16s with probability 2^-188."""
 LARGEST_DEVIATION = 1 << 48
 RESERVED_BITS = 4
 RANGE = 1 << (63 - RESERVED_BITS)
-"""Bound on the magnitude of an opened sum. A uniform word is below it with probability 2^-RESERVED_BITS."""
+"""Bound on the magnitude of an opened sum. A uniformly random word falls below it with probability 2^-RESERVED_BITS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Bits after the binary point of an opened sum: F = FX + FC + FT.
+    """Bits after the binary point of an opened sum, F = FX + FC + FT: of columns, coefficients and Fourier terms.
 
     columns : FX, the bits of the columns, from 8 to 14. A scaled column then fits in int16.
     """
@@ -64,14 +64,14 @@ class Bits:
 
 
 def bits(n_records: int, residual: int, deviation: Fraction | float, parties: int) -> Bits:
-    """Return the bits of a run of logistic regression; PrivacyError if fewer than 34 are left.
+    """Return the bits of an opened sum of logistic regression; PrivacyError if F would be below 34.
 
     n_records : n. parties : m.
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
     deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
-    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < 2^59 and 2^F·σ/c_q ≤ 2^48, where FX = F − FC − FT is the
-    result's `columns`.
+    F is the largest number ≤ 40 with n·R·2^FX + (⌊√m⌋ + 2)·2^52 < 2^59 and 2^F·σ/c_q ≤ 2^48. Here FX = F − FC − FT, the
+    `columns` of the result.
     """
     ratio = Fraction(deviation)
     for total in range(LARGEST_TOTAL, SMALLEST_TOTAL - 1, -1):
@@ -87,23 +87,23 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
 def fits(n_records: int, residual: int, columns: int, parties: int) -> bool:
     """Return True if every noised sum, n·R·2^FX + 16·Σs, stays below 2^59. columns : FX.
 
-    Σs ≤ (√m + √(k/m))·2^48, which is bounded here by (⌊√m⌋ + 2)·2^48.
+    Σs, the sum of all contributors' deviations, is at most (√m + √(k/m))·2^48. The code uses the bound (⌊√m⌋ + 2)·2^48.
     """
     return largest_sum(n_records, residual << columns, (math.isqrt(parties) + 2) * LARGEST_DEVIATION) < RANGE
 
 
 def largest_sum(n_records: int, contribution: int, deviations: float) -> int:
-    """Return n·contribution + 16·Σs, the largest magnitude that data and noise explain, in steps of a sum.
+    """Return n·contribution + 16·Σs, the largest magnitude of an opened sum of honest participants, in steps.
 
     contribution : bound on one record's part, R·2^FX or 4^FX. deviations : Σs over all contributors of noise.
-    Honest participants exceed it with probability at most 2^-188 per contributor and number, so at most 2^-170 in a run
+    A sum exceeds it with probability at most 2^-188 per contributor and opened number, so at most 2^-170 in a run
     that opens N numbers with N(m + 1) ≤ 2^18 (docs/mathematics.md, "Decoding").
     """
     return n_records * contribution + math.ceil(DRAW * deviations)
 
 
 def within(sums: Integers, largest: int) -> Integers:
-    """Return opened sums; PrivacyError if the magnitude of a sum is above `largest_sum`."""
+    """Return the opened sums. Raises PrivacyError if the magnitude of a sum is above `largest`, from `largest_sum`."""
     if (sums > largest).any() or (sums < -largest).any():
         raise PrivacyError(
             "an opened sum is out of range: no data and noise of this job reach it, so a participant deviated from the "
@@ -116,16 +116,16 @@ def within(sums: Integers, largest: int) -> Integers:
 def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, float]:
     """Return c_q for every party, c_q² ∝ squares_q, with Σ_q (c_q·R·2^−26)² ≤ C² in exact arithmetic.
 
-    A party shrinks its rows until ‖Q_i‖² ≤ 4^FX. With residuals |r_i| ≤ R·2^−26, the contributions of a record to disjoint
-    blocks of all parties then have joint norm at most C, so a pass has Δ = 2C.
+    A party shrinks its rows until ‖Q_i‖² ≤ 4^FX. Residuals satisfy |r_i| ≤ R·2^−26. The contributions of a record to disjoint
+    blocks of all parties then have joint norm at most C. A pass over all blocks therefore has Δ = 2C.
 
-    cap : C. squares : public, for instance ΣB_j²; positive.
+    cap : C. squares : {party: weight > 0}, public; for instance ΣB_j² over the party's columns.
     """
     return shared_cap(cap, cap / (residual / 2**RESIDUAL_BITS), Fraction(residual, 1 << RESIDUAL_BITS), squares)
 
 
 def shared_cap(cap: float, unit: float, factor: Fraction | int, squares: Mapping[str, float]) -> dict[str, float]:
-    """Return c_q near unit·√(squares_q/Σ squares), with Σ_q (c_q·factor)² ≤ C² in exact arithmetic. cap : C."""
+    """Return {party: c_q} with c_q near unit·√(squares_q/Σ squares) and Σ_q (c_q·factor)² ≤ C² in exact arithmetic. cap : C."""
     return dict(_shared_cap(cap, unit, factor, tuple(squares.items())))
 
 
@@ -146,10 +146,10 @@ def _shared_cap(
 
 
 def decoded(words: Words) -> Integers:
-    """Return the integers in [−2^63, 2^63) that are congruent to the words."""
+    """Return words modulo 2^64 as signed integers in [−2^63, 2^63)."""
     return np.ascontiguousarray(words, dtype=np.uint64).view(np.int64)
 
 
 def encoded(integers: Integers) -> Words:
-    """Return the words modulo 2^64."""
+    """Return signed integers as words modulo 2^64."""
     return np.ascontiguousarray(integers, dtype=np.int64).view(np.uint64)

@@ -15,9 +15,9 @@ DEALER = "dealer"
 class Roles:
     """Public roles of a run, and the number of parties that may pool what they saw.
 
-    Guarantee. Up to `collude` parties, with or without the coordinator, learn the opened sums and no more. The same holds for
-    the dealer, with or without the coordinator. More than `collude` parties together learn residuals. The dealer together
-    with a party learns columns and residuals, since the dealer can unmask the words that this party received.
+    Guarantee. Up to `collude` parties, with or without the coordinator, learn the opened sums and no more. The dealer, with or
+    without the coordinator, also learns no more. More than `collude` parties together can learn residuals. The dealer together
+    with one party can learn columns and residuals, since the dealer can unmask the words that this party received.
 
     parties : all m parties, in the order that all participants use; m ≥ 2.
     label : the party with the label.
@@ -49,7 +49,10 @@ class Roles:
 
     @property
     def supplied(self) -> str:
-        """Return the holder to which the dealer sends shares of Fourier terms as words; the others expand theirs from seeds."""
+        """Return the holder to which the dealer sends shares of Fourier terms as words.
+
+        Other holders generate theirs from seeds.
+        """
         return self.holders[-1]
 
     def receivers(self, owner: str) -> tuple[str, ...]:
@@ -62,5 +65,5 @@ class Roles:
 
     @property
     def price(self) -> float:
-        """Return the noise of an opening as a multiple of σ: √(1 + k/m)."""
+        """Return the factor by which the noise of an opened sum exceeds the charged σ: √(1 + k/m)."""
         return math.sqrt(1.0 + self.collude / len(self.parties))

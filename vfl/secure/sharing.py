@@ -1,4 +1,4 @@
-"""Public facts of one run on shares. Every participant derives them from the job and n, without messages."""
+"""Public facts of one run on shares. Every participant derives these facts from the job and n, without messages."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     from vfl.secure.specification import Secure
 
 PRICE_OF_PRODUCTS = math.sqrt(1.5)
-"""Noise of a product of two parties' columns as a multiple of the charged noise: both owners and the dealer draw σ²/2 each."""
+"""Noise of a product of two parties' columns, divided by the charged noise. Both owners and the dealer add σ²/2 each."""
 SAME = 1e-9
-"""Largest accepted relative difference between two machines' plans, whose mathematical libraries may differ."""
+"""Largest accepted relative difference between two machines' results, since their mathematical libraries may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Roles, bits and caps of a run of logistic regression on shares.
 
-    bits : bits of an opened sum. places : indices in SERIES of all series that the run may use.
-    residual : R, the bound on an integer residual over these series.
-    squares : {party: its share of the squared cap}. fine : True for a series with more terms, which has less bias.
-    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes that every
-        entry is as large as the largest |x̃|, so runs stay far below it.
-    multiplier : least σ/Δ of the planned releases.
+    bits : bits of an opened sum. places : indices in vfl.secure.sigmoid.SERIES of all series that the run may use.
+    residual : R, the bound on an integer residual for all these series.
+    squares : {party: weight of the party's columns when the squared cap is split}.
+    fine : True to use a series with more terms, which has less bias.
+    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It is the bound if every
+        entry is as large as the largest |x̃|; real runs have far less bias.
+    multiplier : smallest σ/Δ among the planned releases.
     versions : number of models at which residuals are shared.
     costs : {K: bytes sent if the series of every model has K terms}, for all series that the run may use, the largest K last.
     products : facts of the products of columns that the run opens for joint steps; None without joint steps.
@@ -64,7 +65,7 @@ class Sharing:
 
     @property
     def price(self) -> float:
-        """Return the noise of an opened sum as a multiple of the charged noise."""
+        """Return the noise of an opened sum, divided by the charged noise."""
         return self.roles.price
 
     @property
@@ -73,27 +74,30 @@ class Sharing:
         return self.residual / 2.0**RESIDUAL_BITS
 
     def caps(self, cap: float) -> dict[str, float]:
-        """Return {party: c_q}, the caps of rows under a joint cap C."""
+        """Return {party: c_q}, each party's cap on its rows. cap : C, the cap on rows over all parties."""
         return caps(cap, self.residual, self.squares)
 
     def deviations(self, party: str, cap: float, sigma: float) -> Deviations:
-        """Return the contributors' deviations for a sum over a party's columns, in steps. cap : C. sigma : σ of the event."""
+        """Return the standard deviations of the noise in a sum over a party's columns, in steps.
+
+        cap : C. sigma : the event's σ.
+        """
         from vfl.secure.noise import deviations  # loads the code that draws noise
 
         step = self.bits.step(self.caps(cap)[party])
         return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
 
     def require_planned(self, event: Gaussian) -> None:
-        """Raise PrivacyError for an event with a smaller ratio σ/Δ than all releases of the plan.
+        """Raise PrivacyError if the event has a smaller ratio σ/Δ than every planned release.
 
-        The ratio alone determines a contributor's deviation in steps of a sum. Every contributor checks it, so no message can
-        lower that deviation.
+        This ratio alone determines the contributors' deviations in steps of a sum. Every contributor makes this check, so no
+        message can lower these deviations.
         """
         if not event.sigma >= self.multiplier * event.sensitivity * (1.0 - SAME):
             raise PrivacyError("the coordinator asked for a sum with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
-        """Return the index in SERIES of the series for margins of this magnitude; a `margin` in the job takes precedence."""
+        """Return the index in SERIES of the series for |margin| ≤ needed. A `margin` in the job replaces `needed`."""
         return chosen(self.secure.margin or needed, fine=self.fine)
 
     def stated(self) -> dict[str, Any]:
@@ -133,14 +137,15 @@ CUTS = (
 class GramSharing:
     """Roles, bits and caps of one release of all products of columns on shares.
 
-    Guarantee. A product of two parties' columns has noise from both parties and the dealer, each with half of the charged
-    variance. So at least the charged noise stays unknown to the dealer. The same holds for any parties that pool what they saw,
-    unless both owners are among these parties.
+    Guarantee. A product of two parties' columns has noise from both parties and from the dealer, each with half of the charged
+    variance. So at least the charged noise stays unknown to the dealer. It also stays unknown to parties that pool what they
+    saw, unless both owners are among these parties.
 
     sigma : σ of the opened products. widths : {party: number of its columns, including a label}.
-    bits : bits of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
-    label_scale, label_centre : t and c of the label t(y − c), the last column of its party; None and 0 for no label.
-    first : query under which the release is charged. unit : factor between the opened products and those of the query.
+    bits : bits of a column. cap : C, the largest norm of a row over all parties, label included.
+    squares : {party: its part of C²}.
+    label_scale, label_centre : t and c of t(y − c), the label as last column of its party; None and 0 for no label.
+    first : query under which the release is charged. unit : opened products divided by the products of the query.
     """
 
     secure: Secure
@@ -158,7 +163,7 @@ class GramSharing:
 
     @property
     def products(self) -> GramSharing:
-        """Facts of the products of columns, as for `Sharing`."""
+        """Return this object, which holds the facts of the products; `Sharing` has an attribute of this name, too."""
         return self
 
     @property
@@ -168,17 +173,17 @@ class GramSharing:
 
     @property
     def price(self) -> float:
-        """Return the noise of a product of two parties' columns as a multiple of the charged noise: √1.5."""
+        """Return the noise of a product of two parties' columns, divided by the charged noise: √1.5."""
         return PRICE_OF_PRODUCTS
 
     def caps(self) -> dict[str, float]:
-        """Return {party: c_q}, the caps of rows."""
+        """Return {party: c_q}, each party's cap on its rows."""
         from vfl.secure.gram import gram_caps  # loads compiled loops
 
         return gram_caps(self.cap, self.squares)
 
     def pair(self, first: str, second: str, key: ReleaseKey) -> Pair:
-        """Return the block of products between the columns of two parties, or among the columns of one."""
+        """Return the `Pair` for the products between the columns of two parties, or of one party if the names are equal."""
         from vfl.secure.gram import Pair  # loads compiled loops
 
         caps, order = self.caps(), self.roles.parties
@@ -213,5 +218,5 @@ def _stated(secure: Secure, roles: Roles, holders: tuple[str, ...], price: float
 
 
 def contributors(roles: Roles) -> tuple[str, ...]:
-    """Return the participants that add noise to an opened sum."""
+    """Return the names of the participants that add noise to an opened sum."""
     return (*roles.parties, DEALER)

@@ -1,4 +1,4 @@
-"""The logistic function as a short Fourier series, and the integer tables for shares of residuals.
+"""The logistic function as a short Fourier series, with the integer tables that holders and the dealer use.
 
 Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number. The series is
 periodic, so this bound holds for all margins and hence for every w.
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ANGLES = 1 << 16
-"""Angles of one period."""
+"""Number of angles in one period."""
 FINE = 30
-"""Bits of the coefficients, and of the sine from which all tables are rounded."""
+"""Bits after the binary point of the coefficients, and of the sine from which all tables are rounded."""
 SLOPE = 0.25
 """Largest derivative of the logistic function."""
 _ROUNDING = 0.5 + 2.0**-12
@@ -44,7 +44,7 @@ of the sine (`FINE` bits) from which the entry is rounded."""
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Approximation with the least maximum error on |v| ≤ V among series with K terms, period L and sup|π| ≤ 0.501.
+    """A Fourier series close to the logistic function: least maximum error on |v| ≤ V for K terms, period L, sup|π| ≤ 0.501.
 
     margin : V. period : L. coefficients : (c_1, ..., c_K) in steps of 2^−30.
     error : η ≥ max_{|v| ≤ V} |π(v) − (1/(1 + e^(−v)) − ½)|. largest : ≥ sup |π|.
@@ -63,9 +63,9 @@ class Series:
 
     @property
     def rounding(self) -> float:
-        """Return E, a bound on a residual's error from rounded tables.
+        """Return E, a bound on the error of a residual that the rounded tables cause.
 
-        With errors e of P or Q and e′ of C or S, at most h steps each, a term changes by at most
+        Let P or Q have an error e and C or S an error e′, of at most h steps each. A term then changes by at most
         2^FC |c_f| h √2 + 2^FT h √2 + 2h² steps of 2^−26, since |sin| + |cos| ≤ √2.
         """
         h, root = _ROUNDING, math.sqrt(2.0)
@@ -124,7 +124,7 @@ SERIES: tuple[Series, ...] = (
 
 
 def chosen(needed: float, *, fine: bool = False) -> int:
-    """Return the index of the first series with V ≥ needed, else of the last series; `fine` prefers more terms at equal V."""
+    """Return the index of the first series with V ≥ needed, else of the last. With `fine`: the most terms among equal V."""
     fitting = [place for place, series in enumerate(SERIES) if series.margin >= needed] or [len(SERIES) - 1]
     margin = SERIES[fitting[0]].margin
     equal = [place for place in fitting if SERIES[place].margin == margin]
@@ -132,12 +132,12 @@ def chosen(needed: float, *, fine: bool = False) -> int:
 
 
 def residual_bound(places: Iterable[int] | None = None) -> int:
-    """Return R, the largest magnitude of an integer residual, in units of 2^−26, for any series that the run may use.
+    """Return R, the largest magnitude of an integer residual, in units of 2^−26, over all series that the run may use.
 
-    Columns are scaled once, but which series is used changes with w. A run therefore needs the largest bound among all series
-    that it uses.
+    Columns are scaled only once, but the series in use changes with w. The run therefore needs the largest bound of all its
+    series.
 
-    places : indices of these series in SERIES; None for all of them.
+    places : indices of these series in SERIES; None for all series.
     """
     used = list(range(len(SERIES)) if places is None else places)
     largest = max(SERIES[place].bound for place in used)
@@ -145,11 +145,11 @@ def residual_bound(places: Iterable[int] | None = None) -> int:
 
 
 def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | None]:
-    """Return {party: magnitude to which it clamps its part of a margin}; None for no clamp.
+    """Return {party: bound to which the party clamps its part of a margin}, or None as bound if no clamp is needed.
 
-    If Σ reach > V, each party clamps its part to V·reach_q/Σ reach, so a margin stays within ±V. Without the clamp, the sign
-    of a margin beyond L/2 would flip, and a confident margin near L/2 would get the residual of an undecided one. A clamp
-    adds bias but no sensitivity.
+    If Σ reach > V, each party clamps its part to ±V·reach_q/Σ reach, so a margin stays within ±V. Without a clamp, a margin
+    beyond L/2 would get the residual of the opposite sign. A confident margin near L/2 would get the residual of an undecided
+    one. A clamp adds bias but no sensitivity.
 
     reaches : {party: reach_q}, reach_q = Σ_j (B_j + |c_j|)·|w_j| over centred columns, plus |intercept| at the label party.
     """
@@ -160,9 +160,9 @@ def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | No
 
 
 def error(series: Series, parties: int, spread: float) -> float:
-    """Return a bound on the error of a residual for |v| ≤ V: η + E + mL/2^19 + spread/2^17.
+    """Return a bound on the error of a residual for |v| ≤ V: η + E + mL/2^19 + spread/2^17. parties : m.
 
-    spread : Σ_j B_j|w_j|, for columns rounded to 2^−14 of their bounds.
+    spread : Σ_j B_j|w_j|, where each column is rounded to a multiple of 2^−14 of its bound B_j.
     """
     angles = SLOPE * parties * series.period / 2 ** (16 + 1)
     return float(series.error + series.rounding + angles + SLOPE * spread * 2.0**-15)
@@ -170,7 +170,7 @@ def error(series: Series, parties: int, spread: float) -> float:
 
 @lru_cache(maxsize=1)
 def fine_sine() -> npt.NDArray[np.int64]:
-    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. No entry is near a half-integer, so all machines agree."""
+    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. No value is close to a half-integer, so all machines round alike."""
     quarter = np.rint(2.0**FINE * np.sin(np.arange(ANGLES // 4 + 1) * (2.0 * math.pi / ANGLES))).astype(np.int64)
     half = np.concatenate([quarter, quarter[-2:0:-1]])
     return np.concatenate([half, -half])
@@ -190,7 +190,10 @@ def fourier_terms(terms: int) -> npt.NDArray[np.int16]:
 
 @lru_cache(maxsize=8)
 def responses(place: int) -> npt.NDArray[np.int16]:
-    """Return the holders' table (2^16, 2K) int16: entry δ is P_1(δ), −Q_1(δ), ..., so that 2^26 π is a product of rows."""
+    """Return the holders' table (2^16, 2K) int16: entry δ is P_1(δ), −Q_1(δ), ...
+
+    Its product with the dealer's row is 2^26 π.
+    """
     series = SERIES[place]
     table = np.empty((ANGLES, 2 * series.terms), dtype=np.int16)
     for f, coefficient in enumerate(series.coefficients, start=1):
@@ -209,6 +212,6 @@ def _turned(f: int, by: int) -> npt.NDArray[np.int64]:
 
 
 def _rounded(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
-    """Return values/2^bits rounded to the nearest integer, halves away from 0, so that the sine stays odd."""
+    """Return values/2^bits rounded to the nearest integer, halves away from 0, so that a rounded sine stays an odd function."""
     magnitude = (np.abs(values) + (1 << (bits - 1))) >> bits
     return np.where(values < 0, -magnitude, magnitude)

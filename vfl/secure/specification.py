@@ -15,17 +15,17 @@ DEALERS = (SEPARATE, COORDINATOR)
 class Secure:
     """Threat model of trust='secure'. The threat model is public and part of the job's digest, so owners consent to it.
 
-    Guarantee against semi-honest participants. Up to `collude` parties may pool all they saw, with or without the coordinator.
-    Of the other parties' columns they see only the opened, noised sums. Their view is (ε, δ)-differentially private as the job
-    states, computationally, for neighbouring data that agree on the pooling parties' own columns. The same holds for the
-    dealer, with or without the coordinator. More than `collude` parties learn residuals. The dealer together with one party
-    learns columns and residuals.
+    Guarantee against semi-honest participants. Up to `collude` parties may pool all that they saw, with or without the
+    coordinator. About the columns of the remaining parties they learn only the opened sums, which have noise. Their view is
+    computationally (ε, δ)-differentially private, with the ε and δ of the job. Neighbouring data agree on the pooling parties'
+    own columns. The same holds for the dealer, with or without the coordinator. More than `collude` parties can learn
+    residuals. The dealer together with one party can learn columns and residuals.
 
-    dealer : 'separate', a further participant without columns; or 'coordinator': the coordinator deals, and no party may run
-        it.
+    dealer : 'separate': a further participant without columns deals. 'coordinator': the coordinator deals, and no party may run
+        the coordinator.
     collude : k ≥ 1, less than the number of parties.
-    margin : V, the |margin| up to which the sigmoid's series is accurate. None: a rule that uses only public numbers chooses V
-        for each model. V affects the bias of training, never privacy.
+    margin : V; the sigmoid's series is accurate for |margin| ≤ V. None: a rule that uses only public numbers chooses V for each
+        model. V affects the bias of training, never privacy.
     """
 
     dealer: str = SEPARATE

@@ -1,8 +1,8 @@
-"""Streams of words that two participants share, each used once; and shares of zero.
+"""Streams of pseudorandom words that two participants share, each used once; and shares of zero.
 
 Guarantee. For everyone without its seed, a stream is uniform and independent of every other stream, up to the security of
-X25519, HKDF-SHA256 and AES-256. A name is used once in a session, and every session has new keys, so no stream masks two
-texts. `Streams` refuses names that were used before, and refuses to be copied or used in a forked process.
+X25519, HKDF-SHA256 and AES-256. The name of a stream is used once per session, and every session has new keys, so no stream
+masks two texts. `Streams` refuses a name that was used before. A `Streams` object refuses to be copied, or used after a fork.
 
     seed of a pair       vfl.security.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
     key of a stream      HKDF-SHA256(seed, info = name), 32 bytes
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 SEED_BYTES = 32
 _DOMAIN = b"vfl shares, version 2"
-"""Part of every stream's name. Raise the version with each change of the words that follow from a name."""
+"""Beginning of every stream's name. Raise its version number with each change of the words that follow from a name."""
 _PIECE = 1 << 18
 _ZEROS = memoryview(bytes(_PIECE))
 _NONCE = GCM(bytes(12))
 LARGEST = (1 << 36) - 32
-"""Bytes of a stream: 2^32 − 2 blocks, after which the counters of GCM would repeat."""
+"""Largest number of bytes of a stream: 2^32 − 2 blocks, after which the counters of GCM would repeat."""
 _LITTLE_ENDIAN = np.dtype("<u8")
 
 Name = tuple[str | int, ...]
@@ -60,7 +60,7 @@ class Stream:
         self._process = os.getpid()
 
     def fill(self, out: Words) -> Words:
-        """Overwrite a contiguous array with the next words of the stream, and return it.
+        """Overwrite a contiguous array with the next words of the stream, and return the array.
 
         Raises PrivacyError beyond LARGEST bytes.
         """
@@ -80,11 +80,11 @@ class Stream:
         return out
 
     def words(self, *shape: int) -> Words:
-        """Return the next words in an array of that shape, uint64."""
+        """Return the next words of the stream in a uint64 array of this shape."""
         return self.fill(np.empty(shape, dtype=np.uint64))
 
     def short(self, count: int) -> npt.NDArray[np.uint16]:
-        """Return the next `count` 16-bit numbers, uint16; the rest of the last word is discarded."""
+        """Return the next `count` 16-bit numbers, uint16. The rest of the last 64-bit word is discarded."""
         return self.words(-(-count // 4)).view(np.uint16)[:count]
 
     def __reduce__(self) -> NoReturn:
@@ -94,11 +94,11 @@ class Stream:
 class Streams:
     """Streams of one participant with every other participant, in one session.
 
-    Guarantee. `once` refuses a name that was used before, so no mask is used twice in a session. Streams cannot be pickled,
-    and a forked process cannot use them.
+    Guarantee. `once` refuses a name that was used before, so no mask is used twice in a session. A `Streams` object cannot be
+    pickled, and a forked process cannot use it.
 
     run : identifier of the run; part of every name.
-    seeds : {participant: seed shared with it}, 32 bytes each, new in every session.
+    seeds : {participant: seed shared with that participant}, 32 bytes each, new in every session.
     """
 
     def __init__(self, run: str, seeds: Mapping[str, bytes]) -> None:
@@ -112,7 +112,7 @@ class Streams:
         raise TypeError("Streams hold seeds and cannot be pickled or copied")
 
     def once(self, other: str, *name: str | int) -> Stream:
-        """Return the stream with that name, from its beginning. Raises PrivacyError if the name was used before."""
+        """Return the stream of this name from its beginning. Raises PrivacyError if the name was used before."""
         key = self._key(other, name)
         mark = key[:16]  # the key is pseudorandom: equal marks mean equal names
         if mark in self._used:
@@ -124,13 +124,13 @@ class Streams:
         return Stream(key)
 
     def reserve(self, other: str, *name: str | int) -> None:
-        """Record that the mask returned by `again` is now in use. Raises PrivacyError if this mask was used before."""
+        """Mark the mask that `again` returns for this name as used. Raises PrivacyError if the mask was marked before."""
         self.once(other, "again", *name)
 
     def again(self, other: str, *name: str | int) -> Stream:
-        """Return a stream that may be read repeatedly, to remove one mask, but never to mask another text.
+        """Return a stream that may be read repeatedly, to remove its mask from one text, but never to mask another text.
 
-        It serves the masks of columns. Their names include the number of the set-up, so a name determines the text.
+        Such streams mask columns. Their names include the number of the set-up, so one name belongs to one text.
         """
         return Stream(self._key(other, ("again", *name)))
 
@@ -147,9 +147,9 @@ class Streams:
 def zero_share(streams: Streams, own: str, parties: Iterable[str], name: Name, count: int) -> Words:
     """Return the party's share of zero, (count,) uint64. The shares of all parties add up to 0 modulo 2^64.
 
-    All shares but one are uniform for everyone who lacks the seeds of two parties. The dealer and the coordinator lack them.
+    For the dealer, the coordinator and all others without the seeds of two parties, all shares but one are uniform.
 
-    parties : all parties, including `own`. All of them call this with the same name.
+    parties : names of all parties, including `own`. Every party calls this function with the same `name`.
     """
     total = np.zeros(count, dtype=np.uint64)
     for other in parties:

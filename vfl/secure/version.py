@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Version:
     """One model at which residuals are shared.
 
-    model : `digest_of` the whole model. place : index of the series in vfl.secure.sigmoid.SERIES.
+    model : `digest_of` the whole model. place : index of the Fourier series in vfl.secure.sigmoid.SERIES.
     attempt : 0, plus one for each repetition with new masks.
     """
 
@@ -29,17 +29,17 @@ class Version:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return the version's part of the name of a stream."""
+        """Return the name of this version, as part of the name of a stream."""
         return ("version", self.model, self.place, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One noised sum Σ_i Q_ij r_i over a block of one owner.
+    """One opened sum with noise: Σ_i Q_ij r_i for each column j in a block of one owner.
 
-    owner : party with the columns. start, stop : the block among its columns. version : version of the residuals.
-    key : key of the release, new in every attempt. setup : number of the set-up (one choice
-        of cap, centres and scales) of the columns.
+    owner : party with the columns. start, stop : range of the block's columns. version : version (model) of the residuals.
+    key : key of the release, new in every attempt. setup : number of the columns' set-up, that is, of one choice of cap,
+        centres and scales.
     """
 
     owner: str
@@ -51,23 +51,23 @@ class Opening:
 
     @property
     def size(self) -> int:
-        """Return the number of columns s."""
+        """Return s, the number of columns in the block."""
         return self.stop - self.start
 
     @property
     def block(self) -> tuple[str | int, ...]:
-        """Return the block's part of the name of a stream, which includes the number of the set-up."""
+        """Return the name of the block, as part of the name of a stream. The name includes the number of the set-up."""
         return ("block", self.setup, self.owner, self.start, self.stop)
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return the opening's part of the name of a stream."""
+        """Return the name of this opening, as part of the name of a stream."""
         key = self.key
         return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt)
 
 
 def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
-    """Return a digest of a model {party: w_q} and of other public facts on which the angles depend."""
+    """Return a digest of a model. w : {party: w_q}. others : further public facts on which the angles depend."""
     hashed = hashlib.sha256(b"vfl model on shares, version 1")
     for party in sorted(w):
         values = np.ascontiguousarray(w[party], dtype="<f8").tobytes()
