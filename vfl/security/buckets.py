@@ -1,12 +1,13 @@
-"""Sorting and joining of large sets of blinded points in bounded memory, in buckets on disk.
+"""Sort and join large sets of blinded points in bounded memory, with buckets on disk.
 
-Guarantee. Results are the same to the bit as without buckets. A bucket holds the points whose first byte lies in one of `COUNT`
-equal ranges. Buckets are in the order of their points, so concatenating the buckets' results gives the result for the whole
-set.
+Guarantee. Results are the same to the bit as without buckets. The range of a point's first byte is divided into `COUNT` equal
+parts; each part has a bucket. Buckets are in the order of their points, so concatenating the buckets' results gives the result
+for the whole set.
 
-Nothing more is revealed. The file holds no identifier, only blinded points and their positions, which its process holds anyway.
-It has no name, only the user of the process can read it (mode 0600), and the system removes it when the process ends. Sizes of
-buckets do not leave the process. They depend on points that look random to everybody who lacks the secret.
+Nothing more is revealed. The file of the buckets holds no identifier, only blinded points and their positions, which the
+process holds in any case. The file has no name, only the user of the process can read it (mode 0600), and the system removes
+it when the process ends. Sizes of buckets do not leave the process. They depend on points that look random to everybody who
+lacks the secret.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Points = npt.NDArray[np.uint8]
 
 LARGE = 1 << 19
-"""Smallest number of points for which a process uses the disk. The choice reveals nothing: all participants know the
+"""Smallest number of points for which a process uses the disk. Use of the disk reveals nothing, since all participants know the
 sizes of all sets."""
 COUNT = 64
 PIECE = 1 << 17
@@ -49,7 +50,7 @@ def scratch(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = 
         return np.empty(shape, dtype)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:  # the mapping outlives it
+        with tempfile.TemporaryFile(dir=folder) as file:  # the memory map outlives the open file
             os.posix_fallocate(file.fileno(), 0, size)  # a full disk would end the process at a later write
             return np.asarray(np.memmap(file, dtype, "w+", shape=shape))
     except OSError as error:
@@ -60,7 +61,7 @@ def scratch(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: Path | None = 
 
 
 class Buckets:
-    """Points of one set in COUNT buckets, with their positions in the set, ascending in each bucket.
+    """Points of one set in COUNT buckets, with their positions in the set. Positions ascend within each bucket.
 
     points : (n, 32). folder : as for `scratch`.
     """
@@ -95,5 +96,5 @@ class Buckets:
 
 
 def _bucket(points: Points) -> npt.NDArray[np.uint8]:
-    """Return the number of each point's bucket, which rises with its first byte."""
+    """Return the number of each point's bucket. A larger first byte never gives a smaller number."""
     return points[:, 0] // (256 // COUNT)

@@ -1,12 +1,13 @@
-"""Comparison of identifiers: the rule by which records of two parties are the same.
+"""Comparison of identifiers: the rule that decides when records of two parties belong together.
 
-- A column of identifiers is of one kind, `integer` or `text`, the same for all parties; the kind follows from the
-  column's type unless its owner declares it.
-- Text is put into Unicode normal form C (NFC), then white space around it is removed. Case, leading zeros and inner white
-  space count. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
+- A column of identifiers is of one kind, `integer` or `text`, the same for all parties. The kind follows from the column's
+  type unless the owner declares a kind.
+- Text is put into Unicode normal form C (NFC), then surrounding white space is removed. Case, leading zeros and inner white
+  space matter. NFKC would make "x²" and "x2" the same person. A missed match only loses a record; a false one joins two people.
 - Integers are compared by value: 7 is 7 in a column of any width. Text declared as integer is read as decimal digits with
   an optional sign, so "007" is 7; integers declared as text become decimal digits.
-- A missing, empty, repeated or unreadable identifier is an error at its owner. So are two identifiers with equal normal forms.
+- A missing, empty, repeated or unreadable identifier is an error at its owner. Two different cells with one normal form are,
+too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 """Number of identifiers that `in_order` reads at once."""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
-"""4,000 digits stay below Python's limit for the conversion of text to integers."""
+"""Pattern of a decimal number. Its 4,000 digits stay below Python's limit for converting text to integers."""
 
 
 class IdKind(enum.StrEnum):
@@ -47,17 +48,17 @@ class IdKind(enum.StrEnum):
 def normalised(
     pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
 ) -> tuple[Ids, IdKind]:
-    """Return a column's identifiers in normal form, as UTF-8, in the same order, and the column's kind.
+    """Return a column's identifiers in normal form (UTF-8 bytes, order unchanged) and the kind of the column.
 
     The identifiers must not leave the party.
 
-    pieces : function that returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. It is called
-        again if an identifier occurs twice.
+    pieces : function that returns the column's pieces in order: lists, NumPy or Arrow arrays, columns of tables. The function
+        is called again if an identifier occurs twice.
     party, column : owner and name of the column, for the messages.
-    kind : declared kind, to which the column is converted; None takes the kind of the column's type.
+    kind : declared kind, to which the identifiers are converted; None for the kind that follows from the column's type.
 
-    Raises DataError for no identifiers, other types, missing or empty cells, and identifiers that are equal as written or
-    in normal form.
+    Raises DataError if there are no identifiers or they have another type, if a cell is missing or empty, or if two identifiers
+    are equal as written or in normal form.
     """
     place, found, first = _Place(party, column), Ids(), dict[IdKind, Any]()
     for piece in pieces():
@@ -75,16 +76,16 @@ def normalised(
 
 
 def normal_forms(cells: list[Any], *, kind: IdKind | None = None) -> list[bytes]:
-    """Return identifiers of a request in normal form; an identifier may occur twice. kind : as declared in the job.
+    """Return the identifiers of a request in normal form. Identifiers may repeat. kind : declared kind of the job.
 
-    Raises DataError for other types than integers or text, and for an empty id.
+    Raises DataError for types other than integers or text, and for an empty identifier.
     """
     place = _Place("of the request", None)
     return _normal(cells, _kind(cells, place), kind, place)
 
 
 class Located(Sequence[bytes], ABC):
-    """Normalised identifiers that are read by their rows."""
+    """Sequence of normalised identifiers that can be read by row numbers."""
 
     @abstractmethod
     def at(self, rows: Integers) -> list[bytes]:
@@ -97,7 +98,7 @@ class Located(Sequence[bytes], ABC):
 
 
 class Gathered(Located):
-    """Normalised identifiers, read in pieces from other processes of their owner."""
+    """Sequence of normalised identifiers that is read in pieces from other processes of the owner."""
 
     @abstractmethod
     def repeated_rows(self) -> Integers:
@@ -112,7 +113,7 @@ def in_order(ids: Sequence[bytes], rows: Integers) -> Iterator[bytes]:
 
 
 def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
-    """Return the SHA-256 of `start` and the identifiers, each after its length in 8 bytes. It must not leave the party."""
+    """Return the SHA-256 of `start` and the identifiers, each preceded by its length in 8 bytes. Keep the hash in the party."""
     digest, remaining = hashlib.sha256(start), iter(ids)
     while piece := list(itertools.islice(remaining, PIECE)):
         digest.update(b"".join([len(identifier).to_bytes(8, "big") + identifier for identifier in piece]))
@@ -120,7 +121,7 @@ def digest_of(ids: Iterable[bytes], start: bytes = b"") -> bytes:
 
 
 def repeated(ids: Sequence[bytes]) -> bool:
-    """Return True if an identifier occurs twice. Takes 16 bytes of memory per identifier in this process."""
+    """Return True if an identifier occurs twice. Needs 16 bytes of memory per identifier in this process."""
     if isinstance(ids, Gathered):
         return len(ids.repeated_rows()) > 0
     hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
@@ -133,12 +134,12 @@ def repeated(ids: Sequence[bytes]) -> bool:
 
 
 def joined(ids: Sequence[bytes]) -> tuple[bytes, Integers]:
-    """Return identifiers as one string of bytes, and the end of each identifier in it."""
+    """Return the identifiers concatenated into one byte string, and the end position of each identifier in this string."""
     return b"".join(ids), np.cumsum([len(own) for own in ids], dtype=np.int64)
 
 
 def cut(text: bytes, ends: Integers) -> list[bytes]:
-    """Return the identifiers of a result of `joined`."""
+    """Return the list of identifiers from which `joined` made this text and these ends."""
     return [text[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist()])]
 
 
@@ -198,7 +199,7 @@ def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place)
 
 
 def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
-    """Return the error for a column with two equal cells, as written or in normal form."""
+    """Return the error for a column in which two cells are equal, as written or in normal form."""
     place = _Place(party, column)
     if len(set(cells)) < len(cells):
         return place.error("an id occurs more than once", "keep one row for each id")
@@ -210,7 +211,7 @@ def repeats(cells: list[Any], *, party: str, column: str | None) -> DataError:
 
 
 def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -> IdKind:
-    """Return the kind of the pieces of one column; DataError unless all pieces are of one kind."""
+    """Return the common kind of all pieces of one column. Raises DataError if pieces have different kinds."""
     found = sorted(set(kinds))
     if len(found) > 1:
         raise _of_types("int and str", _Place(party, column))
@@ -218,7 +219,7 @@ def check_one_kind(kinds: Iterable[IdKind], *, party: str, column: str | None) -
 
 
 def check_kinds(kinds: Mapping[str, IdKind]) -> None:
-    """Raise DataError unless all parties' ids are of one kind. The error names the parties with each kind.
+    """Raise DataError unless the ids of all parties are of one kind. The error lists the parties of each kind.
 
     kinds : {party: kind}.
     """
@@ -233,11 +234,11 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
 
 
 def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
-    """Return a hash of the aligned records' ids in their order, 64 hexadecimal digits, equal when parties are aligned.
+    """Return a hash of the aligned records' ids in their order, 64 hexadecimal digits. Aligned parties have equal hashes.
 
-    Anybody who knows the salt can test a guess of the whole list in its order. The order of a private intersection is random:
-    with 35 records or more there are over 2¹²⁸ orders, even if the ids are known. With fewer records, or if the order can be
-    guessed, show the hash to parties only.
+    Anybody who knows the salt can test a guess of the whole ordered list against the hash. The order of a private intersection
+    is random: 35 or more records have over 2¹²⁸ orders, so knowing the ids is not enough. With fewer records, or an order that
+    can be guessed, show the hash to parties only.
 
     ids : (n,) normalised, in the common order. Read them again from the source to detect a changed file.
     salt : salt of the job.
@@ -247,7 +248,7 @@ def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Party and column for error messages, which contain neither ids nor counts."""
+    """Party and column that an error message names. Messages contain neither ids nor counts."""
 
     party: str
     column: str | None

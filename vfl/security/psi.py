@@ -1,33 +1,36 @@
-"""Private set intersection over X25519: each party learns which of its records all other parties hold too.
+"""Private set intersection over X25519: each party learns which of its records all other parties also have.
 
-Guarantee: no participant learns an identifier that is not its own. Assumptions: decisional Diffie–Hellman on Curve25519 and
-on its twist, SHA-512 as a random oracle, and participants who follow the protocol and do not pool what they see.
+Guarantee: no participant learns an identifier that it does not have. Assumptions: decisional Diffie–Hellman on Curve25519 and
+on its twist; SHA-512 is a random oracle; participants follow the protocol and do not pool what they see.
 
 | who | sees | hence learns |
 |---|---|---|
-| party | the others' sets, blinded; which of its own ids all have | the size of every set; the intersection |
-| coordinator | all sets, blinded by everybody | the sizes of the sets and of every intersection of some of them, with |
-| | | more than two parties also the pairwise ones; which rows are joined; never an id |
+| party | the others' blinded sets; which of the party's own ids all have | the size of every set; the intersection |
+| coordinator | all sets, blinded by all parties | the size of every set and of the intersection of any of the sets (with |
+| | | more than two parties also of each pair); which rows are joined; never an id |
 
-The method of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999) is extended to any number of parties. Each
-party sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another
-along a ring. Since a(bP) = b(aP), equal ids become equal points. The coordinator compares the points.
+The method is that of Meadows (IEEE S&P 1986) and of Huberman, Franklin and Hogg (EC 1999), for any number of parties. Each
+party hashes its ids to points H(id), multiplies the points by a secret scalar and sorts them. The set then passes along a ring
+of all other parties, and each of them multiplies the points by its own secret. Since a(bP) = b(aP), equal ids become equal
+points. The coordinator compares the points.
 
-    parties       owning(ids) all at once, then for each step of ring(parties): blinding(points, owner named by the step)
+        parties       owning(ids), all parties at once; then per step of ring(parties): blinding(points, owner that the step
+        names)
     coordinator   intersect(sets) -> positions for each party
-    parties       rows(positions) -> rows of its own, in one order common to all
+        parties       rows(positions) -> rows of the party, in one order common to all parties
 
 Limits:
 
-- A party can put any identifiers into its set, and learns which of them all parties have, once per salt.
-- A party that pools its view with the coordinator learns which of its ids each other party has.
+- A party can put any identifiers into its set. It learns which of them all parties have, once per salt.
+- A party that pools its view with the coordinator learns which of its ids each of the other parties has.
 - A blinded point reveals one bit of H(id): whether it lies on the curve or on its twist. H takes 255 bits of SHA-512(salt, id)
   as Montgomery u. X25519 accepts every u; half of them lie on the curve, half on its twist, and blinding does not change that.
-  Nothing else is revealed: the groups' orders are a large prime times 8 and times 4, and clamped scalars, multiples of 8,
-  remove these factors. The order of a set is hidden, so a participant that knows the salt sees how many ids of the set hash to
-  the twist. With probability ½ this tells two guesses of a whole set apart, which matters for sets of a few ids. A map onto the
-  curve alone would prevent this, at one modular exponentiation per id: in Python, four times the cost of blinding it.
-- A point of small order would make different ids equal, so it is refused. A hash is such a point with probability 2⁻²⁵⁰.
+    The points reveal nothing else: the groups' orders are a large prime times 8 and times 4, and scalars that are multiples of
+    8 (clamped) remove these factors. The order of a set is hidden. A participant that knows the salt therefore sees only how
+    many ids of a set hash to the twist. With probability ½ this number tells two guesses of a whole set apart, which matters
+    for sets of a few ids. A map onto the curve alone would prevent this. It costs one modular exponentiation per id: in Python,
+    four times the cost of blinding the id.
+- A point of small order would make different ids equal, so such a point is refused. A hash is one with probability 2⁻²⁵⁰.
 """
 
 from __future__ import annotations
@@ -59,14 +62,14 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 Points: TypeAlias = npt.NDArray[np.uint8]
-"""(n, 32) u-coordinates, one row per point."""
+"""Array (n, 32) of u-coordinates, one row per point."""
 
 SIZE = 32
 PIECE = 4096
 """Points per piece, about 25 ms on one core; progress is reported per piece."""
 
 FEW = 1024
-"""Smallest number of points for which vfl.kernels.curve is used, since loading it takes longer than 1,024 products."""
+"""Smallest number of points for which vfl.kernels.curve is loaded. Loading takes longer than 1,024 multiplications."""
 
 ROWS = 1 << 16
 """Number of positions that are converted to rows at once."""
@@ -83,10 +86,10 @@ def new_salt() -> bytes:
 
 
 def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
-    """Return the steps of the ring, each as {party that blinds: owner of the set}; all parties work in every step.
+    """Return the steps of the ring, each as {party that blinds: owner of the set that it blinds}. All parties work at once.
 
-    After the last step parties[k - 1] holds the set of parties[k] and sends it to the coordinator. No party ever holds two
-    fully blinded sets, so no party can compare two such sets.
+    After the last step, parties[k - 1] holds the set of parties[k] and sends this set to the coordinator. No party ever holds
+    two fully blinded sets, so no party can compare two such sets.
     """
     if len(set(parties)) < len(parties) or not parties:
         raise SpecificationError("an alignment needs at least one party, and parties of different names")
@@ -95,12 +98,12 @@ def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
 
 
 def seconds(n_per_party: Sequence[int], cores: int) -> float:
-    """Return the expected seconds of an alignment, m·Σ n_k multiplications, if the parties share `cores` cores."""
+    """Return the expected seconds of an alignment: m·Σ n_k multiplications on `cores` cores that m parties share."""
     return sum(n_per_party) * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
 
 
 def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
-    """Return H(id) for normalised ids, (n, 32): 255 bits of SHA-512(domain, salt, id). They must not leave the party.
+    """Return points H(id) for normalised ids, (n, 32): 255 bits of SHA-512(domain, salt, id). Never send them unblinded.
 
     Raises SpecificationError for a salt that is not 32 bytes.
     """
@@ -117,8 +120,8 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 class _Pieces:
     """Set of n points that is computed piece by piece, to save memory.
 
-    piece : function that returns the points from one position to another, as bytes. digest : identifies the set among the sets
-        that one secret multiplies.
+    piece : function of two positions that returns the points between them, as bytes. digest : identifies the set among all sets
+        that are multiplied by one secret.
     """
 
     n: int
@@ -131,15 +134,15 @@ class _Pieces:
 
 
 class Blinder:
-    """One party's side of one alignment. It blinds all ids that it returns with a secret, which it never returns.
+    """One party's side of one alignment. It blinds every id that it returns with a secret. The secret never leaves it.
 
     party : name of the owner.
     salt : salt of the job, 32 bytes.
     cores : number of cores to use, one thread each.
-    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. An alignment can
-        then continue after its process ended. Without a folder it can continue only while this object exists.
+    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`. The alignment can
+        then continue after its process has ended. None: the alignment can continue only while this object exists.
 
-    After an interruption, repeat the call: it continues with the first missing piece.
+    After an interruption, repeat the call: the call continues with the first missing piece.
     """
 
     def __init__(self, party: str, salt: bytes, *, cores: int = 1, folder: Path | None = None) -> None:
@@ -155,9 +158,9 @@ class Blinder:
         raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
 
     def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
-        """Return the party's own set, blinded and sorted. Its order reveals nothing about the order of the rows.
+        """Return the party's own set, blinded and sorted. The order of the set reveals nothing about the order of the rows.
 
-        Yield (points done, points in all) after every piece.
+        Yields (finished points, all points) after every piece.
 
         ids : (n,) normalised and distinct (vfl.security.identifiers).
         """
@@ -171,10 +174,10 @@ class Blinder:
         return ordered
 
     def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
-        """Return another party's set, blinded once more, in the same order; yield progress as `owning` does.
+        """Return another party's set, blinded once more, in its order. Yields progress as `owning` does.
 
         points : (n, 32) uint8, as received.
-        owner : owner of the set. A second, different set of one owner is refused, since it would test further ids.
+        owner : owner of the set. A second, different set of the same owner is refused, since it would test further ids.
         """
         if owner == self.party:
             raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
@@ -190,7 +193,7 @@ class Blinder:
     def rows(self, positions: Integers) -> Integers:
         """Return the rows of the ids that all parties have, in the order common to all parties.
 
-        positions : (k,) int64, the coordinator's answer. Raises DataError when there are none.
+        positions : (k,) int64, from the coordinator. Raises DataError if there are no positions.
         """
         if self._order is None:
             raise FederationError(f"party {self.party!r} was sent positions before it sent its set")
@@ -219,7 +222,7 @@ class Blinder:
         return rows
 
     def discard(self) -> None:
-        """Remove this alignment from `folder`, with its secret. Call nothing else afterwards."""
+        """Delete the files of this alignment from `folder`, including the secret. Do not use this object afterwards."""
         self._done.clear()
         for path in () if self._folder is None else self._folder.glob(self._path("*").name):
             path.unlink()
@@ -251,16 +254,16 @@ class Blinder:
         return scratch((n, SIZE), np.uint8, self._folder)
 
     def _stored(self, path: Path, points: _Pieces) -> tuple[Points, int]:
-        """Return the array of products and the number of products that an earlier call has stored.
+        """Return an array for the products, and the number of products in it that an earlier call stored.
 
-        A sample is recomputed, to check that the stored products belong to this secret and these points.
+        A sample of them is recomputed, to check that the stored products belong to this secret and these points.
         """
         products, n = self._scratch(points.n), 0
         if path.exists():
             n = min(path.stat().st_size // SIZE, points.n)
             if n:
                 products[:n] = np.memmap(path, np.uint8, "r", shape=(n, SIZE))
-        # After a power cut a file may end in zeros.
+        # After a power failure a file may end in zeros.
         sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(32))} if n else [])
         found = products[sample].tobytes()
         if b"".join(self._multiplier.map([b"".join(points.piece(k, k + 1) for k in sample)])) != found:
@@ -271,7 +274,7 @@ class Blinder:
         return products, n
 
     def _first_or_same(self, owner: str, digest: bytes) -> bool:
-        """Return False if this secret blinded a different set of this owner before. The record lasts as long as the secret."""
+        """Return False if this secret has blinded a different set of this owner. The record exists as long as the secret."""
         if self._folder is None:
             return self._asked.setdefault(owner, digest) == digest
         path = self._path(f"-{hashlib.sha256(owner.encode()).hexdigest()[:32]}.asked")
@@ -310,7 +313,7 @@ class Blinder:
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
-    """Return {party: (k,) positions of the common points in its set}; entry i of every party is the same point.
+    """Return {party: (k,) positions of the common points in its set}. Entry i is the same point for every party.
 
     The common order is the order of the fully blinded points, which is random to every participant.
 
@@ -335,7 +338,7 @@ def bucketed(points: Points, owner: str) -> Buckets:
 def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
     """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
 
-    Needs memory for a few buckets, each about 1/64 of the sets. The positions of large sets are on disk, too.
+    Needs memory for a few buckets, each about 1/64 of the sets. The returned positions of large sets are on disk, too.
     """
     most, count = min(map(len, sets.values())), 0
     found = {party: scratch((most,), np.int64) for party in sets}
@@ -355,7 +358,7 @@ def _intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     words = points.view(np.uint64)[order]
     new = np.ones(len(words), dtype=bool)
     new[1:] = (words[1:] != words[:-1]).any(axis=1)
-    # Sorting is stable, so equal points are in the order of the parties.
+    # The sort is stable, so equal points are in the order of their parties.
     owner = np.repeat(np.arange(len(names)), sizes)[order]
     twice = ~new[1:] & (owner[1:] == owner[:-1])
     if twice.any():
@@ -392,14 +395,14 @@ def _sorting(points: Points) -> Integers:
     words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
     order = np.argsort(words[:, 0], kind="stable")
     first, rest = words[order, 0], words[order, 1:]
-    # Different points share their first 64 bits with probability n²/2⁶⁴, or in an attack; only then sort by all four words.
+    # Different points share their first 64 bits with probability n²/2⁶⁴, or in an attack. Only then sort by all four words.
     if ((first[1:] == first[:-1]) & (rest[1:] != rest[:-1]).any(axis=1)).any():
         order = np.lexsort(words.T[::-1])
     return order.astype(np.int64, copy=False)
 
 
 class _SmallOrderError(Exception):
-    """A product was zero."""
+    """A product of the secret and a point was zero, so the point has small order."""
 
 
 class _Multiplier:
@@ -409,13 +412,13 @@ class _Multiplier:
         self._secret, self._cores = secret, cores
 
     def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
-        """Yield each piece's products, in order. Raises _SmallOrderError."""
+        """Yield the products of each piece, in the order of the pieces. Raises _SmallOrderError."""
         if self._cores == 1:
             yield from map(self._products, pieces)
             return
         pieces, threads = iter(pieces), ThreadPoolExecutor(self._cores)
         try:
-            # Each thread has one more piece in its queue.
+            # Each thread has one more piece waiting in its queue.
             asked = deque(threads.submit(self._products, piece) for piece in itertools.islice(pieces, 2 * self._cores))
             while asked:
                 yield asked.popleft().result()
@@ -434,7 +437,7 @@ class _Multiplier:
 
 
 def _one_by_one(secret: bytes, points: Points) -> Points:
-    """Return the products of the points by `cryptography`, which holds the interpreter's lock."""
+    """Return the products of the points, computed by `cryptography`, which holds the interpreter's lock."""
     key = X25519PrivateKey.from_private_bytes(secret)
     try:
         found = b"".join(key.exchange(X25519PublicKey.from_public_bytes(point.tobytes())) for point in points)

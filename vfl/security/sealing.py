@@ -1,16 +1,16 @@
-"""Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
+"""Seal texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
-Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
-pins. Without identities, on one cluster, the process that forwards these keys can replace them. `open` returns only texts that
-the named party sealed for this party, in this run, under this label, in the order of sealing. Everything else raises
-FederationError. The coordinator learns the lengths.
+Guarantee. Each party makes a fresh X25519 key per run. It signs this key with the key of its identity, and the federation file
+pins identities. Without identities (on one cluster), the process that forwards the X25519 keys can replace them. `open` returns
+only texts that the named party sealed for this party, in this run, under this label, in the order of sealing. For all other
+texts it raises FederationError. The coordinator learns the lengths of texts.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length
 
 RFC 7748, RFC 5869, NIST SP 800-38D. A party accepts one key per other party in a run, and the nonces of a direction count up,
-so no nonce is used twice under one key. The signed context names the run, so a key that was signed for one run is refused in
-every other.
+so no nonce is used twice under one key. The signed context names the run. A key that was signed for one run is therefore
+refused in every other run.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PIECE = 3840 << 7
-"""Bytes that are sealed as one piece. A piece fits the second-level cache, and holds whole records of dealt words for any
-number of Fourier terms."""
+"""Number of bytes that are sealed as one piece. A piece fits the second-level cache. It holds whole records of the dealer's
+words (vfl.secure) for any number of Fourier terms."""
 TAG = 16
 _DOMAIN = b"vfl sealed, version 2"
 
 
 class Sealer:
-    """One party's end of the sealed texts of one run. It holds secrets and cannot be pickled.
+    """One party's end of all sealed texts in one run. A sealer holds secrets and cannot be pickled.
 
     party : name of this party. context : names of the federation and the run.
-    key_pem : private key of its identity; None where participants have no identities (one process or one Ray cluster).
+    key_pem : private key of the party's identity; None where participants have no identities (one process or one Ray cluster).
     """
 
     def __init__(self, party: str, key_pem: bytes | None, context: tuple[str, ...]) -> None:
@@ -66,12 +66,12 @@ class Sealer:
         raise TypeError("a Sealer holds secrets and cannot be pickled")
 
     def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
-        """Take another party's key. Raises FederationError unless the identity in the certificate has signed it.
+        """Take another party's key. Raises FederationError unless the identity in the certificate has signed the key.
 
         certificate_pem : certificate of the other party; None only if this party has no identity either.
-        A repeated key changes nothing, so no nonce is used again. A second key of a party is refused.
+        A repeated key changes nothing, so no nonce is used again. A second, different key of a party is refused.
         """
-        from cryptography.x509 import load_pem_x509_certificate  # slow to import, and for federations alone
+        from cryptography.x509 import load_pem_x509_certificate  # slow to import; only federations need it
 
         if other in self._met:
             if self._met[other] != key:
@@ -118,8 +118,8 @@ class Sealer:
     ) -> bytearray:
         """Return `size` bytes of data sealed for party `to`.
 
-        pieces : PIECE bytes each, the last one shorter; read one after the other, so they may share one buffer.
-        out : `sealed_size(size)` bytes, overwritten and returned; None allocates them.
+        pieces : PIECE bytes each, the last one may be shorter. Pieces are read one after another, so they may share one buffer.
+        out : buffer of `sealed_size(size)` bytes, which is overwritten and returned; None for a new buffer.
         """
         key, number = self._next(self._party, to)
         sealed = bytearray(sealed_size(size)) if out is None else out
@@ -138,7 +138,7 @@ class Sealer:
         return sealed
 
     def open(self, sender: str, label: str, sealed: bytes | memoryview) -> bytearray:
-        """Return the data that `sender` sealed for this party under this label. Raises FederationError."""
+        """Return the data that `sender` sealed for this party under this label. Raises FederationError for any other text."""
         size = memoryview(sealed).nbytes
         opened = bytearray(max(size - TAG * max(-(-size // (PIECE + TAG)), 1), 0))
         for _ in self.open_pieces(sender, label, sealed, memoryview(opened)):
@@ -150,8 +150,8 @@ class Sealer:
     ) -> Iterator[memoryview]:
         """Yield the data that `sender` sealed for this party under this label, in pieces, each verified before it is yielded.
 
-        A later piece may still raise FederationError: publish nothing before the end. Without `out`, each piece overwrites the
-        one before. out : buffer as long as the text, which receives all pieces.
+        A later piece may still raise FederationError, so publish nothing before the end.
+        out : buffer as long as the text, which receives all pieces; None to overwrite each piece with the next.
         """
         key, number = self._next(sender, self._party)  # now, since texts are opened in the order of these calls
         return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)

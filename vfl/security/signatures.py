@@ -1,12 +1,12 @@
-"""Ed25519 signatures, and the file in which a signing key is kept.
+"""Ed25519 signatures, and the file that keeps a signing key.
 
 A signature shows that the holder of a key signed exactly this text. It does not show who holds the key: obtain the public key
-through a separate channel. Anybody who can read the key file can sign in its owner's name. A key file that other users may
+through a separate channel. Anybody who can read the key file can sign in the owner's name. A key file that other users can
 read is therefore refused.
 
 A user's key is made on first use in `signing.pem` under $XDG_CONFIG_HOME/vfl or ~/.config/vfl, readable by this user only.
-$VFL_KEY names another file. `signing.pem.pub` beside it holds the public key, which may be given to everybody. Both files are
-PEM (PKCS #8 and SubjectPublicKeyInfo), which other tools read and write.
+$VFL_KEY names a different file. `signing.pem.pub` in the same folder holds the public key, which may be given to everybody.
+Both files are PEM (PKCS #8 and SubjectPublicKeyInfo), which other tools read and write.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FILE = "signing.pem"
 PUBLIC_SUFFIX = ".pub"
 HEX_DIGITS = 64
 LARGEST_FILE = 1 << 16
-"""Largest number of bytes of a key file; larger files are refused without reading them to the end."""
+"""Largest size of a key file in bytes. A larger file is refused, without reading it to the end."""
 
 
 class SigningKey:
-    """A secret key. It reveals only its public key, and cannot be pickled or copied."""
+    """A secret key that signs. The object reveals only the public key, and cannot be pickled or copied."""
 
     __slots__ = ("_private",)
 
@@ -43,11 +43,11 @@ class SigningKey:
 
     @property
     def public(self) -> str:
-        """The public key, 64 lower-case hexadecimal digits."""
+        """Return the public key as 64 lower-case hexadecimal digits."""
         return _hex(self._private.public_key())
 
     def sign(self, message: bytes) -> str:
-        """Return the signature (RFC 8032), 128 lower-case hexadecimal digits. It is deterministic."""
+        """Return the signature (RFC 8032) as 128 lower-case hexadecimal digits. Equal messages have equal signatures."""
         return self._private.sign(message).hex()
 
     def __repr__(self) -> str:
@@ -67,10 +67,10 @@ def default_file() -> Path:
 
 
 def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
-    """Return the key in a file. None stands for this user's own key, which is made on first use.
+    """Return the key in a file. path : None for this user's own key, which is made on first use.
 
-    Raises SpecificationError for a file that is missing, holds no Ed25519 key, or can be read by others; OutputError if the
-    user's own key cannot be made.
+    Raises SpecificationError if the file is missing, holds no Ed25519 key, or can be read by other users. Raises OutputError if
+    the user's own key cannot be made.
     """
     if path is not None:
         return _read(Path(path).expanduser())
@@ -81,7 +81,7 @@ def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
 
 
 def own_public_key() -> str | None:
-    """Return this user's public key; None if there is none yet or it cannot be used. No key is made."""
+    """Return this user's public key, or None if the user has no usable key. No key is made."""
     own = default_file()
     try:
         return _read(own).public if own.exists() else None
@@ -92,7 +92,7 @@ def own_public_key() -> str | None:
 def public_key(given: str | os.PathLike[str]) -> str:
     """Return a public key as 64 lower-case hexadecimal digits.
 
-    given : these digits, or the path of a PEM file. Raises SpecificationError for anything else.
+    given : the 64 digits, or the path of a PEM file. Raises SpecificationError for anything else.
     """
     text = os.fspath(given).strip()
     if len(text) == HEX_DIGITS and set(text) <= set(string.hexdigits):
@@ -120,8 +120,8 @@ def public_key(given: str | os.PathLike[str]) -> str:
 def is_signed(message: bytes, *, public: str, signature: str) -> bool:
     """Return True if the signature is valid for this message and key; False also for a malformed key or signature.
 
-    public, signature : 64 and 128 lower-case hexadecimal digits. Other spellings of the same bytes are refused, so that each
-        text has only one valid spelling of its signature.
+    public, signature : 64 and 128 lower-case hexadecimal digits. Upper-case digits are refused, so that a signature has only
+        one valid spelling.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -192,7 +192,7 @@ def _unreadable(path: Path, what: str) -> SpecificationError:
 
 
 def _make(path: Path) -> None:
-    """Make a key if there is none. If several processes try at once, all use the key of the first process."""
+    """Make a key if there is none. If several processes try at once, all of them use the key of the first process."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
