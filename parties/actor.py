@@ -57,24 +57,27 @@ if TYPE_CHECKING:
 
 
 SHARD_SECONDS = 3600.0
-"""Time limit for one shard to load its rows, or to compute one sum over them."""
+"""Time limit, in seconds, for one shard to load its rows or to compute one sum over them."""
 
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Reference to a source in the memory of the process that started the run; Ray passes it on without resolving it."""
+    """Reference to a source in the memory of the process that started the run.
+
+    Ray forwards the reference without resolving it.
+    """
 
     reference: Any
 
 
 @dataclass(frozen=True, slots=True)
 class InStore:
-    """Function from a block's number to the block of a Ray dataset in Ray's object store (parties.sources.blocks.Blocks)."""
+    """Function from a block's number to the block, for the blocks of a Ray dataset (parties.sources.blocks.Blocks)."""
 
     references: tuple[Any, ...]
 
     def __call__(self, number: int) -> Any:
-        """Return the block: an Arrow table in the store's memory, or a pandas frame."""
+        """Return the block from Ray's object store: an Arrow table in the memory of the store, or a pandas frame."""
         return ray.get(self.references[number], timeout=FETCH_SECONDS)
 
 
@@ -85,8 +88,8 @@ def _opened(source: Any) -> Any:
 class Shared:
     """Actor that hosts several parties of a simulation in one process. Each party is an ordinary `PartyActor`.
 
-    It protects no party from another, so it is only for simulations by one owner. Results are bit-identical to
-    results of separate processes. If the process is lost, all of its parties are lost.
+    This actor does not protect one party from another, so use it only for simulations by one owner. Results are bit-identical
+    to those of separate processes. If the process is lost, all parties in it are lost.
 
     members : {party: arguments of its `PartyActor`}.
     """
@@ -95,11 +98,11 @@ class Shared:
         self._members = {name: PartyActor(*arguments) for name, arguments in members.items()}
 
     def call(self, party: str, method: str, *arguments: Any) -> Any:
-        """Call a public method of one party."""
+        """Call a public method of one party, and return the result."""
         return self._public(party, method)(*arguments)
 
     def stream(self, party: str, method: str, *arguments: Any) -> Iterator[Any]:
-        """Yield from a generator of one party."""
+        """Call a public generator method of one party, and yield its items."""
         yield from self._public(party, method)(*arguments)
 
     def _public(self, party: str, method: str) -> Any:
@@ -115,7 +118,7 @@ def _encoded(argument: Any) -> Any:
 class IdsActor:
     """Base of actors that hold one shard of a party's rows. Before loading, they hold the ids of a range of the source's rows.
 
-    task : task that names the id column.
+    task : task of the party; it names the id column.
     """
 
     def __init__(self, task: PartyTask) -> None:
@@ -124,7 +127,7 @@ class IdsActor:
         self._id_digests: dict[int, str] = {}
 
     def read_ids(self, source: Any, shard: Shard, content: str) -> str:
-        """Read the ids of one range of the source's rows, keep them until `load`, and return their kind.
+        """Read the ids of one range of the source's rows, keep the ids until `load`, and return the kind of these ids.
 
         content : as for parties.loading.require_content.
         """
@@ -136,20 +139,23 @@ class IdsActor:
         return self._ids.kind.value
 
     def of_ids(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the range's IdRange (parties.alignment.divided). For the party's own actor only."""
+        """Call a method of the ids that this actor keeps (parties.alignment.divided.IdRange).
+
+        Only the party's own actor may call.
+        """
         if self._ids is None:
             raise PartyLost(f"a shard of party {self._ids_task.party!r} was restarted", self._ids_task.party)
         return getattr(self._ids, method)(*arguments)
 
     def id_digests(self) -> dict[int, str]:
-        """Return {block: digest} of the blocks whose ids were read; see parties.loading.digests_of."""
+        """Return {block: digest} for the blocks whose ids were read; see parties.loading.digests_of."""
         return self._id_digests
 
 
 class RowsActor(Serving, IdsActor):
-    """Actor that holds one shard of a party's rows. Only the party's actor starts it and calls it.
+    """Actor that holds one shard of a party's rows. Only the actor of the party starts and calls it.
 
-    After Ray restarts this actor, it has no rows; the party's actor then makes it load them again.
+    A restart by Ray leaves this actor without rows. The party's actor then makes it load the rows again.
     """
 
     def __init__(self, task: PartyTask, threads: int) -> None:
@@ -162,11 +168,11 @@ class RowsActor(Serving, IdsActor):
         self._near = False
 
     def version(self) -> str:
-        """Return the version of the code that runs here."""
+        """Return the version of the vfl code in this process."""
         return __version__
 
     def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> RowFacts:
-        """Read the rows of the shard unless they are loaded. Errors in the data are raised here, at the owner of the data.
+        """Read the rows of the shard unless they are loaded. Errors in the data are raised here, in the data owner's process.
 
         content : as for parties.loading.require_content.
         """
@@ -180,7 +186,7 @@ class RowsActor(Serving, IdsActor):
         return self._loaded.facts()
 
     def digests(self) -> dict[int, str]:
-        """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
+        """Return {block: digest} for the blocks that were read; see parties.loading.digests_of."""
         return self._digests
 
     def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
@@ -193,34 +199,34 @@ class RowsActor(Serving, IdsActor):
         return self._near, self._reader.reads(party)
 
     def labels(self) -> Any:
-        """Return y of these records, or its handle. Pass it only to `Margins`."""
+        """Return y of this shard's records, or a handle of y. Only the coordinator's `Margins` may receive it."""
         return stored(self._rows.labels())
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
-        """Return the exact sums for the releases of a query."""
+        """Return the exact sums for all releases of a query, over the rows of this shard."""
         given: Any = records.weights
         read = self._read(records)
         if isinstance(given, Lent) and read.weights is not None:
-            # Copy the weights, so that nobody can change one between its clipping and its use.
+            # Copy the weights, so that no other process can change a weight between clipping and use.
             read = replace(read, weights=read.weights.copy())
         return self._rows.sums(from_plain(query, Query), read)
 
     def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> Any:
-        """Return a per-record vector, or its handle. Pass it only to `Margins`."""
+        """Return a per-record vector, or a handle of the vector. Only the coordinator's `Margins` may receive it."""
         return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
-        """Begin a visit and return the sum of its first step."""
+        """Begin a visit (the steps of one query, one after another), and return the sum of the first step."""
         asked = from_plain(query, Query)
         assert isinstance(asked, Descend)  # noqa: S101 - the party's actor enters no other
         return self._rows.enter(asked, self._read(records))
 
     def step(self, number: int, delta: Vector, shift: float) -> Sums:
-        """Return the sum of the next step."""
+        """Return the sum of the visit's next step."""
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> Any:
-        """Return the visit's change of the margins, or its handle. Pass it only to `Margins`."""
+        """Return the visit's change of the margins, or a handle of it. Only the coordinator's `Margins` may receive it."""
         return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
@@ -233,11 +239,11 @@ class RowsActor(Serving, IdsActor):
         return room_to_send(size, self._lender.room, near=self._near)
 
     def _sent(self, vector: Vector) -> Any:
-        """Return the vector in a form that margins can read."""
+        """Return the vector in a form that the process with the margins can read."""
         return sent(vector, self._lender.lend, near=self._near)
 
     def _read(self, records: Records) -> Records:
-        """Resolve handles to their vectors. Margins and weights may be views of memory that the coordinator can change."""
+        """Replace handles by their vectors. Margins and weights may be views of memory that the coordinator can change."""
         return Records(
             self._view(records.weights),
             self._view(records.margins),
@@ -257,49 +263,49 @@ def _cut_off(party: str) -> PartyLost:
 
 
 class NewRowsActor(IdsActor):
-    """Actor that holds one shard of a party's new records. Only the party's actor starts it and calls it."""
+    """Actor that holds one shard of a party's new records. Only the actor of the party starts and calls it."""
 
     def __init__(self, part: ModelPart, *, labelled: bool) -> None:
         super().__init__(part.job.for_party(part.party).features)
         self._rows = NewRows(part, labelled=labelled)
 
     def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
-        """Read the records, apply the part of the model, and return their number; arguments as for `RowsActor.load`."""
+        """Read the records, apply the party's part of the model, and return their number. Arguments : see `RowsActor`."""
         self._ids = None
         return self._rows.load(_opened(source), shard, chosen, content=content)
 
     def digests(self) -> dict[int, str]:
-        """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
+        """Return {block: digest} for the blocks that were read; see parties.loading.digests_of."""
         return self._rows.digests
 
     def margins(self) -> tuple[bool, Vector]:
-        """Return the party's part of the margins; see `Remote.vectors`."""
+        """Return a flag and the party's part of the margins, as `Remote.vectors` expects."""
         return True, self._rows.margins()
 
     def total(self, *parts: Vector) -> tuple[bool, Vector]:
-        """Return the margins; see `Remote.vectors`."""
+        """Return a flag and the margins, as `Remote.vectors` expects. parts : parts of all parties."""
         return True, self._rows.total(*parts)
 
     def keep(self, *parts: Vector) -> int:
-        """Keep the margins, for `sum_of`; return their number."""
+        """Keep the margins for `sum_of`, and return the number of records."""
         return self._rows.keep(*parts)
 
     def sum_of(self, statistic: Statistic) -> Any:
-        """Return the exact sum of a statistic of margins and labels."""
+        """Return the exact sum of a statistic of the kept margins and the labels."""
         return self._rows.sum_of(statistic)
 
 
 class Constants:
-    """Cache of vectors that stay the same over many queries. A vector is fetched only when it is new.
+    """Cache of vectors that stay the same over many queries. A vector is fetched only if it is new.
 
-    Without it, Ray would make a new array in each call, and each visit would compute the bounds of residuals again.
+    Without this cache, Ray would make a new array in each call, and each visit would compute the bounds of residuals again.
     """
 
     def __init__(self) -> None:
         self._fetched: dict[str, tuple[int, Vector]] = {}
 
     def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
-        """Return a given vector unchanged, or fetch a stored vector."""
+        """Return a given vector unchanged; fetch a stored vector, unless this cache has it. name : name of the vector."""
         if not isinstance(given, Stored):
             return given
         if name not in self._fetched or self._fetched[name][0] != given.number:
@@ -308,9 +314,9 @@ class Constants:
 
 
 class ServiceActor:
-    """Actor around a service (parties.services). It resolves handles of vectors, and converts messages from and to plain form.
+    """Actor around a service (parties.services). It resolves handles of vectors and converts messages from and to plain form.
 
-    Ray never retries its methods: a retry is a new release. name : name of the participant.
+    Ray never retries methods of this actor, since a retry would be a new release. name : name of the participant.
     """
 
     def __init__(self, name: str, service: Service | None = None) -> None:
@@ -319,14 +325,14 @@ class ServiceActor:
         self._borrower, self._lender = Borrower(), Lender()
 
     def version(self) -> str:
-        """Return the version of the code that runs here."""
+        """Return the version of the vfl code in this process."""
         return __version__
 
     def call(self, plain: Plain, names: Sequence[str], sent: Sequence[str] | None, *vectors: Any) -> Any:
-        """Return the reply to a message, and its vectors. Each vector is one argument, so that Ray resolves references.
+        """Return the reply to a message, with its vectors. Each vector is a separate argument, so that Ray resolves references.
 
-        names : names of the vectors. sent : names of the answer's vectors for other actors, each returned as a separate
-            object; None returns all vectors together. The reply's vector uses shared memory if a vector of the call did.
+        names : names of the vectors. sent : names of those reply vectors that other actors receive; each is returned as a
+            separate object. None returns all vectors together. The reply uses shared memory if a vector of the call did.
         """
         reply, answers = self._own().answer(from_plain_call(plain), self._given_vectors(names, vectors))
         if sent is not None:
@@ -337,7 +343,7 @@ class ServiceActor:
         return to_plain(reply), dict(answers)
 
     def stream(self, plain: Plain, names: Sequence[str], *vectors: Any) -> Iterator[Any]:
-        """Yield the progress counts of a long message, then the return value of `call`."""
+        """Answer a long message: yield counts of its progress, then the reply and its vectors."""
         reply, answers = yield from self._own().stream(from_plain_call(plain), self._given_vectors(names, vectors))
         yield to_plain(reply), dict(answers)
 
@@ -359,7 +365,7 @@ class ServiceActor:
         view = self._borrower.borrow(given)
         if view is None:
             raise _cut_off(self._name)
-        return view.copy()  # a copy, in which nobody can change a record between its clipping and its use
+        return view.copy()  # copied, so that no other process can change a record between clipping and use
 
 
 def _stored_once(vector: Any) -> Any:
@@ -370,12 +376,12 @@ def _stored_once(vector: Any) -> Any:
 class PartyActor(Serving, ServiceActor):
     """Actor of one party, which loads its columns and answers queries.
 
-    Ray never retries its methods: a retry is a new release. After a restart by Ray the actor has no columns, and answers no
-    query before `load` is called again.
+    Ray never retries methods of this actor, since a retry would be a new release. After a restart by Ray, the actor has no
+    columns. It then answers no query before `load` is called again.
 
-    job : the job to train; None for a party that only predicts. keeping : alignment files to keep on disk.
-    threads : number of threads of its kernels.
-    shards : Ray's options for each shard of its rows; () keeps all rows in this actor.
+    job : the job to train; None for a party that only predicts. keeping : alignment files that the party keeps on disk.
+    threads : number of threads of the party's kernels.
+    shards : Ray's options for the actor of each shard of the rows; () keeps all rows in this actor.
     """
 
     def __init__(
@@ -405,10 +411,10 @@ class PartyActor(Serving, ServiceActor):
         return self._given.for_party(self._name)
 
     def prepare(self, source: Any, salt: bytes = b"", cores: int = 1) -> None:
-        """Take the party's source, once its owner has agreed to the job. salt, cores : for an alignment."""
+        """Take the party's source, once the owner has agreed to the job. salt, cores : for an alignment of records."""
         task = self._task
         spec = _opened(source)
-        begins = bool(salt) and not self._keeping.resumed  # a party that restarts is given no salt
+        begins = bool(salt) and not self._keeping.resumed  # a restarted party receives no salt
         agreed = consented(task, spec, self._policy, begins=begins)
         if self._shards:
             require_rereadable(spec, party=self._name)
@@ -443,9 +449,9 @@ class PartyActor(Serving, ServiceActor):
     def prepare_prediction(
         self, part: ModelPart | str, name: str, source: Any, parties: list[str], measured: bool, salt: bytes, cores: int
     ) -> PartGreeting:
-        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records.
+        """Take or read the party's part of a model, ask the owner for permission, and return a greeting about the new records.
 
-        measured : True if the adding party also measures the model with its labels.
+        measured : True if the party that adds up the margins also measures the model on its own labels.
         """
         own, spec = part_of(part, name), _opened(source)
         receiver = own.job.partition.receiver(parties)
@@ -473,16 +479,17 @@ class PartyActor(Serving, ServiceActor):
         return PartGreeting(__version__, own.model, own.job, self._service.ids, own.threshold)
 
     def load(self, source: Any) -> None:
-        """Read the party's columns, unless they are loaded. Errors in the data are raised here, at the owner of the data.
+        """Read the party's columns, unless they are loaded. Errors in the data are raised here, in the data owner's process.
 
-        A job that aligns records loads the rows of the current alignment or, after a restart, of the index that the run kept.
+        If the job aligns records, the rows of the current alignment are loaded; after a restart, those of the index that the
+        run kept.
         """
         if self._service is None:
             self.prepare(source)
         self._own().answer(Load(), {})
 
     def _group(self) -> Served:
-        """Return the shards; their actors start with the first call."""
+        """Return the shards. Their actors start with the first call of this method."""
         if self._served is None:
             made, task = ray.remote(RowsActor), self._task
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
@@ -492,13 +499,12 @@ class PartyActor(Serving, ServiceActor):
         return self._served
 
     def meet(self, probes: list[Lent | None], coordinator: Lent | None) -> tuple[list[bool], bool]:
-        """Return one flag per shard, and one flag for this actor.
+        """Return one flag per shard, and one flag for this actor. A flag is True if the actor can read some shared memory.
 
-        The flag of a shard is True if the shard can read the shared memory in `probes` that is meant for it. The flag of this
-        actor is True if this actor can read the shared memory `coordinator`.
+        For a shard, this is the shard's memory in `probes`. For this actor, it is the memory `coordinator`.
 
-        probes : one piece of shared memory per shard, written by the process that holds the margins of this shard's records.
-        coordinator : shared memory written by the coordinator.
+        probes : shared memory per shard, written by the process that holds the margins of this shard's records.
+        coordinator : shared memory that the coordinator wrote.
         """
         assert self._served is not None  # noqa: S101 - set by `load`
         answers = self._served.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))
@@ -506,7 +512,7 @@ class PartyActor(Serving, ServiceActor):
         return [near for near, _ in answers], coordinator is not None and self.borrows(coordinator)
 
     def _of_shard(self, number: int, ref: Any) -> Any:
-        """Return the answer of one shard. If the shard is lost, the party counts as lost."""
+        """Return the answer of one shard. If the shard is lost, raise PartyLost for the whole party."""
         try:
             return answer_of(self._name, ref, SHARD_SECONDS)
         except PartyLost as lost:

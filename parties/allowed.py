@@ -1,18 +1,18 @@
 """Sources that an owner allows: files by path, tables in memory as "memory", and addresses part by part.
 
 An address is opened with the credentials of the party's process: PGPASSWORD, ~/.pgpass, keys of an object store, a role of the
-node. The host in the address receives these credentials. So an address is opened only if the owner listed it where the party
-runs: in `sources` of the policy that the owner set itself ($VFL_POLICY, vfl join --policy), or in $VFL_SOURCES, with blanks
-between:
+node. The host in the address receives these credentials. An address is therefore opened only if the owner listed it where the
+party runs. The list is `sources` in the policy that the owner set ($VFL_POLICY, vfl join --policy), or the environment variable
+$VFL_SOURCES, with blanks between addresses:
 
     VFL_SOURCES='postgresql://reader@db.example/bank s3://bucket/bank/*?region=eu-central-1'
 
-A policy that the job names may come from the job's author: it restricts sources, and allows no address. DuckDB files are local,
-so they count as files; a policy lists them by their address.
+A policy that the job names may come from the author of the job. Such a policy can restrict sources, but cannot allow an
+address. DuckDB files are local, so they count as files; a policy lists them by their address.
 
-In a pattern of an address, "*" stands for any text within user, host, path or the value of a parameter. Each parameter has to
-be listed, since one may name another host (endpoint_override, host). `table` may be left out, which allows all tables. A query
-is listed as it is written, or as `query=*`; write a blank in $VFL_SOURCES as %20.
+In a pattern of an address, "*" stands for any text within the user, the host, the path or the value of a parameter. Every
+parameter of an address must be listed, since a parameter may name another host (endpoint_override, host). A pattern without
+`table` allows all tables. A query is listed as written, or as `query=*`; in $VFL_SOURCES, write a blank in a query as %20.
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ LOCAL = "duckdb"
 _DATABASES = (LOCAL, "postgresql", "postgres")
 _READ = ("table", "query")
 _PLAIN = re.compile(r"(?P<user>[\w.+~-]*@)?(?P<host>[\w.:\[\]-]*)(?P<path>(/[^#\\\s\x00-\x1f]*)?)")
-"""Form of user, host and path that all readers of addresses split alike. Counterexample: libpq reads 'db,evil' as two hosts."""
+"""Form of user, host and path that all programs split in the same way. libpq, for example, reads 'db,evil' as two hosts."""
 
 
 def name_of(source: Any) -> str:
-    """Return the absolute path of a file, an address, or 'memory' for everything else."""
+    """Return the absolute path of a file, the text of an address, or 'memory' for every other source."""
     address = source.path if isinstance(source, Csv) else source
     return address if is_address(address) else file_of(source) or MEMORY
 
 
 def matches(name: str, pattern: str, folder: Path) -> bool:
-    """Return True if the pattern lists a source. name : result of `name_of`. folder : start of relative paths."""
+    """Return True if the pattern matches a source.
+
+    name : result of `name_of`. folder : folder in which relative paths start.
+    """
     if is_address(name) or SEPARATOR in pattern:
         return is_address(name) and is_address(pattern) and _Address.read(pattern, folder).lists(_Address.read(name))
     if MEMORY in (name, pattern):
         return fnmatchcase(name, pattern)
-    path = Path(name).resolve()  # a link or '..' must not lead to an unlisted file
+    path = Path(name).resolve()  # so that no link or '..' leads to an unlisted file
     return fnmatchcase(str(path), str(folder.resolve() / pattern))
 
 
 def require_listed(party: str, name: str, patterns: tuple[str, ...] = (), folder: Path | None = None) -> None:
-    """Raise ConsentRefused for an address that the owner listed neither in these patterns nor in $VFL_SOURCES."""
+    """Raise ConsentRefused for an address that is listed neither in `patterns` nor in $VFL_SOURCES."""
     if not is_address(name) or name.startswith(LOCAL + SEPARATOR):
         return
     listed = (*patterns, *os.environ.get(VARIABLE, "").split())
@@ -77,7 +80,7 @@ class _Address:
 
     @classmethod
     def read(cls, text: str, folder: Path | None = None) -> Self:
-        """Split an address. folder : start of the relative path of a DuckDB file in a pattern."""
+        """Split an address into scheme, place and parameters. folder : start of a relative DuckDB path in a pattern."""
         scheme, _, rest = text.partition(SEPARATOR)
         place, _, given = rest.partition("?")
         if scheme == LOCAL:  # in a pattern, resolve only the folder, since '*' is not a name
@@ -85,7 +88,7 @@ class _Address:
         return cls(scheme, place, tuple(parse_qsl(given.replace("+", "%2B"), keep_blank_values=True)))
 
     def lists(self, named: _Address) -> bool:
-        """Return True if this pattern lists an address."""
+        """Return True if this pattern matches the address `named`."""
         return self.scheme == named.scheme and self._places(named.place) and self._lists(named.parameters)
 
     def _places(self, place: str) -> bool:

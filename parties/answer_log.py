@@ -1,4 +1,4 @@
-"""An owner's log of the answers of a service, without ids in clear."""
+"""An owner's log of the answers of a service. It contains digests of ids, never ids themselves."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ KEY_BYTES = 32
 
 
 class AnswerLog:
-    """Log with one line of JSON per request whose records were looked up.
+    """Log with one JSON line per request that looked up records.
 
-    A line holds time, caller, purpose, part of the model, digests of the ids, and `answered`, which is false if the look-up
-    failed.
+    A line contains the time, the caller, the purpose, the digest of the part of the model, digests of the ids, and `answered`,
+    which is false if the look-up failed.
 
-    A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key lies beside the log, in a
-    file that only its owner can read, and never leaves it: without the key, digests reveal which lines are about one record,
-    and nothing about its id. Lines are on disk before their answers are sent. A batch is written in one piece, so processes
-    may share the log.
+    A digest is the first DIGITS hexadecimal digits of HMAC-SHA256(key, id in normal form). The key is in a file next to the
+    log, which only the owner can read, and the key never leaves this file. Without the key, digests show which lines are about
+    one record, and nothing about its id. A line is on disk before its answer is sent. All lines of a batch are written at once,
+    so several processes may share the log.
 
-    path : path of the log. It may be renamed at any time; the next line begins a new file.
+    path : path of the log. The file may be renamed at any time; the next line then starts a new file.
     """
 
     def __init__(self, path: Path, party: str) -> None:

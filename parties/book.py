@@ -1,8 +1,9 @@
-"""A party's book: its own append-only, hash-chained log of the releases of its records, under its owner's cap.
+"""A party's book: an append-only, hash-chained log of the releases of the party's records, under the owner's cap.
 
-It is a ledger like the coordinator's, in a file that only its owner can read. Before and after a run, the ledger records the
-head of the book's chain, and the book that of the ledger's chain. If ledger or book was restored from a backup in between, the
-next run detects this. A party without a book counts the releases of a run on shares in memory (`RunCount`).
+A book is a ledger like the coordinator's, in a file that only the owner can read. Before and after a run, the ledger records
+the head (last hash) of the book's chain, and the book records the head of the ledger's chain. If either file was restored from
+a backup in between, the next run detects this. A party without a book counts the releases of a run on shares in memory
+(`RunCount`).
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger.dataset import DatasetReservation
 
 OTHERS = ReleaseKey(-1)
-"""Key of the entry that charges the releases of other participants in a run; no release of this party has this key."""
+"""Key of the book entry that charges the releases of other participants in a run. No release of this party has this key."""
 
 
 _OVER = "more than that was released before, or is reserved"
 
 
 def account_of(party: str) -> str:
-    """Return the account of a party's releases in its book."""
+    """Return the name of the account, in a party's book, of the party's releases."""
     return f"party {party}"
 
 
 def require_room(policy: Policy, party: str, *jobs: Job) -> None:
-    """Raise ConsentRefused if the owner's book cannot hold these jobs together for any number of records; reads no data.
+    """Raise ConsentRefused if the owner's book has no room for all these jobs, for any number of records. No data is read.
 
-    Call it before records are aligned: the book reserves the plan of a run once n is known. A job with an open run in the book
-    is not counted again.
+    Call it before records are aligned. The book reserves the plan of a run only later, once the number of records n is known.
+    If a run of one of these jobs is already open in the book, nothing is checked.
     """
     plans = [cheapest(job) for job in jobs if job.privacy is not None]
     releases = tuple(release for plan in plans if plan is not None for release in plan.releases)
@@ -90,9 +91,9 @@ def _full(asked: Preview, bound: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Cost of a run in an owner's book. epsilon, reserved : ε of the run's charges and of its reservation, both at the job's δ.
+    """Cost of a run in an owner's book. epsilon, reserved : ε charged for the run, and ε of its reservation, at the job's δ.
 
-    left : ε that the book has left, at the book's own δ.
+    left : ε that remains in the book, at the δ of the book's cap.
     """
 
     epsilon: float
@@ -101,21 +102,21 @@ class Costs:
 
 
 class PartyBook(Charges):
-    """All jobs that the book admits are jointly (ε, δ)-DP for this party's records under the policy's [total].
+    """Book of one party. All jobs that it admits are jointly (ε, δ)-DP for this party's records under the policy's [total].
 
-    A job counts in full. The releases of other parties count too, because they depend on this party's records through the
+    A job counts in full, with the releases of other parties, because these depend on this party's records through the
     margins. The book therefore works as follows:
 
     - Opening a run reserves its whole plan.
     - Every noised release of this party is on disk before its noise is drawn.
-    - Closing a run charges the rest of the reservation as one Gaussian release with the same μ². Rounding its σ to a double
-      loses less than one part in 10¹⁵.
+    - Closing a run charges the rest of the reservation as one Gaussian release with the same μ². Its σ is rounded to a double,
+      which loses less than one part in 10¹⁵.
     - A run that never closes keeps its reservation.
 
     Secret sampling does not lower a charge, because the parties see which records are in a batch.
 
-    The book checks that the key of every release is new. The party itself checks, with or without a book, that a release
-    carries enough noise for its sum.
+    The book checks that the key of every release is new. The party, not the book, checks that a release carries enough noise
+    for its sum.
     """
 
     def __init__(self, policy: Policy, job: Job, party: str) -> None:
@@ -129,10 +130,10 @@ class PartyBook(Charges):
         self._run = ""
 
     def hear(self, notice: Notice, n_records: int) -> BookHeads:
-        """Record the coordinator's notice and return the heads of this book.
+        """Record the coordinator's notice, and return the heads (last hashes) of the book and of the ledger.
 
-        Raises ConsentRefused when the job does not fit under the owner's caps, and LedgerError when the coordinator's
-        ledger knows a different book.
+        Raises ConsentRefused if the job exceeds the owner's caps. Raises LedgerError if the coordinator's ledger has noted a
+        different book.
         """
         other = f"ledger of {notice.account}"
         match notice.phase:
@@ -152,7 +153,7 @@ class PartyBook(Charges):
         return BookHeads(self._ledger.head(), notice.ledger)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the last opened run; None if no run was opened."""
+        """Return the cost of the run that was opened last; None if no run was opened."""
         delta = None if self._plan is None else self._plan.problem.delta
         if not self._run or delta is None:
             return None
@@ -165,7 +166,7 @@ class PartyBook(Charges):
             )
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
-        """Compare heads without writing: the head of an older copy must not replace a newer head before the check."""
+        """Compare the heads, without writing. An older copy of a book must not replace a newer head before this check."""
         if not self._policy.book.exists():
             if notice.noted is not None:
                 raise LedgerError(
@@ -206,7 +207,7 @@ class PartyBook(Charges):
         self._made = set(self._reservation.charged())
 
     def _keep_cap(self) -> None:
-        """Make the book's cap the policy's [total]; a change is an entry in the chain."""
+        """Set the book's cap to the policy's [total]. A change of the cap is an entry in the book."""
         total = self._policy.total
         if self._policy.book.exists():
             with self._ledger.read() as state:
@@ -223,7 +224,7 @@ class PartyBook(Charges):
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
             raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
-        # A process that was killed before it settled has charged the rest already, up to rounding.
+        # A process that was killed before `settle` may have charged the rest already, up to rounding.
         rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
             self._reservation.charge([(OTHERS, rest)])
@@ -231,7 +232,7 @@ class PartyBook(Charges):
         self._reservation = None
 
     def _rest(self, run: str) -> Event | None:
-        """Return one release that costs the rest of the run's reservation, rounded down; None if nothing is left."""
+        """Return one release whose cost is the rest of the run's reservation, rounded down; None if nothing is left."""
         with self._ledger.read() as state:
             found = state.run(self._account, run)
             if found.ended:
@@ -251,12 +252,12 @@ class PartyBook(Charges):
 
 
 class RunCount(Charges):
-    """Releases of one run at a party without a book, counted in memory.
+    """Count, in memory, of the releases of one run at a party without a book.
 
-    Guarantee. While the party's process lives, its releases in the run jointly cost at most the job's (ε, δ), for any requests
-    of the coordinator. A new process counts from zero. Only a book covers restarts and several runs.
+    Guarantee. During the life of the party's process, the party's releases in the run jointly cost at most the job's (ε, δ),
+    for any requests of the coordinator. A new process counts from zero: only a book covers restarts and several runs.
 
-    n_records : n, on which the plan depends.
+    n_records : n, the number of records, from which the plan follows.
     """
 
     def __init__(self, job: Job, party: str, n_records: int) -> None:

@@ -1,6 +1,6 @@
-"""Charges of one party's releases in a run: the party itself refuses a release that the job's plan does not cover.
+"""Charges for one party's releases in a run. The party refuses a release that the plan of the job does not cover.
 
-`PartyBook` keeps the charges on disk, under its owner's cap; `RunCount` keeps them in memory. Both are in parties.book.
+`PartyBook` keeps the charges on disk, under the owner's cap. `RunCount` keeps them in memory. Both are in parties.book.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ if TYPE_CHECKING:
 
 
 def _extent(query: Gram) -> tuple[object, ...]:
-    """Return the piece, columns and clip that define a share's sum; the party compares cap and noise separately."""
+    """Return all that defines the sum of a party's share: number of the piece, columns and clip.
+
+    Cap and noise are not included.
+    """
     number = None if query.batch is None else (query.batch.number, query.batch.of)
     return number, query.part, query.blocks, query.held, query.own, type(query.clip), query.clip.dimension
 
 
 def _rows(query: Gram) -> Vector:
-    """Return centres and scales of a share's columns, (2, s)."""
+    """Return the centres and scales of the columns in a party's share of a query, (2, s)."""
     return np.array([query.centres[0], query.scales[0]])
 
 
 class Charges:
-    """Charges a party's releases to a reservation of the job's plan, before their noise is drawn.
+    """Charges a party's releases to a reservation for the job's plan, before the noise of these releases is drawn.
 
-    Guarantee. The releases recorded here jointly cost at most the plan's cost, and no key is charged for two releases.
+    Guarantee. The recorded releases jointly cost at most as much as the plan, and no key is charged for two releases.
 
     The party itself checks that a release carries enough noise for its sum.
     """
@@ -53,14 +56,14 @@ class Charges:
         self._passes: set[ReleaseKey] = set()
         self._last: Query | None = None
         self._rows: Vector | None = None
-        # Seeded noise is the same for the same key, so a repetition is the same release.
+        # Seeded noise is the same for the same key, so a repeated release reveals nothing new.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
     def record(self, query: Query, key: ReleaseKey) -> None:
-        """Charge all releases that the answer to a query makes, in one transaction.
+        """Charge all releases in the answer to a query, in one transaction.
 
-        Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
-        the plan does not contain.
+        Raises ConsentRefused for a release that exceeds the reservation, for a repeated release, and for a piece of a joint
+        release that the plan does not contain.
         """
         if isinstance(query, Gram) or isinstance(query.batch, Piece):
             self._require_planned(query)
@@ -76,13 +79,14 @@ class Charges:
             own = ((replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None)
             self.charge([(each, self._placed(event, query)) for each, event in own])
         except BaseException:
-            self._last = None  # no later batch may rest on a charge that was refused
+            self._last = None  # a later batch must not rely on a refused charge
             raise
 
     def _record_pass(self, query: Query, paid: Paid) -> None:
-        """Charge a whole pass with the first block that this party is asked for; the party checks the other blocks.
+        """Charge a whole pass with the first block that is asked of this party. The party itself checks all other blocks.
 
-        A pass that an earlier process of this party began is refused, because its released blocks are unknown.
+        A pass that began in an earlier process of this party is refused, because this process does not know its released
+        blocks.
         """
         if not query.events() or paid.key in self._passes:
             return
@@ -90,10 +94,10 @@ class Charges:
         self._passes.add(paid.key)
 
     def _placed(self, event: Event, query: Query) -> Event:
-        """Return the event. If the query has a subsample, the event covers only its rows; the party answers on them alone.
+        """Return the event of a release. If the query has a subsample, return an event on the rows of the subsample only.
 
-        A hold-out does not restrict the event: the event is charged as if it used all records, since the party releases
-        nothing on the held-out part.
+        The party then answers on these rows alone. A hold-out does not restrict the event, which is charged as if it used all
+        records: the party releases nothing about held-out records.
         """
         if query.subsample is None or self._plan is None:
             return event
@@ -102,8 +106,8 @@ class Charges:
     def charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
         """Charge releases in one transaction; ConsentRefused for a repeated or unplanned release.
 
-        A key with a negative round is refused: otherwise OTHERS could look charged already, and closing would not charge the
-        rest of the plan.
+        A key with a negative round is refused. Otherwise OTHERS could look charged already, and closing the run would not
+        charge the rest of the plan.
         """
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
@@ -123,11 +127,11 @@ class Charges:
         self._made.update(each for each, _ in items)
 
     def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece that differs from the planned piece of its number: one charge pays for all pieces.
+        """Raise ConsentRefused for a piece that differs from the planned piece of its number. One charge pays for all pieces.
 
-        The party compares the summands of its own sum and the number of pieces. Columns that a run centres and scales by
-        released values must keep the centres and scales of the first piece. The party trusts the coordinator to bound all
-        parties' shares together by the weights, as in every release of several parties.
+        The party compares the terms of its own sum and the number of pieces. If a run centres and scales columns by released
+        values, all pieces must use the centres and scales of the first one. The party relies on the coordinator for the
+        weights, which bound the shares of all parties together, as in every release of several parties.
         """
         batch, solver = query.batch, self._plan.solver if self._plan is not None else None
         pieces = getattr(solver, "pieces", None)
@@ -148,10 +152,10 @@ class Charges:
         )
 
     def _events(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
+        """Return the events to charge for a query. A pass over disjoint batches is charged once, with its first batch.
 
         A batch that does not continue the same pass under the same event is charged separately. With seeded noise, two more
-        kinds of batch need no further charge: a repeated batch, and the first batch that a restarted party is asked for.
+        kinds of batch are not charged again: a repeated batch, and the first batch that a restarted party is asked for.
         """
         events, batch = query.events(), query.batch
         if batch is None or None in events:

@@ -1,15 +1,17 @@
-"""Consent: what a party's owner allows, in a file that the party's own process reads before it opens any data.
+"""Consent: what a party's owner allows. The party's own process reads this policy file before it opens any data.
 
+A policy file can have these entries. "Left out" says what holds without an entry.
 format = 1
-jobs = ["3f9a…", "credit"]      accepted jobs: a digest accepts one exact job, a name any job of that name; "*" is any job
+jobs = ["3f9a…", "credit"]      jobs to accept, by digest (one exact job) or by name (any job of that name); "*" for any job
 columns = ["income", "age"]     columns that a job may use, label and id included; left out: all
 trust = ["trusted"]             accepted values of `trust` in a job; left out: all
 sources = ["bank.parquet"]      files and addresses that may be read to train, align, evaluate and predict; "memory" for tables,
                                 and for parts of one table of all parties; "*" is a wild card; a relative path starts at this
                                 file's folder; left out: any file or table. Addresses must be listed, with their parameters:
                                 "postgresql://reader@db/bank", "s3://bucket/*?region=eu-central-1" (parties.allowed)
-products = true                 accept jobs that show this party's columns, before noise, to coordinator and later parties, who
-                                multiply them with theirs (privacy.inference, the solver NoisyGram, SkGD with joint=True)
+products = true                 accept jobs that show this party's columns, without noise, to the coordinator and to later
+                                parties, who multiply these columns with their own (privacy.inference, the solver NoisyGram,
+                                SkGD with joint=True)
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        accept jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
@@ -25,8 +27,8 @@ epsilon = 4.0
 delta = 1e-6
 
 [prediction]                    predictions from this party's records, without noise; left out: none is allowed
-models = ["7be1…"]              digests of this party's part of a model, as a refusal states them; "*" is any
-parties = ["bank"]              parties that may add up the margins and so see this party's parts; left out: any
+models = ["7be1…"]              digests of parts of models that this party may apply, as a refusal states them; "*" is any
+parties = ["bank"]              parties that may add up the margins, and thereby see this party's parts; left out: any
 sources = ["new/*.csv"]         sources, also allowed above, that may be predicted; left out: all
 records = 1000                  limit of records per day (UTC), counted in a file next to the book; left out: any number
 labels = true                   others may also measure a model on this party's labels, without noise (vfl evaluate)
@@ -34,10 +36,11 @@ callers = ["branch"]            callers that a resident service (vfl serve) may 
 purposes = ["credit decision"]  purposes that a caller may state; left out: any
 rate = 50.0                     records per second that a service may answer; left out: any number
 secure = true                   a service may also apply models trained under trust = "secure"
-lookup = true                   a service looks up the records of each request in DuckDB or Postgres; left out: it reads all
+lookup = true                   a service looks up only the requested records, in DuckDB or Postgres; left out: it reads all
 
-[secure]                        demands on jobs under trust = "secure"; without an entry `trust`, other jobs are then refused
-collude = 2                     least number of parties that may pool what they saw without learning more; left out: any
+[secure]                        demands on jobs under trust = "secure"; then, without an entry `trust`, other jobs are refused
+collude = 2                     accept jobs in which at least so many parties may pool what they saw and learn no more; left
+                                out: any
 dealer = "separate"             the coordinator may not be the dealer; left out: any dealer
 """
 
@@ -66,7 +69,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 ANY = "*"
 VARIABLE = "VFL_POLICY"
-"""Environment variable by which an owner sets the policy file on its own node; it overrides the job's environment."""
+"""Environment variable with which an owner sets the policy file on its own node. It overrides the policy that a job names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicting:
-    """Section [prediction] of a policy; the module's docstring explains each entry. None allows all."""
+    """Section [prediction] of a policy. The module's docstring explains each entry; an entry of None allows everything."""
 
     models: tuple[str, ...] = ()
     parties: tuple[str, ...] | None = None
@@ -105,7 +108,7 @@ class Predicting:
         require_positive("prediction.rate", self.rate, optional=True)
 
     def why_not(self, caller: str, purpose: str) -> str:
-        """Return the reason why a service may not answer a caller; '' if it may."""
+        """Return the reason why a service may not answer a caller, or '' if it may."""
         if self.callers is None or not {ANY, caller} & set(self.callers):
             return f"[prediction] callers: the caller {caller!r} is not listed there"
         if self.purposes is not None and purpose not in self.purposes:
@@ -117,7 +120,7 @@ class Predicting:
 class Demands:
     """Section [secure] of a policy: the weakest threat model that the owner accepts for training on shares.
 
-    The module's docstring explains each entry. None demands nothing.
+    The module's docstring explains each entry. An entry of None demands nothing.
     """
 
     collude: int | None = None
@@ -132,12 +135,11 @@ class Demands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """An owner's policy; the module's docstring explains each entry.
+    """An owner's policy. The module's docstring explains each entry.
 
-    job : limit of one job, in addition to the total. columns : None allows all. trust : None allows all settings, or only
-    'secure' if `secure` is given.
-    sources : None allows all files and tables.
-    prediction : None allows none. secure : None demands nothing.
+    job : limit of one job, in addition to the total. columns, sources : None allows all columns, or all files and tables.
+    trust : accepted values of `trust`. None accepts only 'secure' if `secure` is given, else all values.
+    prediction : None allows no prediction. secure : None demands nothing.
     """
 
     book: Path
@@ -156,7 +158,7 @@ class Policy:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
-        """Read a policy file. Raises SpecificationError for a missing file or an unknown entry."""
+        """Read a policy file. Raises SpecificationError if the file is missing or has an unknown entry."""
         path = Path(path).expanduser().absolute()
         plain = read_toml(path, "policy file", number=FORMAT, name=path.name, remedy=": nothing is consented to")
         if "total" not in plain:
@@ -170,10 +172,9 @@ class Policy:
         return replace(policy, book=path.parent / policy.book)
 
     def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
-        """Raise ConsentRefused unless the owner of `party` agrees to the job; reads no data.
+        """Raise ConsentRefused, which names the rule, unless the owner of `party` agrees to the job. No data is read.
 
-        ask : function that asks the owner a question; None asks at the terminal.
-        The error names the rule.
+        ask : function that asks the owner a question and returns True for yes; None asks at the terminal.
         """
         refuse = partial(refuse_job, job, party)
         listed = self._listed(job)
@@ -202,10 +203,10 @@ class Policy:
             refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
 
     def check_source(self, party: str, source: str, what: str, *, owners: bool) -> None:
-        """Raise ConsentRefused unless the owner allows a source to be read, for any purpose; reads no data.
+        """Raise ConsentRefused unless the owner allows a source to be read, for any purpose. No data is read.
 
-        source : result of parties.allowed.name_of. what : purpose of reading it, in words.
-        owners : True if the owner set this policy itself, so that it may allow addresses.
+        source : result of parties.allowed.name_of. what : words for the error that say why the source would be read.
+        owners : True if the owner set this policy, which may then allow addresses.
         """
         if self.sources is not None and not self._lists(self.sources, source):
             raise ConsentRefused(
@@ -214,12 +215,12 @@ class Policy:
         require_listed(party, source, (self.sources or ()) if owners else (), self.book.parent)
 
     def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
-        """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source; reads no data.
+        """Raise ConsentRefused unless the owner allows a part of a model to be applied to a source. No data is read.
 
-        digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that sees this party's part
-        of each margin. labels : True if labels are read too.
+        digest : digest of the part. source : result of parties.allowed.name_of. receiver : party that adds up the margins, and
+        so sees this party's part of each margin. labels : True if labels are read too.
 
-        Raises ConsentRefused, which names the rule.
+        The error names the rule that refuses.
         """
         allowed, refuse = self.prediction, partial(self.refuse_prediction, party)
         if allowed is None:
@@ -234,7 +235,10 @@ class Policy:
             refuse("labels", "a model may not be measured on its labels")
 
     def check_service(self, party: str, job: Job) -> None:
-        """Raise ConsentRefused unless a resident service may apply a job's model; `check_prediction` checks the other rules."""
+        """Raise ConsentRefused unless a resident service may apply the model of a job.
+
+        `check_prediction` checks the other rules.
+        """
         allowed, refuse = self.prediction, partial(self.refuse_prediction, party)
         if allowed is None or allowed.callers is None:
             refuse("callers", "no service is allowed: list the callers whom it may answer")
@@ -246,7 +250,7 @@ class Policy:
             )
 
     def refuse_prediction(self, party: str, rule: str, why: str) -> NoReturn:
-        """Raise ConsentRefused for a prediction, naming the rule of [prediction]."""
+        """Raise ConsentRefused for a prediction. rule : entry of [prediction] that the error names. why : reason."""
         raise ConsentRefused(
             f"party {party!r} refuses a prediction by its policy's [prediction]{rule and ' '}{rule}: {why}"
         )
@@ -255,7 +259,7 @@ class Policy:
         return any(matches(source, pattern, self.book.parent) for pattern in patterns)
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
-        """Refuse a job above the limit of one job. delta : None while it depends on a number of records not yet known."""
+        """Refuse a job above the limit of one job. delta : None if δ depends on a number of records that is not known yet."""
         if self.job is None:
             return
         for name, asked, most in (("epsilon", epsilon, self.job.epsilon), ("delta", delta, self.job.delta)):
@@ -263,7 +267,7 @@ class Policy:
                 refuse_job(job, party, "[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
 
     def _check_threats(self, job: Job, refuse: Callable[[str, str], NoReturn]) -> None:
-        """Refuse a job on shares whose threat model is weaker than the owner demands."""
+        """Refuse a job on shares if its threat model is weaker than the one that the owner demands."""
         demanded, stated = self.secure, job.secure
         if demanded is None or stated is None:
             return
@@ -282,20 +286,20 @@ class Policy:
 
 
 def refuse_job(job: Job, party: str, rule: str, why: str) -> NoReturn:
-    """Raise ConsentRefused for a job at a party, naming the rule of its policy."""
+    """Raise ConsentRefused for a job. rule : entry of the party's policy that the error names. why : reason."""
     raise ConsentRefused(f"party {party!r} refuses job {job.name!r} by its policy's {rule}: {why}")
 
 
 def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
-    """Return the policy of the party in this process: the policy in $VFL_POLICY, else the given policy, if any."""
+    """Return the policy of the party in this process: from the file in $VFL_POLICY, else from `given`; None without either."""
     path = os.environ.get(VARIABLE) or given
     return Policy.read(path) if path else None
 
 
 def require_source(policy: Policy | None, party: str, source: str, what: str, *, owners: bool = False) -> None:
-    """Raise ConsentRefused unless the party's owner allows a source; reads no data.
+    """Raise ConsentRefused unless the party's owner allows a source. No data is read.
 
-    policy : result of `policy_of`; the owner set it if it is from $VFL_POLICY. Other arguments : as for `Policy.check_source`.
+    policy : result of `policy_of`; the owner set it if $VFL_POLICY is set. Other arguments : as for `Policy.check_source`.
     """
     if policy is None:
         require_listed(party, source)
@@ -304,7 +308,7 @@ def require_source(policy: Policy | None, party: str, source: str, what: str, *,
 
 
 def _not_private(job: Job) -> str:
-    """Return the reason why the job's certificate would give no guarantee; '' if it would give one."""
+    """Return the reason why the job's certificate would give no guarantee, or '' if it would give one."""
     return next((flag for flag in flags_of(job) if voids((flag,))), "")
 
 

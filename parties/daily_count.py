@@ -1,4 +1,4 @@
-"""Durable count of the records predicted per day."""
+"""Count of the records predicted per day, kept on disk."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 60.0
 AHEAD, MOST_AHEAD = 100, 1024
-"""A service counts limit/AHEAD records before they are asked for, at most MOST_AHEAD."""
+"""A service counts limit/AHEAD records in advance, at most MOST_AHEAD, so that later requests need not wait for the disk."""
 _TABLE = "CREATE TABLE IF NOT EXISTS predicted (party TEXT, day TEXT, records INTEGER, PRIMARY KEY (party, day))"
 
 
 def open_durable(path: Path, table: str) -> sqlite3.Connection:
-    """Open a file of SQLite for its owner alone, with this table. When a statement returns, its changes are on disk."""
+    """Open an SQLite file that only its owner can read, and create `table`. Changes are on disk when a statement returns."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
     try:
@@ -36,11 +36,11 @@ def open_durable(path: Path, table: str) -> sqlite3.Connection:
 
 
 class DailyCount:
-    """Counts the predicted records of each party, and of each caller of a service, per day (UTC), beside the party's book.
+    """Counts predicted records per party, and per caller of a service, for each day (UTC), in a file next to the party's book.
 
-    A count is on disk before the records are predicted, in one transaction, so that processes that count at the same time
-    stay within the limit together. A clock that is set back does not begin a new day. The file is open from the first count
-    on, with a write-ahead log, so that a count takes one write to the disk.
+    A count is on disk before its records are predicted. It is one transaction, so processes that count at the same time stay
+    within one limit together. A clock that is set back does not start a new day. The file stays open from the first count on.
+    It has a write-ahead log, so a count needs one write to the disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,19 +49,21 @@ class DailyCount:
         self._file: sqlite3.Connection | None = None
 
     def __reduce__(self) -> tuple[type[DailyCount], tuple[Path]]:
-        return DailyCount, (self._path,)  # another process opens the file itself
+        return DailyCount, (self._path,)  # another process opens the file again
 
     def take(self, party: str, records: int, most: int) -> bool:
-        """Count records for today unless the total would exceed `most`; return True if they were counted.
+        """Count records for today and return True, unless the day's total would exceed `most`; then return False.
 
-        Raises ConsentRefused if the file cannot be read or written, since uncounted records are not predicted.
+        Raises ConsentRefused if the file cannot be read or written, since no record is predicted without being counted.
         """
         return not self.take_all(party, {party: (records, most)})
 
     def take_all(self, party: str, wanted: Mapping[str, tuple[int, int]]) -> str:
-        """Count records for parties or callers, all or none; return the first name whose limit is too low, '' if counted.
+        """Count records for all of these parties or callers, or for none of them if one limit is too low.
 
-        party : owner of the file, for errors. wanted : {name of a party or a caller: records, most per day}.
+        Returns the first name whose limit is too low, or '' if the records were counted.
+
+        party : owner of the file, for errors. wanted : {name of a party or caller: (records, most per day)}.
         """
         try:
             with self._lock:
@@ -74,7 +76,7 @@ class DailyCount:
         )
 
     def close(self) -> None:
-        """Close the file; the next count opens it again."""
+        """Close the file. The next count opens the file again."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -103,10 +105,10 @@ class DailyCount:
 
 
 class CountedAhead:
-    """Counts the records of a service a little ahead, so that few requests wait for the disk.
+    """Counts the records of a service in advance, so that few requests wait for the disk.
 
-    Guarantee. The count on disk is never below the records answered. A process that is killed leaves at most `most` / AHEAD
-    records per party or caller counted and not answered; under a limit below AHEAD records, each record is counted exactly.
+    Guarantee. The count on disk is never below the number of answered records. A killed process leaves at most `most` / AHEAD
+    records per party or caller counted but not answered. A limit below AHEAD records is counted exactly.
     """
 
     def __init__(self, count: DailyCount) -> None:
@@ -120,7 +122,7 @@ class CountedAhead:
         )
 
     def take_all(self, party: str, wanted: Mapping[str, tuple[int, int]]) -> str:
-        """Count records for several parties or callers, all or none; arguments and errors as for `DailyCount.take_all`."""
+        """Count records for several parties or callers, for all or none; otherwise as `DailyCount.take_all`."""
         if self._day != _today():
             self._day, self._left = _today(), {}
         short = {

@@ -1,8 +1,8 @@
-"""The dealer of a run on shares, as a participant without columns.
+"""Dealer of a run on shares: a participant without columns that sends random words and adds noise.
 
-Guarantee. The dealer receives only public facts, and sends words that are uniform for their receiver. It adds its noise to
-every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated this n,
-because for a larger n the dealer's noise would be too small.
+Guarantee. The dealer receives only public facts. The words that it sends are uniform for their receiver. It adds its noise to
+every opened sum. It derives roles, bits and caps from the job and n. It deals nothing until every party has stated n, because
+noise for a larger n would be too small.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class Dealing(Service):
-    """Answers the requests to the dealer.
+    """Service that answers the requests to the dealer.
 
-    job : the job of all participants; it also names the source of the noise.
-    recycles : True if parcels are copied before the next request, so that the largest one can reuse its memory. Allocating
-        that memory takes longer than drawing the words.
+    job : the job of all participants; it also specifies the source of the noise.
+    recycles : True if the caller copies parcels before the next request. The largest parcel then reuses one piece of memory:
+        allocating that memory takes longer than drawing the words.
     """
 
     name = DEALER
@@ -65,7 +65,10 @@ class Dealing(Service):
         return reply, requests.named_parcels(parcels)
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request, and the parcels for its receivers. parcels : the parties' numbers of records."""
+        """Return the reply to a request, and the sealed parcels for its receivers.
+
+        parcels : the parties' numbers of records.
+        """
         if parcels and not isinstance(request, requests.CheckRecords):
             raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")
         if isinstance(request, requests.Meet):
@@ -108,7 +111,7 @@ class Dealing(Service):
                 raise FederationError(f"the dealer does not answer {type(request).__name__}")
 
     def _check_records(self, session: Session, parties: Sequence[str], parcels: Sequence[Parcel]) -> None:
-        """Raise PrivacyError unless every party states the n of this session."""
+        """Raise PrivacyError unless every party states that it has n records, as in this session."""
         if len(parcels) != len(parties):
             raise FederationError("the dealer did not receive the number of records of every party")
         for party, parcel in zip(parties, parcels, strict=True):
@@ -120,7 +123,10 @@ class Dealing(Service):
         self._checked = True
 
     def _fourier_terms(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
-        """Return the shares of the Fourier terms for a version (one model), sealed piece by piece as they are drawn."""
+        """Return shares of the Fourier terms for one version, that is, one model.
+
+        Each piece is sealed as soon as it is drawn.
+        """
         record = 16 * SERIES[version.place].terms
         size = record * dealer.n_rows
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))

@@ -1,4 +1,4 @@
-"""The dealer of a run on shares as a Ray actor. It is not in `parties.actor`, so that parties need not import it."""
+"""The dealer of a run on shares as a Ray actor. A module of its own, so that parties need not import the dealer's code."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A party of a run on shares: it masks its columns, holds shares of residuals, and adds noise to every opened sum.
 
 Guarantee. The party sends uniform words. For each opened sum it sends its part of the sum plus its noise and its share of zero.
-The words of all parties add up to the noised sum that was charged; without the words of any one party, they are uniform.
-Before it draws noise, the party checks cap and event of the release for every block of every party. It then charges the
-release to its owner's book, or to its own count in memory. Both refuse releases that the job's plan does not cover. It
-derives roles, bits and caps from the job to which its owner has agreed, never from a message.
+The words of all parties add up to the charged sum with noise. Without the words of any one party, the rest is uniform. Before
+the party draws noise, it checks the cap and the event of the release for every block of every party. It then charges the
+release to the owner's book, or to a count in memory. Both refuse releases that the job's plan does not cover. The party
+derives roles, bits and caps from the job to which the owner has agreed, never from a message.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 LOSS = "logistic"
 PRODUCTS = requests.MaskProducts | requests.TakeProducts | requests.ContributeProducts
-"""Requests of a release of products of columns."""
+"""Types of requests for a release of products of columns."""
 
 
 class Holder:
-    """Answers the requests of a run on shares over one party's columns.
+    """One party in a run on shares: it answers requests over the party's columns.
 
     job : the job to which the owner has agreed. columns, labels : as for parties.rows.Rows. noise, book : as for
         parties.party.Party. own : the party's identity across organisations.
-    charges : the book, or a count in memory without one.
+    charges : the owner's book; without a book, a count in memory.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Holder:
 
     @property
     def sharing(self) -> Sharing | GramSharing:
-        """Public facts of the run."""
+        """Public facts of the run: roles, bits and caps."""
         if self._plan.sharing is None:
             raise self._refusal("received a message of training on shares, which its job does not plan")
         return self._plan.sharing
@@ -101,11 +101,11 @@ class Holder:
         return self.sharing
 
     def takes(self, request: Request) -> int:
-        """Return the number of parcels that must come with a request; 0 before the keys of the session are exchanged."""
+        """Return the number of sealed parcels that must come with a request; 0 before the keys of the session are exchanged."""
         return 0 if self._streams is None else len(requests.senders(request, self.name, self.sharing.roles))
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request, and the parcels for its `receivers`. parcels : from its `senders`."""
+        """Return the reply to a request, and sealed parcels for the request's `receivers`. parcels : from its `senders`."""
         if isinstance(request, requests.Meet):
             self._session, self._streams = Session(self.name, request.session, self._own), None
             self._member, self._setup, self._gram, self._committed = None, None, None, None
@@ -196,7 +196,7 @@ class Holder:
             self._member = Member(roles, self.name, streams, self._noise, request.n_records, labels)
 
     def _tossed(self, member: Member, coin: Words) -> None:
-        """Take the session's coin (random bytes), once: a second coin would open rows that mask records."""
+        """Take the session's coin (random bytes). A second coin is refused, since it would open rows that mask records."""
         if member.coin is not None:
             raise self._refusal("was sent a second coin in one session")
         member.coin = coin.astype("<u8").tobytes()
@@ -204,7 +204,7 @@ class Holder:
     def _opened_rows(
         self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> list[Parcel]:
-        """Share the residuals, as a holder; return this party's opened rows for the label party."""
+        """Return the parcel with this party's opened rows for the label party. A holder shares the residuals first."""
         n = self._columns.n_records
         for sender, parcel in parcels.items():
             if sender == DEALER:
@@ -217,7 +217,7 @@ class Holder:
                 angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
                 member.take_angles(version, sender, angles)
         if member.holds:
-            member.share(version)  # now, since `opened_rows` needs the Fourier terms, even if nobody needs this share
+            member.share(version)  # computes the opened rows, too, even if nobody needs this share
         masks, shares = member.opened_rows(version)
         words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
         return [session.seal(label, f"rows {version.name}", words) for label in to]
@@ -239,9 +239,9 @@ class Holder:
         member.check_dealt(request.version)
 
     def _set_up(self, request: requests.SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
-        """Cap and mask the party's own rows, for every later w.
+        """Cap and mask the party's own rows. The masked rows serve every later w.
 
-        Keep the rows for set-ups with the same cap, centres and scales.
+        The capped rows are kept, for further set-ups with equal cap, centres and scales.
         """
         sharing = self._logistic
         block, centre, scale = request.rows[self.name]
@@ -260,7 +260,10 @@ class Holder:
         return [session.seal(holder, f"columns {request.number}", words) for holder in to]
 
     def _require_whole(self, block: Block, centre: Vector, scale: Vector) -> Block:
-        """Return the block of all columns; raise PrivacyError if the rows to mask are of other columns."""
+        """Return the block of all columns.
+
+        Raises PrivacyError if the given block, centres and scales are not those of all columns.
+        """
         whole = self._plan.problem.layout.whole()[self.name]
         if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
             raise self._refusal("was asked to mask rows that do not cover all of its columns")
@@ -270,7 +273,7 @@ class Holder:
     def _products(
         self, request: Request, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
     ) -> tuple[object, list[Parcel]]:
-        """Answer the requests of one release of all products of columns."""
+        """Answer a request for one release of all products of columns."""
         if isinstance(request, requests.MaskProducts) and self._streams is not None:
             block, centre, scale = request.rows[self.name]
             if isinstance(self.sharing, GramSharing) and (np.any(centre != 0.0) or np.any(scale != 1.0)):
@@ -300,7 +303,7 @@ class Holder:
         session: Session,
         parcels: dict[str, Parcel],
     ) -> Words:
-        """Charge the release; return the words of the products with each other party, in order, then of the own block."""
+        """Charge the release; return the words: products with each of the other parties, in order, then the own block."""
         own = request.query.shares().get(self.name)
         if own is None or to_plain(request.query) != to_plain(sharing.first):
             raise self._refusal("was asked for products of columns that its job does not plan")
@@ -324,7 +327,7 @@ class Holder:
         return np.concatenate(found)
 
     def _gram_rows(self, sharing: GramSharing, block: Block, centre: Vector, scale: Vector) -> np.ndarray:
-        """Return the party's integer rows: its columns, then the label t(y − c) if it counts."""
+        """Return the party's integer rows: its columns, then the label t(y − c) if the release includes a label."""
         self._require_whole(block, centre, scale)
         X = np.empty((sharing.widths[self.name], self._columns.n_records))
         for j in range(self._columns.n_coordinates):
@@ -363,7 +366,7 @@ class Holder:
     def _commitment(
         self, words: Words, request: requests.Contribute | requests.ContributeProducts, session: Session
     ) -> Commitment:
-        """Keep the words of an opening, and return a commitment to them."""
+        """Keep the words of an opening until they are disclosed, and return a commitment to them."""
         drawn = self._noise.stream(replace(request.key, part=request.query.part), f"{self.name}, commitment").words(4)
         nonce = drawn.astype("<u8", copy=False).tobytes()
         self._committed = requests.Contribution(words.astype("<u8", copy=False).tobytes(), nonce)
@@ -377,10 +380,10 @@ class Holder:
         return words
 
     def _admitted(self, query: Backward, request: requests.Contribute) -> Gaussian:
-        """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
+        """Return the event of a release. Raises PrivacyError unless the set-up and the charge cover the query.
 
-        The set-up, with its cap C, bounds a record's joint contribution to all columns of all parties. So one charge covers
-        disjoint blocks.
+        The cap C of the set-up bounds a record's joint contribution to all columns of all parties. One charge can therefore
+        cover disjoint blocks.
         """
         setup, event = self._of_setup(), query.event
         if not isinstance(event, Gaussian):
@@ -405,17 +408,20 @@ class Holder:
         return event
 
     def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
-        """Record the coordinates of all parties that a charge covers. A charge covers each coordinate once."""
+        """Record the coordinates, of all parties, that this query releases under one charge.
+
+        A charge covers each of them once.
+        """
         cap = query.capped
         if cap is None or cap.paid is None:
             raise self._refusal("was asked for a block of a pass that nothing was charged for")
         if cap.cap != self._of_setup().cap:
             raise self._refusal("was asked to change the cap within a set-up")
         cap.require_covered([(query.clip, event)])
-        self._coverage.admit(cap.paid, self._shape(), asked)  # no joint cap holds for rows of two different set-ups
+        self._coverage.admit(cap.paid, self._shape(), asked)  # rows of two different set-ups have no joint cap
 
     def _shape(self) -> bytes:
-        """Return cap, centres and scales of all parties' rows as bytes; two different set-ups have different bytes."""
+        """Return the cap, and the centres and scales of all parties' rows, as bytes. Different set-ups give different bytes."""
         setup = self._of_setup()
         parts = [np.float64(setup.cap).tobytes()]
         for party in self.sharing.roles.parties:

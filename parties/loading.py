@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 
 def consented(task: PartyTask, source: Any, policy: str | None = None, *, begins: bool = False) -> Policy | None:
-    """Return the owner's policy if it agrees to job and source, None if there is no policy; else raise ConsentRefused.
+    """Return the owner's policy if it agrees to the job and the source; None if there is no policy. Else raise ConsentRefused.
 
-    Without a policy, an address is refused unless the owner listed it (parties.allowed).
+    Without a policy, an address is refused unless the owner has listed it (parties.allowed).
 
-    policy : path of the owner's policy (parties.consent), read here, before any data are opened.
-    begins : True if no process has begun the run, so that the owner's book must have room for it.
+    policy : path of the owner's policy (parties.consent), which is read here, before any data are opened.
+    begins : True if this process is the first of the run. Then the owner's book must have room for the run.
     """
     agreed = policy_of(policy)
     if agreed is not None:
@@ -79,16 +79,16 @@ def load(
     own: Credentials | None = None,
     shards: int = 1,
 ) -> Party:
-    """Return the party with its columns read, checked against the declarations, and scaled.
+    """Return the party, after its columns are read, checked against the declarations, and scaled.
 
-    Noise comes from the operating system, or is seeded if the job says so. Raises DataError before anything is computed.
+    Noise comes from the operating system; it is seeded only if the job says so. Raises DataError before anything is computed.
 
-    policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
-        agreed already. None asks nobody and keeps no book.
-    index : the aligned rows, in their order (parties.alignment.participant); None takes all rows as they are.
+    policy : path of the owner's policy, which is asked before the source is opened (`consented`); or a policy that has agreed
+        already. None asks nobody and keeps no book.
+    index : the aligned rows, in their order (parties.alignment.participant); None takes all rows in the source's order.
     threads : number of threads of the party's kernels.
     own : the party's identity across organisations, for the keys of a run on shares.
-    shards : number of shards of its rows, all in this process.
+    shards : number of shards of the party's rows, all in this process.
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, source, policy)
     opened = open_for(task, source, ids=index is not None)
@@ -112,9 +112,9 @@ def over(
     alignment: str = "",
     own: Credentials | None = None,
 ) -> Party:
-    """Return the party for loaded rows, with its owner's book if the policy keeps one.
+    """Return the party for loaded rows, with the owner's book if there is a policy and the job has privacy.
 
-    agreed : the owner's policy (`consented`). facts : facts of each shard. own : as for `load`.
+    agreed : the owner's policy (`consented`), or None. facts : facts of each shard. own : as for `load`.
     """
     job, noise = task.job, task.job.noise_source()
     book: PartyBook | None = None
@@ -134,22 +134,22 @@ def over(
 
 
 def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source:
-    """Open a party's source for its columns. ids : True to read the id column too."""
+    """Open a party's source to read its columns. ids : True to read the id column, too."""
     if ids:
         return open_with_ids(task, source)
-    # A bare array has columns in declared order; blocks only determine the order of storage.
+    # A bare array has columns in declared order. Blocks of columns only determine the order of storage.
     contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(source, contents, party=task.party)
 
 
 class Unchanged:
-    """Check that a source does not change while several shards read it separately.
+    """Check that a source stays the same while several shards read it separately.
 
-    Guarantee. No record gets into two shards by moving within the source while it is read. `require` raises DataError if a
-    file or an object in a store changed, or if two shards found different rows in one block of a Ray dataset. For a function,
-    every shard's process compares its data with the digest of `content_for` (`require_content`).
+    Guarantee. No record can get into two shards by moving within the source between reads. `require` raises DataError if a file
+    or an object in a store has changed, or if two shards found different rows in one block of a Ray dataset. If the source is a
+    function, the process of every shard compares the data with the digest of `content_for` (`require_content`).
 
-    opened : the source (`open_for`).
+    opened : the source, as opened by `open_for`.
     """
 
     def __init__(self, source: Any, opened: Source) -> None:
@@ -161,9 +161,9 @@ class Unchanged:
         self.in_blocks = isinstance(opened, BlockSource)
 
     def require(self, read: Iterable[Mapping[int, str]] = ()) -> None:
-        """Raise DataError if a file has changed, or a block has changed between reads by two shards.
+        """Raise DataError if a file has changed, or if a block has changed between the reads of two shards.
 
-        read : digests of the blocks that each shard has read (`digests_of`), if the source is in blocks.
+        read : {block: digest} for each shard, of the blocks that it has read (`digests_of`), if the source is in blocks.
         """
         digests = ((number, digest) for own in read for number, digest in own.items())
         if any(self._digests.setdefault(number, digest) != digest for number, digest in digests):
@@ -172,9 +172,9 @@ class Unchanged:
             raise self._origin.error(CHANGED)
 
     def content_for(self, task: PartyTask, opened: Source, *, ids: bool = False) -> str:
-        """Return a digest of the data that a function returned, which this call reads once in full; '' for other sources.
+        """Return a digest of a function's data, which this call reads once in full; '' if the source is not a function.
 
-        ids : True if the source was opened with the id column of an alignment.
+        ids : True if the source was opened with the id column, for an alignment.
         """
         return _content(task, opened, ids=ids) if self._is_function else ""
 
@@ -184,9 +184,9 @@ class Unchanged:
 
 
 def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
-    """Return a CSV source with the lines of one shard, for the shard's process; None to open the source as given.
+    """Return a CSV source with the lines of one shard only, for the shard's process; None to open the source as given.
 
-    Aligned rows can lie anywhere in a file, so the process then reads the whole file.
+    Aligned rows can be anywhere in a file. The process then reads the whole file.
     """
     if shard is None or chosen is not None or not (file_of(source) or is_stored(source)):
         return None
@@ -196,7 +196,7 @@ def spec_for(source: Any, opened: Source, shard: Shard | None, chosen: Chosen | 
 
 
 def digests_of(opened: Source) -> dict[int, str]:
-    """Return {block: digest} of the blocks of a source that were read, for `Unchanged.require`; {} for other sources."""
+    """Return {block: digest} of the blocks that were read, for `Unchanged.require`; {} if the source is not in blocks."""
     return dict(opened.digests) if isinstance(opened, BlockSource) else {}
 
 
@@ -207,7 +207,7 @@ def _content(task: PartyTask, opened: Source, *, ids: bool) -> str:
 
 
 def require_content(task: PartyTask, opened: Source, content: str, *, ids: bool = False) -> None:
-    """Raise DataError if a source's records do not match a digest (`Unchanged.content_for`); '' checks nothing."""
+    """Raise DataError if the records of a source do not match the digest of `Unchanged.content_for`; '' for no check."""
     if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
             "its function returned other rows, or rows in another order, to one shard than to another: let it return the "
@@ -223,10 +223,10 @@ def shards_of(
     shards: int,
     read: ReadIds | None = None,
 ) -> Iterator[tuple[Shard | None, Chosen | None]]:
-    """Yield each shard of the party's records, with its rows of the source where the records are aligned.
+    """Yield each shard of the party's records, with the shard's rows of the source if the records are aligned.
 
-    The ids of an aligned source are read again here, to detect a change since the alignment. If an unaligned source is not
-    divided, its only shard is None, and its records are counted as they are read. read : as for `check_aligned`.
+    The ids of an aligned source are read again here, to detect a change since the alignment. If the records are neither aligned
+    nor divided, (None, None) is yielded, and the records are counted later, as they are read. read : as for `check_aligned`.
     """
     if index is not None:
         chosen = check_aligned(task, source, opened, index, read)
@@ -248,10 +248,10 @@ def load_rows(
     *,
     threads: int = 1,
 ) -> Rows | SubsampledRows:
-    """Return one shard of a party's rows; None stands for all rows. Raises DataError before anything is computed.
+    """Return one shard of a party's rows. Raises DataError before anything is computed.
 
-    opened : the source (`open_for`). chosen : the shard's rows of the source, in their common order, if the records are
-        aligned.
+    opened : the source (`open_for`). shard : None for all rows. chosen : the shard's rows of the source, in the order common to
+        all parties, if the records are aligned.
     """
     job = task.job
     columns, labels, groups = _read(task if job.privacy is None else _total(task), source, opened, shard, chosen)
@@ -285,14 +285,14 @@ def load_rows(
 
 
 def load_features(task: PartyTask, source: Any) -> Storage:
-    """Return the party's columns of all records, without label or intercept."""
+    """Return the party's columns for all records, without label and intercept."""
     return load_range(task.features, source, open_for(task.features, source, ids=False), None, None)[0]
 
 
 def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tuple[Storage, Vector | None]]:
-    """Yield columns and labels of new records, shard by shard. `task` names the columns to read.
+    """Yield the columns and labels of new records, shard by shard. task : names the columns to read.
 
-    This generator holds one shard at a time.
+    One shard at a time is in memory.
     """
     opened, unchanged, ranges = divided(task, source, None, shards)
     for shard, chosen in ranges:
@@ -304,9 +304,9 @@ def new_records(task: PartyTask, source: Any, *, shards: int = 1) -> Iterator[tu
 def divided(
     task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
 ) -> tuple[Source, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
-    """Open a source; return the source, the check that it stays unchanged, and its shards (`shards_of`).
+    """Open a source. Return the opened source, the check that it stays unchanged, and its shards (`shards_of`).
 
-    Raises DataError for a source that may give different rows to each process.
+    Raises DataError if the source may give different rows to different processes.
     """
     if shards > 1:
         require_rereadable(source, party=task.party)
@@ -315,7 +315,7 @@ def divided(
 
 
 class Divided:
-    """A party's source, divided among shards whose processes each open it; a lost process can load its shard again.
+    """A party's source, divided among shards. The process of each shard opens the source; a lost process can load again.
 
     Guarantee. Each record is in one shard: `load` raises DataError if two shards found different rows (`Unchanged`).
 
@@ -326,7 +326,7 @@ class Divided:
         self, task: PartyTask, source: Any, index: Index | None, shards: int, read: ReadIds | None = None
     ) -> None:
         opened, self._unchanged, ranges = divided(task, source, index, shards, read)
-        # Every shard's process opens the files itself and watches them for changes.
+        # Every shard's process opens the files and watches them for changes.
         self._ranges = [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
         self._content = self._unchanged.content_for(task, opened, ids=index is not None)
         self._places = [spec_for(source, opened, shard, chosen) for shard, chosen in self._ranges]
@@ -334,8 +334,8 @@ class Divided:
     def load(self, rows: Group, source: Any) -> list[Any]:
         """Make each process load its shard, and return the answers.
 
-        rows : one object per shard with the methods `load(source, shard, chosen, content)`, for `load_rows` and
-            `require_content`, and `digests()`, for `Unchanged.require`. source : in the form that these objects open.
+        rows : one object per shard, with a method `load(source, shard, chosen, content)` that uses `load_rows` and
+            `require_content`, and a method `digests()` for `Unchanged.require`. source : in a form that these objects can open.
         """
         shards, chosen = map(Each, zip(*self._ranges, strict=True))
         sources = Each(place or source for place in self._places)
@@ -345,12 +345,13 @@ class Divided:
 
 
 def ids_of_shards(task: PartyTask, source: Any, opened: Source, rows: Group, handed: Any) -> tuple[DividedIds, IdKind]:
-    """Make each shard read and keep the ids of one range of rows; return the ids of all rows, and their kind.
+    """Make each shard read and keep the ids of one range of rows. Return the ids of all rows, and the kind of the ids.
 
     Guarantee. Each id is read once. Raises DataError if two shards found different rows (see `Unchanged`).
 
-    rows : one object per shard with the methods `read_ids(source, shard, content)`, which returns the kind, `id_digests()`, and
-        the method that `DividedIds` calls. source, opened : in this process. handed : in the form that these objects open.
+    rows : one object per shard, with a method `read_ids(source, shard, content)` that returns the kind, with `id_digests()`,
+        and with the method that `DividedIds` calls. source, opened : the source in this process. handed : the source in a form
+        that these objects can open.
     """
     if rows.size > 1:
         require_rereadable(source, party=task.party)
@@ -376,9 +377,10 @@ def load_range(
 
 
 def _total(task: PartyTask) -> PartyTask:
-    """Return the task that reads infinity as the largest number where no bounds are declared.
+    """Return a task that reads infinite values as the largest number wherever no bounds are declared.
 
-    In a private run, a refusal would reveal one record's cell to everybody. The record's contribution is clipped anyway.
+    A refusal in a private run would reveal one record's value to everybody. The contribution of the record is clipped in any
+    case.
     """
     scaling, label, most = task.scaling, task.label, float(np.finfo(task.storage).max)
     scaling = replace(scaling, lo=np.maximum(scaling.lo, -most), hi=np.minimum(scaling.hi, most))

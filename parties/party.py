@@ -1,8 +1,8 @@
-"""A party: its own columns, a noise source, and its owner's book if there is one. No model, no solver.
+"""A party: its own columns, a source of noise, and the owner's book if there is one. It has no model and no solver.
 
-Every query carries the parameters that its answer needs. A restarted party therefore only reloads its data. The party answers
-a closed set of queries, so its owner can read in this module and in parties.rows everything that can be computed on its
-columns, and every result that leaves without noise (`Reply.vector`, to the coordinator's `Margins` only).
+Every query carries the parameters that the answer needs. A restarted party therefore only reloads its data. The party answers
+a closed set of queries. Its owner can read in this module and in parties.rows everything that can be computed from the
+columns, and every result that leaves the party without noise (`Reply.vector`, only to the coordinator's `Margins`).
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ MOST_CELLS = 1024
 
 
 class Party:
-    """Answers queries over its (n, p_k) features. Its rows compute exact sums; noise is added to their total, once.
+    """Answers queries over a party's (n, p_k) features. Rows compute exact sums; noise is added once, to the total.
 
-    It holds no record itself, and its releases are the same to the bit for any number of shards.
+    This object holds no record itself. Its releases are the same to the bit for any number of shards.
 
     shards : objects with the methods of `Rows`, in this or other processes, each with some of the rows. facts : facts of each
         shard.
-    noise : source of the noise of its releases.
-    book : its owner's release log; None keeps no log. A run on shares is then counted in memory (parties.book.RunCount).
-    unnoised : the kinds of query that the job lets it answer without noise (vfl.job.flags.unnoised). The party refuses all
-        other queries without noise, whatever the coordinator says.
-    alignment : hash of its records' ids in their order, '' without an alignment.
+    noise : source of the noise of the party's releases.
+    book : the owner's release log; None keeps no log. A run on shares is then counted in memory (parties.book.RunCount).
+    unnoised : the kinds of query that the job lets the party answer without noise (vfl.job.flags.unnoised). The party refuses
+        all other queries without noise, whatever the coordinator says.
+    alignment : hash of the ids of the party's records in their order, '' without an alignment.
     holder : the party's role in a run on shares, in which the party answers no query about margins; None for trust='trusted'.
     """
 
@@ -104,16 +104,16 @@ class Party:
 
     @property
     def rows(self) -> Rows:
-        """Rows of a party that holds all its rows in this process."""
+        """Return the rows of a party whose rows are all in one shard of this process; DataError for other parties."""
         if not isinstance(self._shards, Here) or self._shards.size > 1:
             raise DataError(f"party {self.name!r} holds its rows in shards")
         rows: Rows = self._shards.members[0]
         return rows
 
     def afresh(self) -> Party:
-        """Return a party over the same columns without any answered query, for another run on simulated records.
+        """Return a party over the same columns for another run on simulated records. It has answered no query yet.
 
-        The new party keeps no book and counts nothing. So this raises PrivacyError for a party that keeps a book or counts.
+        The new party keeps no book and no count. PrivacyError is raised if this party keeps a book or a count.
         """
         if self._charges is not None:
             raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
@@ -123,7 +123,7 @@ class Party:
         return again
 
     def greet(self) -> Greeting:
-        """Return the facts that other participants need before training."""
+        """Return the facts about this party that other participants need before training."""
         return Greeting(__version__, self.n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
@@ -133,21 +133,24 @@ class Party:
         return self._book.hear(notice, self.n_records)
 
     def costs(self) -> Costs | None:
-        """Return the cost of the current run in the owner's book; None without a book."""
+        """Return the cost of the run that the owner's book opened last; None without a book."""
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Any:
-        """Return y, (n,), or its pieces by shard. Only `Margins` may ask for y; in a run on shares, nobody may."""
+        """Return y, (n,), or its pieces by shard.
+
+        Only the coordinator's `Margins` may ask for y; in a run on shares, nobody may.
+        """
         if self._holder is not None:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
 
     def takes(self, request: Request) -> int:
-        """Return the number of sealed parcels that must come with a request."""
+        """Return the number of sealed parcels that must come with a request of a run on shares."""
         return 0 if self._holder is None else self._holder.takes(request)
 
     def request(self, request: Request, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a request of a run on shares, and the parcels that the party sends with it."""
+        """Return the reply to a request of a run on shares, and the sealed parcels that the party sends."""
         if self._holder is None:
             raise PrivacyError(
                 f"party {self.name!r} was sent a request of training on shares, which its job does not use"
@@ -158,13 +161,13 @@ class Party:
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
     def answer(self, query: Query, records: Records | Each, key: ReleaseKey) -> Reply:
-        """Return the reply to this party's share of a query.
+        """Return this party's reply to a query.
 
-        Noise is drawn from the query's event, which the coordinator has charged. Each release has a separate noise stream:
-        `key` with the release's number as its part. If the owner keeps a book, it records all releases before any noise is
-        drawn.
+        Noise is drawn for the query's event, which the coordinator has charged. Each release has its own noise stream: its key
+        is `key` with the number of the release as its part. If the owner keeps a book, the book records all releases before any
+        noise is drawn.
 
-        records : per-record vectors of the query; of each shard, if the rows are in shards.
+        records : per-record vectors of the query; `Each` with one entry per shard if the rows are in shards.
         """
         start = time.perf_counter()
         if None in query.events() and not isinstance(query, self._unnoised):
@@ -218,7 +221,7 @@ class Party:
     def _visit(self, query: Descend, records: Each, key: ReleaseKey) -> Reply:
         """Take the steps one after another: release u, compute Δ = rule(w_S, u), add X_S Δ to the margins, repeat.
 
-        One pass over the records adds X_S Δ and computes the next gradient.
+        A single pass over the records adds X_S Δ and computes the gradient of the next step.
         """
         w = query.start[self.name].copy()
         released: list[Vector] = []
@@ -236,7 +239,7 @@ class Party:
         return Reply(tuple(released), self._piece(self._shards.vectors("leave", delta, shift)))
 
     def _together(self, query: Descend, records: Each, key: ReleaseKey) -> Reply:
-        """Take all steps with gradients at the same weights r."""
+        """Take all steps of a query whose gradients use one and the same vector of weights r."""
         released = []
         for k, (step, sums) in enumerate(zip(query.steps[self.name], self._sums(query, records), strict=True)):
             release_key = replace(key, part=query.parts.get(self.name, 0) + k)
@@ -258,11 +261,11 @@ class Party:
         return _added(self._shards.ask(method, *arguments))
 
     def _vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
-        """Return the per-record vector of a query. Pass it only to `Margins`."""
+        """Return the per-record vector of a query. Only the coordinator's `Margins` may receive it."""
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
     def _piece(self, pieces: Each) -> Any:
-        """Return the vector, or its pieces by shard."""
+        """Return the vector of a single shard, or the pieces of several shards."""
         return pieces[0] if self._shards.size == 1 else pieces
 
     def _release(
@@ -283,11 +286,14 @@ class Party:
         key: ReleaseKey,
         sensitivity: float,
     ) -> Vector:
-        """Return sums with the noise of their event; every sum that leaves the party passes through here."""
+        """Return sums with the noise of their event. Every sum that leaves the party passes through this method."""
         return release(sums, grid, event, self._noise, key, sensitivity)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
-        """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
+        """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² for the first columns.
+
+        Without bounds B, release the exact Σ x_ij and Σ x_ij².
+        """
         (sums,) = self._sums(query, self._nothing())
         if query.reach is None:
             return self._noised(sums, 1.0, query.event, key, math.inf)
@@ -302,7 +308,7 @@ class Party:
         return self._noised(counts, 1.0, query.event, key, sensitivity)
 
     def _select(self, query: Select, w: Vector, sums: Sums, key: ReleaseKey) -> NoisyScore:
-        """Return the best of the noisy scores; the scores do not leave the party."""
+        """Return the best of the noisy scores. No score leaves the party."""
         sensitivity = query.rules[self.name].sensitivity
         return noisy_best(self._scores(query, w, sums), sensitivity, query.event, self._noise, key)
 
@@ -312,7 +318,7 @@ class Party:
         return query.rules[self.name](w, np.asarray(sums * grid, dtype=np.float64))
 
     def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
-        """Release a statistic that depends on this party's labels only."""
+        """Release a statistic of this party's labels alone."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
                 f"party {self.name!r} tallies its labels only if all records are trained on, and some are held out"
@@ -325,7 +331,7 @@ class Party:
 
     @property
     def n_coordinates(self) -> int:
-        """Return p_k, with the intercept where the party owns it."""
+        """Return p_k, the number of the party's coordinates, including the intercept if this party has it."""
         return self._facts[0].n_coordinates
 
     @property
@@ -335,12 +341,12 @@ class Party:
 
     @property
     def n_records(self) -> int:
-        """Return the number of records, held-out ones included."""
+        """Return the number of all records, including held-out records."""
         return self.n_trained + sum(facts.n_held_out for facts in self._facts)
 
 
 def _added(sums: Sequence[Sums]) -> Sums:
-    """Return the total of the shards' sums. It is exact for whole numbers, and exact up to rounding without a clip."""
+    """Return the total of the shards' sums: exact for integers, else (without a clip) exact up to rounding."""
     return functools.reduce(np.add, sums)
 
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def count_of(policy: Policy) -> Path:
-    """Return the file with an owner's counts of predicted records, beside its book."""
+    """Return the path of the file with an owner's counts of predicted records. It is next to the owner's book."""
     return policy.book.with_suffix(".predictions")
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Permission of one party's owner; without a policy (None), nobody is asked and nothing is counted."""
+    """Permission of one party's owner. policy : None if the owner has none; then nobody is asked and nothing is counted."""
 
     party: str
     policy: Policy | None
 
     def count(self, records: int) -> None:
-        """Count the records before their margins leave the party. Raises ConsentRefused above the policy's daily limit."""
+        """Count records before their margins leave the party. Raises ConsentRefused above the policy's daily limit."""
         allowed = None if self.policy is None else self.policy.prediction
         if self.policy is None or allowed is None or allowed.records is None:
             return
@@ -51,10 +51,10 @@ def permitted(
     labels: bool = False,
     owners: bool = False,
 ) -> Permission:
-    """Ask the owner's policy, before the source is opened. Raises ConsentRefused, which names the rule.
+    """Return the owner's permission, if the policy allows the prediction; else raise ConsentRefused, which names the rule.
 
     policy : path of the owner's policy; a policy that the owner set for this process (parties.consent.VARIABLE) overrides it.
-    receiver : the party that adds up and sees this party's part of each margin; None is the party itself.
+    receiver : the party that adds up the margins, and so sees this party's part of each margin; None for this party itself.
     labels : True if labels are read too, to measure the model without noise. owners : True if the owner named `policy`.
     """
     agreed = policy_of(policy)
@@ -73,7 +73,7 @@ def all_permitted(
     receiver: str,
     measured: bool = False,
 ) -> dict[str, Permission]:
-    """Ask the owners of all parties, as `permitted` does.
+    """Return the permissions of all parties' owners, as `permitted` does for one party.
 
     given : {party: source as the user named it, which may be one table for all parties}. measured : True if the receiver's
         labels are read.

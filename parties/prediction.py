@@ -40,13 +40,13 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class ModelPart:
-    """One party's part of a model, w_k, with all facts needed to apply it. It is public if the whole model is public.
+    """One party's part of a model, w_k, with all that is needed to apply it. If the whole model is public, so is the part.
 
     job : the public job of the run. party : owner of this part.
     model : digest of the whole model, as in its certificate; all parts of one model share it.
-    coordinates, w : (p_k,) names of the coefficients, and their values for scaled features; (p_k·K,) with multinomial loss.
-    intercept : intercept of the whole model, (K,) with multinomial loss. Every part holds it.
-    threshold : margin above which the model predicts the positive class, with two classes. Every part holds it.
+    coordinates, w : (p_k,) names of the coefficients; their values for scaled features. With multinomial loss: (p_k·K,).
+    intercept : intercept of the whole model, (K,) with multinomial loss. Every part contains it.
+    threshold : margin above which a model of two classes predicts the positive class. Every part contains it.
     """
 
     job: Job
@@ -59,25 +59,25 @@ class ModelPart:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the part, hex, as listed in an owner's policy (parties.consent)."""
+        """Return the SHA-256 of the part in hexadecimal, as listed in an owner's policy (parties.consent)."""
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
     def margins(self, source: Any, *, permission: Permission | None = None, shards: int = 1) -> Vector:
-        """Return X_k w_k, (n,) float64, or (n, K), of new records; cells are filled and clamped as in training.
+        """Return X_k w_k for new records, (n,) float64, or (n, K). Values are filled and clamped as in training.
 
         source : as for `train`; the label is not needed.
-        permission : the owner's permission. None asks the policy that the owner set for this process, if there is one.
+        permission : the owner's permission. None asks the policy that the owner set for this process; without a policy, nobody.
         shards : number of ranges of rows that are read and applied one after another. The process holds the columns of one
             range at a time. The margins are the same to the bit for any number of ranges.
 
-        Raises DataError. Raises ConsentRefused before the source is opened, or if the records exceed the rest of the daily
-        limit.
+        Raises DataError for unusable records. Raises ConsentRefused before the source is opened, or if there are more records
+        than remain of the daily limit.
         """
         return self._read(self.applied, source, permission, shards)
 
     def products(self, source: Any, weights: Mapping[str, Vector], *, permission: Permission | None = None) -> Vector:
-        """Return X_k W, (n, r), of new records, for r weights per coordinate; otherwise as `margins`."""
+        """Return X_k W for new records, (n, r). weights : {coordinate: r weights}. Otherwise as `margins`."""
 
         def product(columns: Storage) -> Vector:
             W, whole = np.array([weights[name] for name in columns.names]), columns.block(0, len(columns.names))
@@ -97,7 +97,7 @@ class ModelPart:
         return margins[0] if shards == 1 else np.concatenate(margins)
 
     def applied(self, columns: Storage) -> Vector:
-        """Return X_k w_k of loaded columns, (n,) or (n, K)."""
+        """Return X_k w_k for loaded columns, (n,) or (n, K)."""
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         K, classes = self.job.n_margins, self.job.class_names
         w = np.array([by_name[own] for name in columns.names for own in coordinates_of(name, classes)])
@@ -109,7 +109,7 @@ class ModelPart:
         return margins
 
     def to_json(self) -> str:
-        """Return the part as text, for a file."""
+        """Return the part as JSON text, to be stored in a file."""
         plain = {
             "format": FORMAT,
             "party": self.party,
@@ -123,7 +123,10 @@ class ModelPart:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read a file with the text of `to_json`; predictions are equal to the bit. Raises OutputError."""
+        """Read a part from a file with the text of `to_json`.
+
+        The part's predictions are equal to the bit. Raises OutputError.
+        """
         try:
             text = read_bytes(path).decode()
         except OSError as error:
@@ -160,7 +163,7 @@ class ModelPart:
 
 
 def part_of(given: ModelPart | str, party: str) -> ModelPart:
-    """Return the given part, or read it from its path. Raises OutputError for the part of another party."""
+    """Return the given part, or read it from the given path. Raises OutputError if it is the part of another party."""
     part = ModelPart.read(given) if isinstance(given, str) else given
     if part.party != party:
         raise OutputError(f"party {party!r} was given the model part of {part.party!r}")
@@ -169,7 +172,7 @@ def part_of(given: ModelPart | str, party: str) -> ModelPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartGreeting:
-    """Greeting of a party before a prediction.
+    """Facts that a party sends before a prediction.
 
     version : version of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
     threshold : margin above which the model predicts the positive class.
@@ -183,9 +186,10 @@ class PartGreeting:
 
 
 def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
-    """Return the greeting whose job, model and threshold all parties share.
+    """Return the first greeting, once all parties agree on version, job, model and threshold.
 
-    Raises VersionMismatch, OutputError for parts of several models, and SpecificationError for a missing part.
+    Raises VersionMismatch for different versions, OutputError for parts of different models, and SpecificationError for a
+    missing part.
     """
     first, *others = greetings.items()
     for party, greeting in (first, *others):
@@ -205,12 +209,12 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> PartGreeting:
 
 
 class NewRows:
-    """New records of one shard of a party, to which its part of the model is applied.
+    """New records of one shard of a party, to which the party's part of a model is applied.
 
-    Guarantee. The owner was asked before `load`, and the records are counted before margins are passed on
+    Guarantee. The owner was asked before `load`, and records are counted before their margins are passed on
     (parties.services.predicting).
 
-    labelled : True to read the labels too, to measure the model.
+    labelled : True to read the labels, too, to measure the model.
     digests : {block: digest} of the blocks that were read (parties.loading.digests_of).
     """
 
@@ -228,8 +232,8 @@ class NewRows:
     ) -> int:
         """Read the records, apply the part, and return their number. The columns are not kept.
 
-        opened : the source, if this process has opened it. content : as for parties.loading.require_content. Other arguments
-        as for parties.loading.load_rows.
+        opened : the source, if this process has opened it already. content : as for parties.loading.require_content. Other
+            arguments : as for parties.loading.load_rows.
         """
         opened = opened or open_for(self._task, source, ids=chosen is not None)
         require_content(self._task, opened, content, ids=chosen is not None)
@@ -242,7 +246,10 @@ class NewRows:
 
     @classmethod
     def chosen(cls, shards: Sequence[NewRows], rows: Integers) -> NewRows:
-        """Return chosen records of loaded shards, in their order. rows : (k,) positions among the records of all shards."""
+        """Return chosen records of several loaded shards.
+
+        rows : (k,) their positions among the records of all shards, in order.
+        """
         one = copy.copy(shards[0])
         one._own = np.concatenate([new._own for new in shards])[rows]
         if sum(len(new._labels) for new in shards):
@@ -252,7 +259,7 @@ class NewRows:
         return one
 
     def margins(self) -> Vector:
-        """Return the party's part of the margins, (n,) or (n, K)."""
+        """Return the party's part of the margins of these records, (n,) or (n, K)."""
         return self._own
 
     def total(self, *parts: Vector) -> Vector:
@@ -260,14 +267,14 @@ class NewRows:
         return added(dict(enumerate(parts)), self._part.intercept)
 
     def keep(self, *parts: Vector) -> int:
-        """Keep the margins, for `sum_of`, and return their number. Raises DataError unless each record has a label."""
+        """Keep the margins for `sum_of`, and return their number. Raises DataError unless every record has a label."""
         self._total = self.total(*parts)
         if len(self._labels) != len(self._total):
             raise DataError("the label party holds a different number of records from the others")
         return len(self._total)
 
     def sum_of(self, statistic: Statistic) -> Integers | Vector:
-        """Return the exact sum of a statistic of margins and labels, in multiples of its grid."""
+        """Return the exact sum of a statistic of the kept margins and the labels, in multiples of the statistic's grid."""
         K = self._part.job.n_margins
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
         if self._offsets is not None:
@@ -276,13 +283,13 @@ class NewRows:
 
 
 def task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
-    """Return the task of reading new records: features, and the label if `labelled`."""
+    """Return the task of reading new records: the features, and the label if `labelled`."""
     task = part.job.for_party(part.party)
     return task.measured if labelled else task.features
 
 
 def added(parts: Mapping[Any, Vector], intercept: Vector | float) -> Vector:
-    """Return the margins (n,) from every party's part, in the partition's order, which fixes how sums are rounded."""
+    """Return the margins (n,) as the sum of every party's part. The partition's order of parties fixes the rounding."""
     margins: Vector | None = None
     for party, part in parts.items():
         if margins is not None and len(part) != len(margins):

@@ -6,10 +6,10 @@ import time
 
 
 class Rate:
-    """Token bucket: at most `per_second` records per second in the long run, and as many at once.
+    """Token bucket: at most `per_second` records per second in the long run, and at most as many at once.
 
-    Single requests for more records than `per_second` are never admitted. A restart fills the bucket: this limit shapes load,
-    and the daily count is the one that must survive.
+    A single request for more records than `per_second` is never admitted. A restart fills the bucket. That is acceptable,
+    since this limit shapes load; only the daily count must survive restarts.
     """
 
     def __init__(self, per_second: float) -> None:

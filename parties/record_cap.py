@@ -1,6 +1,6 @@
-"""A party's own checks of a record cap: the blocks that one charge covers, and the bound on a record's contribution.
+"""A party's own checks of a record cap: which blocks a charge covers, and how much one record may contribute.
 
-`OwnCap` serves the party's main process, which sees all of the party's releases. `OwnBounds` serves each shard of its rows.
+`OwnCap` is for the party's main process, which sees all releases of the party. `OwnBounds` is for each shard of its rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Bounds(NamedTuple):
 
 
 class Coverage:
-    """Coordinates that were released under each charge. A charge pays for each coordinate once, with one cap and scale.
+    """Coordinates that were released under each charge. A charge pays for each coordinate once, under one cap and one scale.
 
     repeats : True if a release may be repeated, because seeded noise is the same to the bit.
     """
@@ -48,7 +48,10 @@ class Coverage:
         self._made: dict[ReleaseKey, tuple[Gaussian, Hashable, int | None, set[Hashable]]] = {}
 
     def admit(self, paid: Paid, shape: Hashable, coordinates: Sequence[Hashable], subsample: int | None = None) -> None:
-        """Note coordinates to be released; PrivacyError unless the charge pays for them. shape : cap and scale of all rows."""
+        """Record coordinates to be released; PrivacyError unless the charge pays for them.
+
+        shape : cap and scale of all rows.
+        """
         charged, known, records, made = self._made.setdefault(paid.key, (paid.event, shape, subsample, set()))
         if records != subsample:
             raise self.refusal("was asked for other records within a pass: its charge pays for only one subsample")
@@ -67,11 +70,11 @@ class Coverage:
 
 
 class OwnCap:
-    """Refuses releases that a charge does not pay for, whatever residuals and limits the party is given.
+    """Refuses releases that a charge does not pay for, whatever residuals and limits the coordinator sends.
 
-    Guarantee. The coordinates of one charge's releases are disjoint and in one scale. A record contributes to all of them
-    together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the other
-    parties' columns.
+    Guarantee. The coordinates of one charge's releases are disjoint and have one scale. A record contributes to all of these
+    releases together a vector of norm at most C(1 + p·2⁻⁵⁰), before rounding. The coordinator vouches for the norms of the
+    other parties' columns.
 
     n_coordinates : p_k, number of the party's own coordinates. repeats : as for `Coverage`.
     """
@@ -81,7 +84,7 @@ class OwnCap:
         self._coverage = Coverage(party, repeats=repeats)
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
-        """Note the coordinates to be released; PrivacyError if the charge does not pay for them."""
+        """Record the coordinates that a query releases. Raises PrivacyError if the charge does not pay for them."""
         refusal = self._coverage.refusal
         if isinstance(query, Descend):
             if query.replayed is not None:
@@ -111,11 +114,11 @@ class OwnCap:
 
 
 class OwnBounds:
-    """Bounds of the residuals of some rows, from the norms of the party's own columns.
+    """Bounds of the residuals of some rows, computed from norms of the party's own columns.
 
-    Guarantee. No residual exceeds C divided by the norm of the record's own columns, whatever limits are given.
+    Guarantee. No residual exceeds C divided by the norm of the record's values in these columns, whatever limits are sent.
 
-    norms : function that computes ‖z_i‖² over the own columns.
+    norms : function that computes ‖z_i‖² of every record i over the own columns.
     """
 
     def __init__(self, party: str, norms: Callable[[Row], Vector]) -> None:
@@ -125,11 +128,12 @@ class OwnBounds:
         self._bounds: _Bounds | None = None
 
     def of(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
-        """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C / norm of the own columns.
+        """Return the bounds of residuals for vfl.kernels, (n,): the given limits, but at most C / (norm of the own columns).
 
         The bounds are kept for the next visit of the same pass, which brings the same vectors.
 
-        given : limits from all columns of a record; None uses the own columns alone. loss : code of the kernels.
+        given : limits from all columns of a record; None if only the own columns set the limits. loss : the kernels' code of
+            the loss.
         """
         shape = _shape(cap, self._party)
         known = self._bounds
@@ -140,15 +144,15 @@ class OwnBounds:
         return self._bounds.bounds
 
     def _own_limits(self, shape: Shape, cap: RecordCap) -> Vector:
-        """Return C / norm of the own columns, (n,), kept for the next query without limits."""
+        """Return C / (norm of the own columns), (n,). The result is kept for the next query without limits."""
         if self._known is None or self._known[0] != shape:
             self._known = shape, record_limits(self._norms(cap.rows[self._party]), cap.cap)
         return self._known[1]
 
     def _lower(self, shape: Shape, cap: RecordCap, given: Vector) -> Vector:
-        """Return the given limits, (n,), clamped to [0, C / norm of the own columns]; NaN becomes the upper bound.
+        """Return the given limits, (n,), clamped to [0, C / (norm of the own columns)]; NaN becomes the upper bound.
 
-        While the bounds of a visit are kept, the own limits are not kept, so that a party holds one vector less.
+        For large n, the party's own limits are dropped after use, so that the party keeps one vector less beside the bounds.
         """
         kept = len(given) <= PIECE or (self._known is not None and self._known[0] == shape)
         own = self._own_limits(shape, cap)

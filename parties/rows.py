@@ -1,7 +1,7 @@
-"""Some rows of one party, in one process: exact sums over them for releases, and per-record vectors for `Margins`.
+"""Some rows of one party, in one process: exact sums over the rows for releases, and per-record vectors for `Margins`.
 
-Results have no noise, so they must reach only parties.party or `Margins`, the coordinator's per-record state. This module draws
-no noise and checks no budget: parties.party does both, once for all rows of the party.
+Results have no noise. They must therefore reach only parties.party, or `Margins`, the coordinator's per-record state. This
+module draws no noise and checks no budget. parties.party does both, once for all rows of the party.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 UNIT_GRID = 2.0**-GRID_BITS
 WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Losses whose residuals are capped using margins and labels. Other losses need the residuals alone."""
+"""Losses whose residuals are capped using margins and labels. For other losses, the residuals alone are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """Public facts about some rows of a party: numbers of training records, held-out records and coordinates."""
+    """Public numbers of some rows of a party: training records, held-out records and coordinates."""
 
     n_trained: int
     n_held_out: int
@@ -68,9 +68,9 @@ class RowFacts:
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """Visit in progress: the present margins, and the block whose update X_S Δ is not yet added to them.
+    """Visit in progress: the current margins, and the block whose update X_S Δ has not yet been added to the margins.
 
-    entered : (n,) margins before the visit. v : (n,) present margins, float64. bounds : bounds of residuals under a record
+    entered : (n,) margins before the visit. v : (n,) current margins, float64. bounds : bounds of residuals under a record
     cap. pending : the block. kind : type of the given margins, and of their change.
     """
 
@@ -90,12 +90,13 @@ class Rows:
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
-    held_out : the same features of the held-out records. On them the party computes only X_k w_k and the norms of rows, which
-        only the coordinator's `Margins` receives, and never a noised sum.
+    held_out : the same features of the held-out records. From these records the party computes only X_k w_k and the norms of
+        rows, which only the coordinator's `Margins` receives. It never computes a noised sum from them.
     groups : {column: (m,) codes}, groups of the held-out records for fairness checks; only `Margins` receives the codes.
-    threads : number of threads of the kernels; it changes no result.
-    first, n_trained : position of the first of these records among all n_trained training records; None if all are here.
-    n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.
+    threads : number of threads of the kernels. It does not change results.
+    first : position of the first of these records among all training records of the party.
+    n_trained : number of all training records of the party; None if all of them are here.
+    n_margins : margins per record: one, or one per class under multinomial loss. A column has one coordinate per margin.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Rows:
         self._visit: _Visit | None = None
 
     def afresh(self) -> Rows:
-        """Return the same rows without the state of a run."""
+        """Return an object with the same rows, without the state of any run."""
         return Rows(
             self._party,
             self.columns,
@@ -140,17 +141,17 @@ class Rows:
         )
 
     def facts(self) -> RowFacts:
-        """Return the numbers of records and coordinates."""
+        """Return the numbers of records and coordinates of these rows."""
         held_out = 0 if self.held_out is None else self.held_out.n_records
         return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates)
 
     @property
     def y(self) -> Vector | None:
-        """Labels of these records, (n,) float64, None at a party without them. Pass them only to `Margins`."""
+        """Labels of these records, (n,) float64; None at a party without labels. Only `Margins` may receive them."""
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records, followed by its factors, (n + kn,). Pass them only to `Margins`."""
+        """Return y of these records, followed by the factors of y, (n + kn,). Only `Margins` may receive the result."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
@@ -158,7 +159,10 @@ class Rows:
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
-        """Return the exact sum over these rows for each release of a query whose releases all use the same r."""
+        """Return the exact sums over these rows, one per release of a query.
+
+        All releases of the query use the same weights r.
+        """
         self.place(query.knots, fixes=not (isinstance(query, Ranges) and query.of_curves))
         match query:
             case Descend():
@@ -190,9 +194,9 @@ class Rows:
 
     @np.errstate(all="ignore")
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the per-record vector that a query asks for, (n,). Pass it only to `Margins`.
+        """Return the per-record vector that a query asks for, (n,). Only `Margins` may receive it.
 
-        deltas : Δ of each step of a Descend, once its releases are known.
+        deltas : Δ of each step of a `Descend` query, once its releases are known.
         """
         self.place(query.knots)
         match query:
@@ -225,15 +229,15 @@ class Rows:
 
     @np.errstate(all="ignore")
     def enter(self, query: Descend, records: Records) -> Sums:
-        """Begin a visit and return the sum of its first step.
+        """Begin a visit (steps one after another), and return the sum of the first step.
 
-        Under a record cap, squared loss keeps residuals instead of margins, so that no step reads the labels.
+        For squared loss under a record cap, the visit keeps residuals instead of margins, so that no step reads the labels.
         """
         self.place(query.knots)
         entered, given = self._entered(query, records), _required(records.labels)
         y, weights = apart(given, self.columns.n_records)
         steps = query.steps[self._party]
-        # The kernels of K classes weigh residuals after capping them; a clip per block needs residuals already weighed.
+        # The kernels of K classes cap residuals before they weigh them; a clip per block needs weighed residuals.
         if query.weighting.kernel == "multinomial" and (query.capped or not any(step.clip.finite for step in steps)):
             y, weights = given, None
         bounds = None
@@ -247,7 +251,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
-        """Add X_S Δ + shift of the previous step to the margins, and return this step's sum, in one pass over the records."""
+        """Add X_S Δ + shift of the previous step to the margins and return this step's sum, in one pass over the records."""
         visit = self._visiting()
         step = visit.steps[number]
         X = self._block(step.block)
@@ -257,11 +261,12 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to `Margins`.
+        """Add X_S Δ + shift of the last step, and return the change of the margins, (n,), for `Margins` only.
 
-        The change has the type of the margins that the visit was given.
+        The change has the type of the margins with which the visit began.
 
-        room : function that returns memory, (size,), for a change in float64; None computes it in place.
+        room : function that returns memory, (size,), for a change in float64. If it returns None, the change is computed in
+            place.
         """
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
@@ -270,9 +275,9 @@ class Rows:
         return change.astype(visit.kind, copy=False)
 
     def place(self, knots: Knots | None, *, fixes: bool = True) -> None:
-        """Compute the coordinates of curves from the released knots. After any query except a histogram, the knots are fixed.
+        """Compute the coordinates of curves from the released knots. Any query except a histogram fixes the knots.
 
-        Caps of records rest on norms of these coordinates, which are kept between queries.
+        The knots must not change later, because caps of records rest on norms of these coordinates, which are kept.
         """
         own = (knots or {}).get(self._party)
         for columns in (self.columns, self.held_out):
@@ -291,7 +296,7 @@ class Rows:
         return self._visit
 
     def _entered(self, query: Descend, records: Records) -> Vector:
-        """Return the margins; for squared loss under a record cap and without record weights, return the residuals."""
+        """Return the margins. For squared loss under a record cap and without record weights, return residuals instead."""
         entered = _required(records.margins)
         if query.capped is None or query.weighting.kernel != "squared":
             return entered
@@ -319,7 +324,7 @@ class Rows:
         return plain
 
     def _products(self, query: Gram, weights: Vector) -> Sums:
-        """Return the products of own columns with the received vectors, then with one another; one column at a time.
+        """Return products of own columns: first with the received vectors, then with one another. One column is made at a time.
 
         The clip bounds a record's contribution to each column. The weights t bound its contributions to all columns together.
         """
@@ -338,15 +343,16 @@ class Rows:
         return np.concatenate(sums)  # type: ignore[return-value]  # all are integers, or all are not
 
     def _column(self, row: tuple[Block, Vector, Vector], j: int) -> Vector:
-        """Return scale_j (x_j − c_j), (n,), of column j of a block."""
+        """Return column j of a block, centred and scaled: scale_j (x_j − c_j), (n,)."""
         block, centre, scale = row
         own, s = replace(block, start=block.start + j, stop=block.start + j + 1), float(scale[j])
         return self._moved(self._block(own), np.array([s]), self._zeros(), -float(centre[j]) * s)
 
     def _next_sum(self, visit: _Visit, delta: Vector, shift: Any, X: Any, step: Step) -> Sums:
-        """Add the pending columns times Δ, and shift, to the margins, in place; return the clipped sum over X at these margins.
+        """Add (pending columns)·Δ and the shift to the margins, in place; return the clipped sum over X at the new margins.
 
-        If records have weights, r is capped before it is weighed: as in `Margins.records`, or by the kernels of K classes.
+        If records have weights, r is capped before it is weighed, as in `Margins.records`; the kernels of K classes do the
+        same.
         """
         kernels, clip, weighting = self._kernels, step.clip, visit.query.weighting
         pending, v, y, bounds = visit.pending, visit.v, visit.y, visit.bounds
@@ -374,12 +380,15 @@ class Rows:
         return sums
 
     def _geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
-        """Check that the sum over all n records stays an exact integer, and return the geometry of the clipped sum."""
+        """Return the geometry of a clipped sum, after checking that the sum over all n records stays an exact integer."""
         inverse_grid(clip.cap, clip.grid, self._n_trained)
         return Geometry(centre, scale, clip.cap, clip.grid)
 
     def _moments(self, query: Moments) -> Sums:
-        """Return Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
+        """Return Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns.
+
+        Without bounds B, return the exact Σ x_ij and Σ x_ij².
+        """
         X, kernels = self.columns.block(0, query.widths[self._party]), self.columns.kernels
         means = query.asks_means(self._party)
         if query.reach is None:
@@ -391,7 +400,7 @@ class Rows:
         return np.concatenate(parts)
 
     def _singles(self, query: Select, block: Block, r: Vector) -> Sums:
-        """Return the sum of each coordinate, (s,). Each coordinate is clipped separately."""
+        """Return one sum per coordinate, (s,). Each coordinate is clipped on its own."""
         centre, scale, clip, X = query.centres[self._party], query.scales[self._party], query.clip, self._block(block)
         if clip.finite:
             sums: Integers = self._kernels.singles(
@@ -413,7 +422,7 @@ class Rows:
         return norms
 
     def _codes(self, columns: tuple[tuple[str, int], ...]) -> Vector:
-        """Return Σ_k stride_k·code_k of the held-out records, (m,)."""
+        """Return Σ_k stride_k·code_k for each held-out record, (m,): one number for its groups in all columns k."""
         codes = np.zeros(self._apart().n_records)
         for column, stride in columns:
             if column not in self.groups:
@@ -429,7 +438,7 @@ class Rows:
         return self.held_out
 
     def _weights(self, query: Backward, records: Records) -> Vector:
-        """Return r, with 0 outside the query's batch, so that disjoint batches need no trust in the coordinator."""
+        """Return r, set to 0 outside the query's batch. Disjoint batches then need no trust in the coordinator."""
         r = _required(records.weights)
         if query.batch is None:
             return r
@@ -451,7 +460,10 @@ class Rows:
 
 
 def _compact(labels: Vector | Signs) -> Vector | Signs:
-    """Return labels as int8 if all are ±1, else unchanged: a party keeps its labels for the whole run."""
+    """Return labels as int8 if all of them are ±1, else unchanged.
+
+    This saves memory, since labels are kept for the whole run.
+    """
     signs = all(bool(np.all(abs(labels[rows]) == 1.0)) for rows in pieces(len(labels)))
     return labels.astype(np.int8, copy=False) if signs else labels
 

@@ -1,6 +1,6 @@
-"""Keys of one participant in one session of computing on secret shares.
+"""Keys of one participant in one session of a run on secret shares.
 
-The participant seals parcels with these keys, and derives a stream of random numbers shared with each other participant.
+With these keys, the participant seals parcels, and derives one stream of random numbers with each of the other participants.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from vfl.secure.requests import Parcel
 
 SHARED = ReleaseKey(-1)
-"""Key of seeded masks. No release uses it."""
+"""Key under which seeded masks are drawn. No release uses this key."""
 RECORDS = "records"
-"""Label of the number of records that a party states to the dealer."""
+"""Label of the sealed text in which a party states its number of records to the dealer."""
 
 
 class Credentials:
@@ -48,7 +48,7 @@ class Credentials:
 
 
 class Session:
-    """Keys of one session. Every loss of a participant starts a new session with new keys, so no mask is used again.
+    """Keys of one session. After each loss of a participant, a new session with new keys starts, so no mask is used again.
 
     name : name of the participant. session : name of the session.
     """
@@ -60,11 +60,11 @@ class Session:
         self._begun = False
 
     def begin(self, keys: Mapping[str, SealingKey], others: Sequence[str], noise: NoiseSource) -> Streams:
-        """Exchange keys with all other participants, and return the streams shared with them.
+        """Exchange keys with all other participants, and return the streams that this participant shares with them.
 
-        A session begins once; a second call raises PrivacyError, since new streams from the same keys would not know which
-        masks were used. The rounding of residuals depends on the masks. Under seeded noise, which is not private, the masks
-        are seeded too, so that a repeated run returns the same bits.
+        A session begins once. A second call raises PrivacyError, since new streams from the same keys would not know which
+        masks were used. Seeded noise is for tests and not private. Under such noise, the masks are seeded, too: the rounding of
+        residuals depends on the masks, and a repeated run shall return the same bits.
         """
         if self._begun:
             raise PrivacyError(f"{self.name!r} received the keys of one session twice, which would repeat its masks")
@@ -83,7 +83,7 @@ class Session:
         return Streams("seeded", seeds)
 
     def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytearray:
-        """Return words sealed for a participant."""
+        """Return words sealed for the participant `to`."""
         data = _plain(words)
         pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
         return self._sealer.seal_pieces(to, f"{self.name} {label}", pieces, len(data))
@@ -91,14 +91,14 @@ class Session:
     def seal_parts(
         self, to: str, label: str, parts: Iterable[npt.NDArray[Any]], size: int, out: bytearray | None = None
     ) -> bytearray:
-        """Return words sealed for a participant; no array holds all words at once.
+        """Return words sealed for the participant `to`. No array holds all words at once.
 
-        parts : arrays of PIECE bytes each, the last one shorter. size : their total bytes. out : see `Sealer.seal_pieces`.
+        parts : arrays of PIECE bytes each, the last one may be shorter. size : total bytes. out : see `Sealer.seal_pieces`.
         """
         return self._sealer.seal_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
 
     def open(self, sender: str, label: str, parcel: Parcel, kind: Any, *shape: int) -> npt.NDArray[Any]:
-        """Return the words that `sender` sealed for this participant, in the given shape. Raises FederationError."""
+        """Return the words that `sender` sealed for this participant, in this shape. Raises FederationError for other texts."""
         words = np.empty(shape, dtype=np.dtype(kind).newbyteorder("<"))
         self._fits(sender, parcel, words.nbytes)
         for _ in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel), _plain(words)):
@@ -110,7 +110,8 @@ class Session:
     ) -> Iterator[npt.NDArray[Any]]:
         """Yield the (n, width) words that `sender` sealed for this participant, some rows at a time.
 
-        Each step overwrites the rows of the last step, and may raise FederationError. PIECE is a multiple of a row's bytes.
+        Each part overwrites the rows of the part before it, and may raise FederationError. PIECE is a multiple of a row's
+        bytes.
         """
         kind = np.dtype(kind)
         self._fits(sender, parcel, n * width * kind.itemsize)
@@ -125,7 +126,7 @@ class Session:
 
 
 def _plain(words: npt.NDArray[Any]) -> memoryview:
-    """Return words as little-endian bytes; without a copy if they are little-endian already."""
+    """Return words as little-endian bytes. Words that are little-endian already are not copied."""
     plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
     return plain.reshape(-1).view(np.uint8).data
 

@@ -1,4 +1,4 @@
-"""Some rows of one party in a run on disjoint subsamples (vfl.subsamples): every query works on the rows of one of them."""
+"""Some rows of one party in a run on disjoint subsamples (vfl.subsamples). Every query works on the rows of one subsample."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class SubsampledRows:
-    """Rows with the methods of `parties.rows.Rows`, divided among subsamples.
+    """Rows with the methods of `parties.rows.Rows`, divided among disjoint subsamples.
 
-    Guarantee. A query uses only the rows of the subsample that its releases are charged on; no row is in two. The party
-    computes the division itself, from its job and n, and refuses a query that names no subsample.
+    Guarantee. A query uses only the rows of the subsample on which the query's releases are charged. The party computes the
+    division itself, from its job and n, and refuses a query that names no subsample.
 
     columns, labels, threads, n_margins : as for `Rows`. start : position of the first of these rows among all n.
     """
@@ -62,35 +62,38 @@ class SubsampledRows:
         self.parts: Sequence[Rows] = parts
 
     def facts(self) -> RowFacts:
-        """Return the numbers of coordinates and records; only the first subsample's records count as training records."""
+        """Return the numbers of records and coordinates. Only the records of the first subsample count as training records."""
         first = self.parts[0].facts()
         return RowFacts(first.n_trained, self._n_records - first.n_trained, first.n_coordinates)
 
     def labels(self) -> Vector:
-        """Return y of all of these records, followed by its factors. Pass them only to `Margins`."""
+        """Return y of all of these records, followed by the factors of y. Only `Margins` may receive the result."""
         if self._labels is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return np.asarray(self._labels, dtype=np.float64).ravel()
 
     def sums(self, query: Query, records: Records) -> list[Sums]:
-        """Return the exact sum over the query's subsample for each release of the query."""
+        """Return the exact sums over the rows of the query's subsample, one per release of the query."""
         return self._of(query).sums(query, records)
 
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the vector that a query asks for, with an entry per record of its subsample. Pass it only to `Margins`."""
+        """Return the vector that a query asks for, with one entry per record of its subsample.
+
+        Only `Margins` may receive it.
+        """
         return self._of(query).vector(query, records, deltas)
 
     def enter(self, query: Descend, records: Records) -> Sums:
-        """Begin a visit and return the sum of its first step."""
+        """Begin a visit (steps one after another), and return the sum of the first step."""
         self._visited = self._of(query)
         return self._visited.enter(query, records)
 
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
-        """Take a step of the visit."""
+        """Take the next step of the visit, and return its sum."""
         return self._visiting().step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: Any, room: Room = no_room) -> Vector:
-        """End the visit and return its change of the margins. Pass it only to `Margins`."""
+        """End the visit, and return the change of the margins. Only `Margins` may receive it."""
         return self._visiting().leave(delta, shift, room)
 
     def _visiting(self) -> Rows:
