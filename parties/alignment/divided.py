@@ -1,6 +1,6 @@
-"""Ids of a party with row shards. The process of each shard holds the ids of one range of the source's rows.
+"""Ids of a party whose rows are in shards. The process of each shard holds the ids of one range of the source's rows.
 
-Ids travel only between processes of one owner. The main process reads them in pieces, so it holds O(n/S) ids at once.
+Ids travel only between processes of their owner. The main process reads ids in pieces, so it holds O(n/S) of them at once.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class IdRange:
         )
 
     def at(self, rows: Integers) -> tuple[bytes, Integers]:
-        """Return the ids of these rows of the range as one string of bytes, and where each id ends in that string."""
+        """Return the ids of these rows of the range as one byte string, and the end position of each id in this string."""
         return joined(self._ids.at(rows))
 
     def hashes(self, part: int, parts: int) -> Hashes:
-        """Return the ids' 64-bit hashes that lie in range `part` of `parts` equal ranges of hashes, sorted."""
+        """Return the sorted 64-bit hashes of ids that lie in one part of all hashes: number `part` of `parts` equal ranges."""
         own = self._hashed()
         ranges = (own >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)
         return np.sort(own[ranges == part])
@@ -68,7 +68,7 @@ class IdRange:
 class DividedIds(Gathered):
     """Normalised ids of all rows, read from the shards in pieces. They must not leave the party.
 
-    shards : objects with a method `of_ids(method, ...)`, which calls their `IdRange`. ranges : range of rows of each shard.
+    shards : objects with a method `of_ids(method, ...)` that calls a method of their `IdRange`. ranges : rows of each shard.
     """
 
     def __init__(self, shards: Group, ranges: Sequence[Shard]) -> None:
@@ -106,7 +106,7 @@ class DividedIds(Gathered):
         return found
 
     def repeated_rows(self) -> Integers:
-        """Return the rows whose id occurs more than once, in ascending order. Needs 16 n/S bytes of memory."""
+        """Return the rows whose id occurs more than once, in ascending order. Needs 16·n/S bytes of memory for S shards."""
         parts, suspects = len(self._ends), []
         for part in range(parts):
             hashes = np.sort(np.concatenate(self._shards.ask("of_ids", "hashes", part, parts)))
@@ -125,9 +125,9 @@ class DividedIds(Gathered):
 def read_divided(
     task: PartyTask, opened: Source, ranges: Sequence[Shard], shards: Group, load: Callable[[], list[str]]
 ) -> tuple[DividedIds, IdKind]:
-    """Make every shard read its ids; return the ids of all rows, and their kind. Raises DataError as `read_ids` does.
+    """Make every shard read its ids. Return the ids of all rows, and the kind of the ids. Raises DataError as `read_ids` does.
 
-    load : function that makes every shard read its ids, and returns each shard's kind of ids.
+    load : function that makes every shard read its ids, and returns the kind of the ids per shard.
     """
     column = str(task.id)
     kind = check_one_kind(map(IdKind, load()), party=task.party, column=column)
@@ -139,7 +139,7 @@ def read_divided(
 
 
 def _cells_at(opened: Source, column: str, rows: Integers) -> list[object]:
-    """Return the cells of these rows as the source holds them. rows : in ascending order."""
+    """Return the cells of these rows in the form in which the source holds them. rows : in ascending order."""
     found: list[object] = []
     count = 0
     for batch in opened.batches([column]):

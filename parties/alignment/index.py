@@ -1,8 +1,8 @@
-"""A party's index: its rows that all parties have, in their common order, in a file that only its owner can read.
+"""A party's index: which rows of its source all parties have, in their common order. A file stores the index.
 
-The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. The file's folder is the one that
-$VFL_INDEX names on the party's node, else the one that the job's environment names for the party, else vfl/alignments under
-$XDG_STATE_HOME or ~/.local/state.
+Only the owner can read the file. It consists of one line of JSON and the rows as 64-bit integers, and holds no identifier. Its
+folder is the one that $VFL_INDEX names on the party's node; else the folder that the job's environment names for the party;
+else vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ FORMAT = 1
 VARIABLE = "VFL_INDEX"
 SUFFIX = ".index"
 DIGITS = 64
-"""Length of the checksum before the line of JSON."""
+"""Number of hexadecimal digits of the checksum, which comes before the line of JSON."""
 PIECE = 1 << 16
 """Number of rows that are written or checked at once."""
 MOST_FILES = 10_000
-"""Limit of files in a folder of indexes, beyond which runs are refused, so that no coordinator fills the owner's disk."""
+"""Largest number of files in a folder of indexes. Further runs are refused, so that no coordinator fills the owner's disk."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Rows of a source that are the aligned records, in their common order.
+    """Rows of a source that belong to the aligned records, in the order common to all parties.
 
     salt : salt of the alignment, 32 bytes. hash : hash of the aligned ids in their order (vfl.security.identifiers).
-    source : digest of the aligned file, '' for data in memory.
+    source : digest of the aligned file; '' for data in memory.
     rows : (k,) int64, positions in the source, in the order common to all parties.
     """
 
@@ -57,11 +57,11 @@ class Index:
     rows: Integers
 
     def said(self) -> Indexed:
-        """Return the facts that other participants learn: name and hash of the alignment, and the number of records."""
+        """Return the facts that other participants learn: name and hash of the alignment, and number of aligned records."""
         return Indexed(alignment_name(self.salt), self.hash, len(self.rows))
 
     def write(self, path: Path) -> None:
-        """Write the file atomically, readable by its owner alone. Raises OutputError."""
+        """Write the file atomically. Only its owner can read it. Raises OutputError."""
         head = {
             "format": FORMAT,
             "salt": self.salt.hex(),
@@ -87,7 +87,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Index | None:
-        """Return the index in the file, None if there is no file; OutputError if the file is damaged."""
+        """Return the index in the file; None if there is no file. Raises OutputError if the file is damaged."""
         try:
             with opened(path) as file:
                 first = file.readline()
@@ -106,9 +106,9 @@ class Index:
 
 
 def _mapped(file: BinaryIO) -> Integers | None:
-    """Map the rows from here to the end of the file, so that they take no memory; None if the file is cut short.
+    """Map the rest of the file as rows, so that the rows take no memory; None if the file is cut short.
 
-    The mapping outlives a removal or a replacement of the file.
+    The memory map stays valid if the file is removed or replaced.
     """
     start, stop = file.tell(), os.fstat(file.fileno()).st_size
     if start == stop or (stop - start) % 8:
@@ -138,7 +138,7 @@ def place(given: str | None) -> Path:
 
 
 def label(*parts: Any) -> str:
-    """Return the file name for these parts, 32 hexadecimal digits."""
+    """Return a file name for these parts: 32 hexadecimal digits of their hash."""
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:32]
 
 
@@ -163,7 +163,7 @@ def digest_of(spec: Any, party: str) -> str:
 
 
 def stamp_of(spec: Any) -> tuple[tuple[object, ...], ...]:
-    """Return size, time and inode of a source's files, to detect changes during reading more cheaply than by their digest.
+    """Return size, time and inode of each file of a source. Comparing them detects changes more cheaply than comparing digests.
 
     For objects in a store, see parties.sources.stores.stamp.
     """

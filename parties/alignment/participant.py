@@ -1,6 +1,6 @@
-"""A party's side of an alignment: it reads its ids, blinds sets of ids, and obtains the rows that all parties have.
+"""A party's side of an alignment: it reads its ids, blinds sets of ids, and learns which of its rows all parties have.
 
-Ids, secret and rows stay in the party's process. `Keeping` says which files the party leaves on its own disk.
+Ids, the secret and rows stay in the party's process. `Keeping` says which files the party leaves on its own disk.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ EVERY_SECONDS = 0.2
 
 
 class Alignment:
-    """Aligns one party's records, or reuses the index of an earlier alignment.
+    """Alignment of one party's records, or the index of an earlier alignment that is used again.
 
-    Construct it only after the owner has agreed to the job: it reads the id column.
+    The constructor reads the id column, so call it only after the owner has agreed to the job.
 
     salt : salt of a new alignment, 32 bytes, the same for all parties and fresh for every run.
-    cores : number of cores that it may use.
-    read : function that reads the ids; None reads them into this process.
+    cores : number of cores that the alignment may use.
+    read : function that reads the ids; None to read the ids into this process.
 
-    Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
+    Raises DataError if ids are missing, repeated or of another kind, or if their file has changed since `vfl align`.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class Alignment:
         return IdsGreeting(__version__, len(self._ids), self._kind, pending, kept)
 
     def begin(self, pending: str | None) -> None:
-        """Continue the pending alignment that this party has offered, or begin a new one."""
+        """Start an alignment.
+
+        pending : name of the interrupted alignment to continue, from this party's greeting; None for a new one.
+        """
         self.index = None
         salt = self._salt
         if pending is not None:
@@ -84,9 +87,9 @@ class Alignment:
         self._blinder = psi.Blinder(self._party, salt, cores=self._cores, folder=folder)
 
     def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind the set of `owner` and yield the number of points done; `take` returns the result.
+        """Blind the set of `owner`, and yield the number of points done so far. `take` returns the result.
 
-        points : the set; None for the party's own set, which is made from its ids.
+        points : the set to blind; None for the party's own set, which is made from its ids.
         """
         blinder = self._begun()
         work = blinder.owning(self._ids) if owner == self._party or points is None else blinder.blinding(points, owner)
@@ -102,7 +105,7 @@ class Alignment:
                 yield done
 
     def take(self, owner: str) -> Points:
-        """Return the set last blinded for `owner`, (n, 32), and forget the set. FederationError if there is no such set."""
+        """Return the set last blinded for `owner`, (n, 32), and drop it. Raises FederationError if there is no such set."""
         if owner not in self._points:
             raise FederationError(
                 f"party {self._party!r} was asked for a set that it has not blinded, or has sent already"
@@ -110,7 +113,7 @@ class Alignment:
         return self._points.pop(owner)
 
     def conclude(self, positions: Integers) -> Indexed:
-        """Make the index from the coordinator's answer, write the files of `Keeping`, and discard the secret."""
+        """Make the index from the coordinator's positions, write the files that `Keeping` asks for, and discard the secret."""
         blinder = self._begun()
         try:
             rows = blinder.rows(positions)
@@ -150,9 +153,9 @@ class Alignment:
         return self._blinder
 
     def _found(self) -> Index | None:
-        """Return an index to continue with: the run's own index, else the index that `vfl align` left for these files.
+        """Return an index from an earlier process: the index of this run, else the one that `vfl align` left for these files.
 
-        If the data have changed, a new alignment follows, but a run that starts on an index raises DataError.
+        If the data have changed since, None is returned before a new alignment; a run that needs the index raises DataError.
         """
         if self._keeping.again:
             return None

@@ -1,4 +1,4 @@
-"""Saved state of an alignment: salt and secret, on the party's disk, so that an interrupted alignment can continue."""
+"""Saved state of an alignment: its salt and secret, on the party's disk, so that an interrupted alignment can continue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ SUFFIX = ".pending"
 
 
 class Pending:
-    """Offers the salt of an interrupted alignment of the same ids, if there is one.
+    """State of one alignment on disk. If an alignment of the same ids was interrupted, `salt` is its salt, else None.
 
-    One process at a time keeps state. While another process aligns the same ids here, this process keeps and offers nothing.
+    Only one process at a time keeps state. If another process aligns the same ids on this machine, this process keeps no state
+    and has no salt.
 
-    folder : the party's folder; created if missing, for its owner alone.
-    name : name of the alignment, the same for the same ids and participants.
+    folder : the party's folder. If it is missing, it is created, for its owner alone.
+    name : name of the alignment, equal for the same ids and participants.
     """
 
     def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
@@ -54,7 +55,10 @@ class Pending:
             self.salt = self._left if content[SIZE:] == self._fingerprint else None
 
     def begin(self, salt: bytes) -> Path | None:
-        """Record that an alignment begins or continues, discard any other pending one, and return the folder for its state."""
+        """Record the start or continuation of an alignment, and return the folder for its state.
+
+        State of any other is discarded.
+        """
         if self._file is None:
             return None
         if self._left not in (None, salt):
@@ -67,7 +71,7 @@ class Pending:
         return self._folder
 
     def end(self) -> None:
-        """Remove the file: the alignment is concluded."""
+        """Remove the file, after the alignment has concluded."""
         if self._file is not None:
             self._file.truncate(0)
             self.release()

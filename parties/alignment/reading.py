@@ -1,4 +1,4 @@
-"""Reads a party's source in the order of its index: checks the ids, skips other rows, and puts the rows in order."""
+"""Read a party's source in the order of its index: check the ids, skip unaligned rows, and put the other rows in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_with_ids(task: PartyTask, spec: Any) -> Source:
 def check_before(task: PartyTask, source: Source) -> None:
     """Check the types of the columns before an alignment, which may take long.
 
-    Wrong cells are found later, since only cells of common records are checked.
+    Wrong cells are found only after the alignment, since only the cells of common records are checked.
     """
     if not isinstance(source, SparseSource):
         groups = GroupReader(task.schema, task.groups, source.origin, 0)
@@ -75,7 +75,7 @@ def _pieces(source: Source, column: str) -> Iterator[pa.Array]:
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
-    """Return the ids of all rows as the source holds them, so that the owner recognises its records."""
+    """Return the ids of all rows in the form in which the source holds them, so that the owner recognises its records."""
     return [cell for piece in _pieces(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist()]
 
 
@@ -91,7 +91,7 @@ def holds_ids(task: PartyTask, spec: Any) -> bool:
 
 
 def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
-    """Return True if all parties' data hold ids, by which records can be joined; return False if no party's data hold ids.
+    """Return True if the data of all parties hold ids, which can then join the records; False if no party's data hold ids.
 
     ids : {party: id column}. Raises DataError if only some parties' data hold ids.
     """
@@ -109,12 +109,12 @@ def joined_rows(
 ) -> tuple[dict[str, Integers], dict[str, int]]:
     """Join the parties' rows by equal ids, for predictions where one process reads all sources.
 
-    Return {party: its rows, in the order of the first party's} and {party: number of its ids}. Both are empty without
-    alignment, or if no source holds its id column: the rows are then assumed to be in the same order.
+    Return {party: its rows, in the order of the first party's rows} and {party: number of its ids}. Both are empty if the job
+    has no ids, or if no source holds an id column. The rows are then assumed to be in the same order at all parties.
 
-    first : party that determines the order; None is the first of `sources`. common : leave out records that a party lacks.
+    first : party that determines the order; None for the first of `sources`. common : leave out records that a party lacks.
 
-    Raises DataError if only some sources hold the id column or, unless `common`, if a party lacks one of the first's ids.
+    Raises DataError if only some sources hold the id column. Without `common`, also if a party lacks an id of the first party.
     """
     tasks = {party: job.for_party(party).features for party in sources} if job.ids else {}
     if not tasks or not all_hold_ids(job.ids, {p: holds_ids(task, sources[p]) for p, task in tasks.items()}):
@@ -139,7 +139,7 @@ def joined_rows(
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: PartyTask) -> None:
-    """Raise DataError unless a source still has the file digest and the ids from which the index was made.
+    """Raise DataError if the source differs from the source of the index: by the digest of its file, or by its ids.
 
     digest, ids : current digest and ids of the source.
     """
@@ -153,7 +153,7 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """Rows of a source to read, in their common order.
+    """Rows of a source to read, in the order common to all parties.
 
     rows : (k,) positions in the source. n_rows : number of rows of the source.
     stamp : stamp of the source's files when the ids were checked; None in a process that did not check the ids.
@@ -167,9 +167,9 @@ class Chosen:
 def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read: ReadIds | None = None) -> Chosen:
     """Check that the source is the one that was aligned; return the aligned rows.
 
-    opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None reads them in this process.
+    opened : the source, with its ids (`open_with_ids`). read : function that reads the ids; None to read them in this process.
 
-    Raises DataError for a source that changed.
+    Raises DataError if the source has changed.
     """
     stamp = stamp_of(spec)
     ids, _ = read_ids(task, opened) if read is None else read(opened)
@@ -178,9 +178,9 @@ def check_aligned(task: PartyTask, spec: Any, opened: Source, index: Index, read
 
 
 class AlignedSource:
-    """Source of chosen rows of another source, in that source's order, in memory proportional to their number.
+    """Source that yields chosen rows of another source, in that source's order. Memory grows only with the chosen rows.
 
-    `ordered` then moves the records into the common order in place, column by column, without a second copy of the data.
+    `ordered` then moves the records into the common order, in place and column by column, without a second copy of the data.
     """
 
     n_records: int | None
@@ -194,9 +194,9 @@ class AlignedSource:
 
     @classmethod
     def of(cls, opened: Source, chosen: Chosen, spec: Any) -> Source:
-        """Return the source of the chosen rows; rows of a sparse matrix are in the common order already.
+        """Return the source of the chosen rows. Rows of a sparse matrix are put into the common order at once.
 
-        spec : the source, whose files may not change while they are read.
+        spec : the source, whose files must not change while they are read.
         """
         if isinstance(opened, SparseSource):
             return opened.ordered(chosen.rows)
@@ -221,11 +221,11 @@ class AlignedSource:
 
     @property
     def order(self) -> Integers:
-        """Positions of this source's records in the common order, (n,)."""
+        """Return the positions of this source's records in the common order, (n,): record `order[i]` is the i-th."""
         return np.searchsorted(self._sorted, self._chosen.rows)
 
     def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:
-        """Return the columns of this source in the common order; overwrites their memory."""
+        """Return the columns of this source in the common order. The memory of the given columns is overwritten."""
         order = self.order
         array = columns.array
         array.flags.writeable = True

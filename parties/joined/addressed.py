@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
-    """Raise PrivacyError for a query that names another party, or columns that this party does not have."""
+    """Raise PrivacyError for a query that concerns another party, or columns that this party does not have."""
     for name, block in _blocks(query):
         if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
             raise PrivacyError(f"party {party!r} was asked about columns that are not its own")

@@ -1,4 +1,4 @@
-"""Durable record of the keys under which a party has drawn noise."""
+"""Record, on disk, of the keys under which a party has drawn noise."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TAKE = (
 
 
 class Answered:
-    """Keys of answered releases, in a file beside the party's book.
+    """Keys of answered releases, in a file next to the party's book.
 
-    Guarantee. `take` returns only once per key of a run, across all processes, and the key is then on disk. So noise is drawn
-    at most once under this key. A coordinator that asks again needs a new attempt, which its ledger and the party's book
-    charge.
+    Guarantee. `take` returns only once for a key of a run, across all processes, and the key is then on disk. Noise is
+    therefore drawn at most once under a key. To ask again, a coordinator needs a new attempt, which its ledger and the party's
+    book charge.
 
     path : path of the file. run : id of the run.
     """
@@ -42,7 +42,7 @@ class Answered:
             raise self._unusable() from None
 
     def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
-        """Record the keys of `parts` releases from `part` on, all or none.
+        """Record the keys of `parts` releases from number `part` on: all of these keys, or none of them.
 
         Raises ConsentRefused if a key was taken before, or if the keys cannot be recorded.
         """

@@ -1,8 +1,8 @@
-"""The dealer of a federation: an organisation without data that deals in training on shares.
+"""The dealer of a federation: an organisation without data that deals random words for training on shares.
 
-Guarantee. The dealer opens no source and has no policy to ask, since it releases nothing but its noise and uniform words. It
-deals only for jobs that name a separate dealer, with keys that its own identity signs, and it accepts no other call. The
-parties send it only their number of records.
+Guarantee. The dealer opens no source and has no policy to ask, since it releases only its noise and uniform words. It deals
+only for jobs that name a separate dealer, under keys that its own identity signs. It accepts no other call. The parties send
+it nothing but their numbers of records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DealerDesk(Desk):
         super().__init__(federation, identity, {}, None, on_event=on_event)
 
     def _prepare(self) -> None:
-        """Do nothing: a dealer has no policy."""
+        """Do nothing, since a dealer has no policy."""
 
     def _due(self, offer: Offer) -> bool:
         return offer.purpose == TRAIN

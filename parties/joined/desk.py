@@ -1,8 +1,8 @@
-"""Answers to the calls that a joined party receives: an offer, which its owner's policy judges, and then the calls of the job.
+"""Answers to the calls that a joined party receives: an offer of a job, judged by the owner's policy, then the job's calls.
 
-Guarantee. No source is opened before the policy has agreed to the offer. The policy has to accept the trust setting by name:
-across organisations, residuals and margins leave the party. Every call is checked against the state of the job and the sizes
-that the job implies. An unexpected call is refused, and nothing is computed.
+Guarantee. No source is opened before the policy has agreed to the offer. The policy must name the trust setting of the job as
+accepted: across organisations, residuals and margins leave the party. Every call is checked against the state of the job and
+the sizes that follow from the job. An unexpected call is refused, and nothing is computed.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
     Progress = Callable[[int], None]
 
 OFFER_BYTES = 1 << 24
-"""Largest size, in bytes, of the body of an offer. No other limit bounds the size of the job in the body."""
+"""Largest size, in bytes, of the body of an offer. The body contains the job, whose size is not limited otherwise."""
 OFFER_VALUES = 1 << 12
-"""Limit of the number of values in an offer's body: the job is one value, and each party's name is another."""
+"""Largest number of values in an offer's body. The job counts as one value, and so does each party's name."""
 MOST_PINGED = 1 << 26
 EVERY_SECONDS = 1.0
 
 
 class Desk:
-    """Party service that answers the coordinator's calls one at a time, and keeps the job in progress between streams.
+    """Party service that answers the coordinator's calls one at a time. It keeps the job in progress if a stream breaks.
 
-    sources : {the owner's name of the source: source}; '' is the default.
+    sources : {the owner's name of the source: source}; '' is the name of the default source.
     policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
-    shards : number of ranges of rows in which predictions read the columns.
+    shards : number of ranges of rows in which predictions read the columns, one after another.
 
     Raises SpecificationError without a policy.
     """
@@ -107,12 +107,12 @@ class Desk:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Read the policy, so that an unreadable policy is found at the start."""
+        """Read the policy, so that an unreadable policy is found when the party starts."""
         self._owners()
 
     @property
     def in_flight(self) -> tuple[str, ...]:
-        """The runs that have begun and not ended."""
+        """Return the names of runs that have begun and not ended: of one run, or none."""
         return () if self._work is None else (self._work.offer.run,)
 
     @property
@@ -125,7 +125,7 @@ class Desk:
         return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors}, values)
 
     def due(self, plain: Plain) -> dict[str, int]:
-        """Return the size limit of each vector of a call, in bytes; {} for a call that `answer` refuses anyway."""
+        """Return the size limit of each vector of a call, in bytes; {} for a call that `answer` will refuse."""
         try:
             message = self._read_call(plain)
         except Exception:  # noqa: BLE001 - as in `answer`, which states the reason
@@ -138,25 +138,25 @@ class Desk:
         return {name: most[name] for name in self._work.takes(message) if name in most}
 
     def _read_call(self, plain: Plain) -> object:
-        """Return the message of a call, or the pair of a query and its release key."""
+        """Return the message of a call: for a query, the tuple (query, release key)."""
         if self._last is None or self._last[0] is not plain:
             self._last = (plain, from_plain_call(plain))
         return self._last[1]
 
     def connected(self, process: bytes) -> None:
-        """Record the coordinator's process of a new stream."""
+        """Record which coordinator process has opened the current stream."""
         self._coordinator = process
         self.held.clear()
 
     def answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
-        """Return the answer to a call, with its vectors. The answer is a Failure if the call is refused or fails."""
+        """Return the answer to a call, with vectors. If the call is refused or fails, the answer is a `Failure`."""
         try:
             return self._answer(plain, vectors, progress)
         except VflError as error:
             return self._failed(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"party {self.party!r} could not answer a call ({type(error).__name__})"
-            # A tune continues after a failure that the data caused: repeating such a trial would select its outcome.
+            # Tuning continues after a failure that the data caused: repeating such a run would select its outcome.
             in_data = isinstance(error, ArithmeticError | ValueError)
             return self._failed("DataError" if in_data else "FederationError", why)
         finally:
@@ -175,7 +175,7 @@ class Desk:
         return Failure(kind, self._without_folders(why)), {}
 
     def _without_folders(self, why: str) -> str:
-        """Return a reason for the coordinator: the sentence without the folders of the owner's files."""
+        """Return a reason for the coordinator: the given reason without the folders of the owner's files."""
         for source in self._sources.values():
             if path := file_of(source):
                 for form in (path, str(path_of(source))):
@@ -224,13 +224,13 @@ class Desk:
         return self._begun(offer)
 
     def _serves(self, offer: Offer) -> ServingWork | None:
-        """Return the service in progress to which an offer adds a part of a model; None for other offers."""
+        """Return the service in progress if the offer adds a part of a model to it; None for any other offer."""
         work = self._work
         same = isinstance(work, ServingWork) and (offer.purpose, offer.run) == (SERVE, work.offer.run)
         return work if same and isinstance(work, ServingWork) and work.coordinator == self._coordinator else None
 
     def _due(self, offer: Offer) -> bool:
-        """Return True if the coordinator may send this offer to this member."""
+        """Return True if the purpose of the offer is known and this party takes part in it."""
         return offer.purpose in PURPOSES and self.party in offer.parties
 
     def _begun(self, offer: Offer) -> Sent:
@@ -247,14 +247,14 @@ class Desk:
         return work.accepted()
 
     def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], Work]]:
-        """Return an offer's request, and a function that returns the offer's work or raises the reason for a refusal."""
+        """Return the event to report for an offer, and a function that returns the accepted work or raises the refusal."""
         part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE, SERVE) else None
         job = _job_of(offer, self.party) if part is None else part.job
         columns = job.wanted(self.party) if part is None else job.made_of(self.party)
         return requested(offer, job, columns), partial(self._allowed, offer, job, part)
 
     def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:
-        """Return the work if the owner's policy agrees to it."""
+        """Return the accepted work if the owner's policy agrees to the offer; else raise the refusal."""
         policy = self._owners()
         if part is None:
             policy.check(job, self.party)
@@ -286,7 +286,7 @@ class Desk:
         return TrainingWork(offer, task, training, sealing, policy.book.with_suffix(".answered"))
 
     def _predicting(self, offer: Offer, part: ModelPart, source: Any, aligning: AlignmentService) -> PredictionService:
-        """Ask the owner's policy on predictions, before the source is opened; return the service of a prediction."""
+        """Return the service of a prediction, after asking the owner's policy. The source is not opened yet."""
         receiver = part.job.partition.receiver(offer.parties)
         measured = offer.purpose == EVALUATE
         labelled = measured and receiver == self.party
@@ -303,7 +303,7 @@ class Desk:
         )
 
     def _serving(self, offer: Offer, part: ModelPart, source: Any) -> ServingWork:
-        """Add a part to the service of the party that adds up, or begin this service; the source is read in the background."""
+        """Start a service for the party that adds up margins, or add a part to it. The source is read in the background."""
         receiver = part.job.partition.receiver(offer.parties)
         if self._policy is None:
             raise FederationError(
@@ -353,7 +353,7 @@ class Desk:
         return self._sources[name]
 
     def _released(self, work: Work) -> None:
-        """Report the cost so far, at most once per second."""
+        """Report the cost of the run so far, at most once per second."""
         if time.monotonic() - work.reported > EVERY_SECONDS:
             work.reported = time.monotonic()
             summary = work.summary()
@@ -368,7 +368,7 @@ class Desk:
 
 
 def _part_of(offer: Offer, party: str) -> ModelPart:
-    """Return the part of a model that is offered, read by this party from the public text in the offer."""
+    """Return the offered part of a model, which this party reads from the public text in the offer."""
     try:
         part = ModelPart.parse(offer.job, "the part of a model in an offer")
     except OutputError as error:
@@ -379,7 +379,7 @@ def _part_of(offer: Offer, party: str) -> ModelPart:
 
 
 def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Requested:
-    """Return the event that shows an offer of a job on the owner's screen."""
+    """Return the event that shows the offer of a job on the owner's screen."""
     privacy = job.privacy if offer.purpose == TRAIN else None
     return events.Requested(
         purpose=offer.purpose,
@@ -396,7 +396,7 @@ def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Reques
 
 
 def job_of(offer: Offer, member: str) -> Job:
-    """Return the job that is offered, read by this party from the public text in the offer."""
+    """Return the offered job, which this participant reads from the public text in the offer."""
     try:
         plain = parse_json(offer.job)
     except ValueError:
@@ -413,7 +413,7 @@ def job_of(offer: Offer, member: str) -> Job:
 
 
 def _job_of(offer: Offer, party: str) -> Job:
-    """Return the job that is offered. Raises FederationError if this party is no party of the job."""
+    """Return the offered job. Raises FederationError if this participant is not a party of the job."""
     job = job_of(offer, party)
     if party not in job.partition.parties:
         raise FederationError(f"party {party!r} is not a party of the job {job.name!r}")

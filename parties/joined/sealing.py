@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Sealing:
     """One party's side of the key exchange with the other parties, for one offer of a job.
 
-    The party also makes or receives the salt of the alignment, which the coordinator never learns.
+    The party also makes the salt of the alignment or receives it from another party. The coordinator never learns the salt.
 
-    sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate} to check keys.
-    aligning : alignment that receives the salt.
+    sealer : the party's sealer. parties : all participating parties. certificates : {party: certificate}, to check keys.
+    aligning : alignment service that uses the salt.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Sealing:
         self._certificates, self._aligning = certificates, aligning
 
     def exchanged(self, message: object) -> object | None:
-        """Return the answer to a message of the exchange of keys; None for other messages."""
+        """Return the answer to a message about keys or the salt; None for all other messages."""
         others = [name for name in self._parties if name != self._party]
         match message:
             case joining.Introduce():
@@ -61,7 +61,7 @@ class Sealing:
         return None
 
     def opened(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of a message, unsealed if another party sealed them for this party."""
+        """Return the vectors of a message. A vector that another party sealed for this party is unsealed."""
         match message:
             case joining.Multiply() if message.owner != self._party:
                 name, sender, label = "points", message.holder, f"set of {message.owner}"
@@ -74,7 +74,7 @@ class Sealing:
         return {name: np.frombuffer(self._sealer.open(sender, label, vectors[name]), np.uint8)}
 
     def sealed(self, message: object, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the vectors of an answer, sealed if they are for another party."""
+        """Return the vectors of an answer. A vector for another party is sealed."""
         match message:
             case joining.SendSet() if message.to:
                 name, label = "points", f"set of {message.owner}"

@@ -1,6 +1,6 @@
-"""`serve` connects a party's process to the coordinator, answers its calls, and reconnects, over many jobs.
+"""Connect a party's process to the coordinator, answer the coordinator's calls, and reconnect, over many jobs.
 
-The party opens no port. Between jobs, no coordinator listens at the address, and the party retries with growing pauses.
+The party opens no port. Between jobs, no coordinator listens at its address, and the party retries with growing pauses.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """First and longest pause between two attempts to connect, in seconds; each pause is up to twice the previous one."""
 BUSY_SECONDS = 60.0
-"""Seconds to keep trying while another process of the party counts as connected, since it may be dead."""
+"""Seconds of further attempts while the coordinator counts another process of the party, perhaps a dead one, as connected."""
 DRAIN_SECONDS = 10.0
 STALL_SECONDS = 120.0
-"""Limit in seconds for the rest of a call that has begun, in addition to its transfer time on the slowest link."""
+"""Seconds allowed for the rest of a call that has begun, in addition to the transfer time on the slowest allowed link."""
 WATCH_SECONDS = 0.5
 
 
 class NotAccepted(FederationError):
-    """The coordinator does not accept this party, or has another certificate than the pinned one; later attempts fail too."""
+    """The coordinator does not accept this party, or does not have the pinned certificate. Later attempts would fail, too."""
 
 
 def serve(
@@ -63,15 +63,15 @@ def serve(
 ) -> None:
     """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
 
-    sources : {the owner's name of the source: source}; '' is the default.
-    policy : path of the owner's policy. The federation's dealer has neither sources nor a policy.
+    sources : {the owner's name of the source: source}; '' is the name of the default source.
+    policy : path of the owner's policy. A federation's dealer has neither sources nor a policy.
     on_event : called with each event (vfl.federation.events). cores : for alignment and training.
-    indexes : folder for aligned rows; None is this user's default folder.
+    indexes : folder for aligned rows; None for this user's default folder.
     shards : number of ranges of rows in which predictions read the columns, one after another.
-    longest_pause : seconds between two attempts to connect.
+    longest_pause : largest number of seconds between two attempts to connect.
 
-    Returns once `stop` is set. Raises NotAccepted, and SpecificationError for an identity, a policy or a federation that do not
-    fit.
+    Returns once `stop` is set. Raises NotAccepted if the coordinator refuses the party for good, and SpecificationError if
+    identity, policy and federation do not match.
     """
     federation.check_identity(identity)
     if identity.name not in federation.joining:
@@ -113,7 +113,7 @@ class _Joining:
         self._random = random.SystemRandom()
 
     def until_stopped(self) -> None:
-        """Connect again and again."""
+        """Connect, answer calls until the stream breaks, and connect again, until `stop` is set."""
         threading.Thread(target=self._watch, daemon=True).start()
         pause, busy = FIRST_PAUSE, 0.0
         while not self._stop.is_set():
@@ -203,7 +203,7 @@ class _Joining:
             outgoing.put(frames(call, to_plain(message), vectors))
 
     def _whole(self, frame: ToParty, content: memoryview, incoming: Iterator[bytes]) -> Incoming:
-        """Return the call that begins with this frame, once it is complete."""
+        """Return the call whose first frame is `frame`, after all of its frames have arrived."""
         if frame.WhichOneof("frame") != "head":
             raise WireError("received an unexpected frame")
         coming = Incoming(frame.head, content, self._desk.limits, self._desk.held, self._desk.due)
@@ -217,14 +217,14 @@ class _Joining:
         return coming
 
     def _drain(self, incoming: Iterator[bytes]) -> None:
-        """Wait until the coordinator has read the refusal and closed the stream."""
+        """Read on until the coordinator has read the refusal and closed the stream."""
         self._due = time.monotonic() + DRAIN_SECONDS
         with contextlib.suppress(StreamBroken):
             for _ in incoming:
                 pass
 
     def _watch(self) -> None:
-        """Close the stream on a request to stop, or when an expected message is late."""
+        """Close the stream when `stop` is set, or when an expected message is late."""
         while not self._stop.wait(WATCH_SECONDS):
             if time.monotonic() > self._due:
                 self._close()
@@ -237,7 +237,7 @@ class _Joining:
 
 
 class _Busy(StreamBroken):
-    """The coordinator refuses this process: another process of the party is connected."""
+    """The coordinator refuses this process, since another process of the party is connected."""
 
 
 def _flattened(outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Work that an owner has agreed to: a service, with the checks of a federation on sizes, keys and counts of its calls."""
+"""Work that an owner has agreed to: a service whose calls are checked for size, keys and number, as a federation needs."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
-"""Limit of a call's body in bytes: a base, and an addition per coordinate of the party."""
+"""Largest size of a call's body in bytes: a base, plus an addition per coordinate of the party."""
 MOST_PARCELS, MOST_TERMS = 16, 16
-"""Largest number of sealed parcels in a request, and of terms of the sigmoid."""
+"""Largest number of sealed parcels in a request, and largest number K of terms of the sigmoid's Fourier series."""
 OF_MARGINS = ("weights", "margins")
-"""Vectors of Records with K entries per record under multinomial loss: residuals and margins."""
+"""Names of the vectors in `Records` that have K entries per record under multinomial loss: residuals and margins."""
 MOST_NOTICES = 1000
-"""Limit of notices per offer, since the owner's book may record each notice. Each start of a party brings two notices, and
-each start of the coordinator three."""
+"""Largest number of notices per offer, since the owner's book may record each notice. Each start of a party brings two notices;
+each start of the coordinator brings three."""
 
 MOST_SCORED, MOST_ID_BYTES = 1 << 17, 1 << 24
 """Limits of one call of a service: records, and bytes of their ids."""
 
 
 class Work:
-    """Accepted offer in progress; it survives a broken stream. Unexpected calls are refused, and nothing is computed.
+    """An accepted offer in progress. The work survives a broken stream. An unexpected call is refused, and nothing is computed.
 
-    offer : the accepted offer. service : service that answers its calls. sealing : None for the dealer, which seals parcels
+    offer : the accepted offer. service : service that answers the calls. sealing : None for the dealer, which seals parcels
     itself. coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
@@ -82,16 +82,16 @@ class Work:
         return Limits(BODY_BYTES)
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the vectors that a call takes."""
+        """Return the names of the vectors that must come with a call."""
         del message
         return ()
 
     def accepted(self) -> Sent:
-        """Return the answer to the offer. The answer is the same when it is asked for again after a stream broke."""
+        """Return the answer to the offer. If a stream broke and the offer is repeated, the answer is the same."""
         return Done(), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to a call, or raise the reason for a refusal."""
+        """Return the answer to a call. Raises an error with the reason if the call is refused."""
         exchanged = None if self._sealing is None else self._sealing.exchanged(message)
         if exchanged is not None:
             return exchanged, {}
@@ -107,12 +107,12 @@ class Work:
                 return reply, self._sealing.sealed(message, sent)
 
     def _admitted(self, message: Any, vectors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Check a call and return its vectors, or raise the reason for a refusal."""
+        """Check a call and return its vectors. Raises an error with the reason if the call is refused."""
         del message
         return vectors
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
+        """Return facts for the owner: seconds, number of releases, their ε, number of records, and the ε left in the book."""
         seconds = time.monotonic() - self._began
         return {"seconds": seconds, "releases": self.releases, "epsilon": None, "records": None, "left": None}
 
@@ -142,10 +142,10 @@ def _taken_by_alignment(message: Any, own: str) -> tuple[str, ...]:
 class TrainingWork(Work):
     """Work on one run: an alignment alone, or a training.
 
-    Guarantee. A query concerns this party's own columns, and vectors have the length of its records. A query with the same
-    release key is answered only once, also after a restart, unless its noise repeats itself to the bit.
+    Guarantee. A query concerns only this party's own columns, and each vector has one entry per record of this party. A query
+    is answered only once under a release key, also after a restart, unless its noise is seeded and therefore equal to the bit.
 
-    answered : file of the answered keys, beside the owner's book.
+    answered : path of the file with answered keys, next to the owner's book.
     """
 
     _service: TrainingService
@@ -169,12 +169,12 @@ class TrainingWork(Work):
             largest = sealed_size(8 * (party.n_trained + CHECK_ROWS) * max(columns, 2 * MOST_TERMS))
             return Limits(body, dict.fromkeys(parcel_names(MOST_PARCELS), largest))
         limits = {name: np.dtype(self._kind(name)).itemsize * self._length(name, party) for name in RECORDS}
-        if self._task.job.shows_columns:  # t, the label and columns of another party
+        if self._task.job.shows_columns:  # t (one weight per record), the label, and columns of another party
             limits["weights"] *= 2 + held_at_once(party.n_trained)
         return Limits(body, limits)
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the vectors that a call takes."""
+        """Return the names of the vectors that must come with a call."""
         if self._party is None:
             return _taken_by_alignment(message, self._task.party)
         if isinstance(message, Request):
@@ -208,7 +208,7 @@ class TrainingWork(Work):
         return vectors
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to a call, and count the releases in it."""
+        """Return the answer to a call, and count its releases."""
         sent = super().answer(message, vectors, progress)
         if isinstance(message, tuple):
             self.releases += _noised(message[0])
@@ -223,7 +223,7 @@ class TrainingWork(Work):
             raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")
 
     def _take(self, key: ReleaseKey, part: int, parts: int) -> None:
-        """Record the keys of releases, each key once, before the noise is drawn."""
+        """Record the keys of releases before their noise is drawn. A key can be recorded only once."""
         if self._task.job.privacy is None or not self._task.job.noise_source().private:
             return
         if self._answered is None:
@@ -231,7 +231,7 @@ class TrainingWork(Work):
         self._answered.take(key, part, parts)
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
+        """Return facts for the owner: seconds, number of releases, their ε, number of records, and the ε left in the book."""
         party = self._party
         costs = None if party is None else party.costs()
         return super().summary() | {
@@ -252,7 +252,10 @@ class TrainingWork(Work):
             self._answered.close()
 
     def _length(self, name: str, party: Party) -> int:
-        """Return the length of a vector of Records: one entry per margin or per record; record weights follow the labels."""
+        """Return the length of a vector of `Records`: one entry per margin, or per record.
+
+        Labels may be followed by record weights.
+        """
         job = self._task.job
         if name in OF_MARGINS:
             return party.n_trained * job.n_margins
@@ -271,7 +274,7 @@ class TrainingWork(Work):
 
 
 def vectors_with(query: Query) -> tuple[str, ...]:
-    """Return the names of the vectors of Records that go with a query."""
+    """Return the names of the vectors of `Records` that come with a query."""
     if query.need is Need.MARGINS:
         return ("margins", "labels", "limits")
     return ("weights",) if query.need is Need.WEIGHTS else ()
@@ -286,7 +289,7 @@ def _first_part(query: Query, party: str) -> int:
 
 
 class PredictingWork(Work):
-    """Work on a prediction or an evaluation. Parts of margins travel sealed to the party that adds them."""
+    """Work on a prediction or an evaluation. Parts of margins travel sealed to the party that adds them up."""
 
     _service: PredictionService
 
@@ -299,7 +302,10 @@ class PredictingWork(Work):
         return Limits(BODY_BYTES, {"margins": sealed_size(8 * n * part.job.n_margins)})
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the vectors that a call takes. The adding party takes margins once from each other party."""
+        """Return the names of the vectors that must come with a call.
+
+        The party that adds up takes margins once per other party.
+        """
         if isinstance(message, TakeMargins):
             return ("margins",) * self._service.awaits(message.sender)
         return () if self._service.n_records is not None else _taken_by_alignment(message, self._service.part.party)
@@ -309,7 +315,7 @@ class PredictingWork(Work):
         return About(self._service.ids), {}
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
-        """Return the answer to a call; ids travel as JSON."""
+        """Return the answer to a call. Ids in the answer are encoded as JSON."""
         reply, sent = super().answer(message, vectors, progress)
         if "ids" in sent:
             text = json.dumps(sent["ids"], ensure_ascii=False, default=str).encode()
@@ -322,9 +328,9 @@ class PredictingWork(Work):
 
 
 class ServingWork(Work):
-    """Resident work for a service of the party that adds up: its process is the coordinator of the federation.
+    """Work for a resident service. The party that adds up the margins runs the service, as coordinator of the federation.
 
-    The stream ends in the process that may see the parts of the margins, so TLS alone seals them.
+    The stream ends in a process that may see the parts of the margins. TLS is therefore enough, and nothing is sealed.
     """
 
     service: ServingService
@@ -339,7 +345,7 @@ class ServingWork(Work):
         return Limits(BODY_BYTES, {"ids": MOST_ID_BYTES, "ends": 8 * MOST_SCORED})
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the vectors that a call takes: the ids of the records, and where each one ends."""
+        """Return the names of the vectors that must come with a call: ids of records, and the end position of each id."""
         return ("ids", "ends") if isinstance(message, Score) else ()
 
     def summary(self) -> dict[str, Any]:
@@ -348,7 +354,7 @@ class ServingWork(Work):
 
 
 class DealerWork(Work):
-    """The dealer's work on one run. n_records is known from the first session on."""
+    """The dealer's work on one run. The number of records is known from the first session on."""
 
     def __init__(self, offer: Offer, job: Job, dealing: Dealing) -> None:
         super().__init__(offer, dealing, None)
@@ -358,11 +364,14 @@ class DealerWork(Work):
 
     @property
     def limits(self) -> Limits:
-        """Return the size limits of the next call: a gradient names the coordinates of all parties. A parcel is one word."""
+        """Return the size limits of the next call.
+
+        A gradient query names coordinates of all parties; a parcel contains one number.
+        """
         return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
 
     def takes(self, message: Any) -> Iterable[str]:
-        """Return the names of the parcels that a call takes: the parties' numbers of records."""
+        """Return the names of the parcels that must come with a call: the parties' numbers of records."""
         return self._counts if isinstance(message, CheckRecords) else ()
 
     def answer(self, message: Any, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
@@ -378,5 +387,5 @@ class DealerWork(Work):
         return sent
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the dealer: seconds, records, and the number of sums to which it added noise."""
+        """Return facts for the dealer: seconds, number of records, and the number of sums to which the dealer added noise."""
         return super().summary() | {"records": self._n_records}

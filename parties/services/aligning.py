@@ -1,4 +1,4 @@
-"""A party's part of an alignment: it reads its ids and blinds all parties' sets; the coordinator compares them."""
+"""A party's part of an alignment: it reads its ids and blinds all parties' sets of ids. The coordinator compares the sets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from vfl.job.task import PartyTask
 
 COPIES = 3
-"""Copies of a set that a party holds at once: as sealed, as opened, and blinded."""
+"""Number of copies of a set that a party holds at once: the sealed set, the opened set and the blinded set."""
 
 
 class AlignmentService(Service):
-    """Alignment of one party's records, or the index from an earlier alignment.
+    """Alignment of one party's records, or an index from an earlier alignment.
 
-    task : task that names the id column. source : source in this process. keeping : files that stay on the party's disk.
-    parties : all participating parties. cores : number of cores that it may use.
-    salt : salt of a new alignment, the same for all parties and unknown to the coordinator.
-    read : function that reads the ids; None reads them into this process.
+    task : task of the party; it names the id column. source : source in this process. keeping : files that stay on the party's
+    disk. parties : names of all participating parties. cores : number of cores that the alignment may use.
+    salt : salt of a new alignment, equal for all parties and unknown to the coordinator.
+    read : function that reads the ids; None to read the ids into this process.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AlignmentService(Service):
         raise self.undue(message)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Blind a set, and yield the points done; answer other messages at once."""
+        """Blind a set and yield the number of points done so far. Messages of any other kind are answered at once."""
         if not isinstance(message, Multiply):
             return self.answer(message, vectors)
         points = None
@@ -94,13 +94,13 @@ class AlignmentService(Service):
         return Done(), {}
 
     def concluded(self) -> Index:
-        """Return the aligned rows of this service's own alignment."""
+        """Return the index with the rows that this service has aligned."""
         index = self._begun().settled()
         self.close()
         return index
 
     def settled(self) -> Index | None:
-        """Return the aligned rows to load, or after a restart the rows that the run kept; None for a job without alignment."""
+        """Return the index with the rows to load, after a restart the index that the run kept; None without alignment."""
         if self._task.id is None:
             return None
         if self._alignment is None and self._keeping.run is None:
@@ -113,7 +113,7 @@ class AlignmentService(Service):
         return self.concluded()
 
     def close(self) -> None:
-        """End the processes of an unfinished alignment; its saved state stays."""
+        """End the processes of an unfinished alignment. Its saved state stays on disk."""
         if self._alignment is not None:
             self._alignment.close()
             self._alignment = None
@@ -128,7 +128,7 @@ class AlignmentService(Service):
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         """Refuse impossible numbers of ids, and sets that this machine cannot hold, before any memory is taken for them."""
-        from vfl.planning.machine import memory_here  # imported here, since a party that only trains does not need it
+        from vfl.planning.machine import memory_here  # imported here, since training alone does not need it
 
         own = self._task.party
         if set(sizes) != set(self._parties) or not all(0 < size <= MOST_IDS for size in sizes.values()):

@@ -31,17 +31,16 @@ if TYPE_CHECKING:
 class PredictionService(Service):
     """Applies one party's part of a model to its new records, with or without alignment to the other parties' records.
 
-    Guarantee. All records are counted under the owner's permission before a margin leaves the party, and aligned records before
-    a cell is read. Parts of margins are sent to one party only, which adds them. The coordinator receives the sums in a
-    prediction, or exact sums of a statistic in an evaluation.
+    Guarantee. Records are counted under the owner's permission before a margin leaves the party; aligned records are counted
+    even before a cell is read. Parts of margins go to one party only, which adds them up. The coordinator receives the sums in
+    a prediction, or exact sums of a statistic in an evaluation.
 
     part : part of the model. source : source in this process. parties : all participating parties, in the partition's order.
-    permission : permission that the owner gave. measured : True if the adding party measures the model with its labels.
-    rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source as these objects open it.
-    read : as for parties.loading.Divided. joined : rows to use, in order, if this process has joined the parties' rows by
-        their ids.
+    permission : permission that the owner gave. measured : True if the party that adds up measures the model on its own labels.
+    rows : one object per shard with the methods of parties.prediction.NewRows. handed : the source, as these objects open it.
+    read : as for parties.loading.Divided. joined : rows to use, in order, if this process has joined all parties' rows by ids.
 
-    Raises FederationError if a party with columns in the model is missing, since a sum of fewer parts reveals more of each.
+    Raises FederationError if a party with columns in the model is missing: a sum of fewer parts reveals more about each part.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class PredictionService(Service):
         return bool(self.part.job.ids) and holds_ids(task, self._source)
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
-        """Return the answer to a message of the prediction, or of its alignment."""
+        """Return the answer to a message of the prediction, or of an alignment before it."""
         match message:
             case Apply():
                 return Applied(self._apply()), {}
@@ -102,7 +101,7 @@ class PredictionService(Service):
         return self.aligning.answer(message, vectors)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a long message of the alignment: yield the progress, return what `answer` returns."""
+        """Answer a long message of the alignment: yield the progress, then return what `answer` would return."""
         if not isinstance(message, Multiply):
             return self.answer(message, vectors)
         self._require_before(message)
@@ -113,7 +112,7 @@ class PredictionService(Service):
         self.aligning.close()
 
     def awaits(self, sender: str) -> bool:
-        """Return True if this party adds up and has no margins of the sender yet."""
+        """Return True if this party adds up margins and has not yet received those of `sender`."""
         return self._receives and sender != self.part.party and sender in self._parties and sender not in self._parts
 
     def _require_before(self, message: object) -> None:
@@ -122,7 +121,7 @@ class PredictionService(Service):
             raise self.undue(message)
 
     def _apply(self) -> int:
-        """Make each shard read its records and apply the part; return the number of records."""
+        """Make each shard read its records and apply the part of the model. Return the number of records."""
         if self._counts:
             return sum(self._counts)
         labelled = self._measured and self._receives
@@ -130,7 +129,7 @@ class PredictionService(Service):
         if not task.columns and not labelled:
             raise DataError(f"party {self.part.party!r} has no column in the model")
         index = self._index = self.aligning.concluded() if self._aligned else None
-        if index is not None:  # other parties chose these records, so even an error about their cells is an answer
+        if index is not None:  # other parties chose these records, so even an error about a cell reveals a record
             self._permission.count(len(index.rows))
         if isinstance(self._rows, Here):
             opened, unchanged, ranges = divided(task, self._source, index, self._rows.size)
@@ -167,20 +166,20 @@ class PredictionService(Service):
         self._parts[sender] = Each(np.split(whole, np.cumsum(self._counts)[:-1]))
 
     def _whole(self, pieces: Each) -> Any:
-        """Return a vector of all records, or references to its pieces, which the receiver's shards resolve."""
+        """Return a vector of all records; with shards in other processes, references to its pieces."""
         if isinstance(self._rows, Here):
             return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
         return list(pieces)
 
     def _ordered(self) -> list[Each]:
-        """Return the parts of all parties with columns, in the partition's order, which fixes how sums are rounded."""
+        """Return the parts of all parties with columns. The partition's order of parties fixes how sums are rounded."""
         wanted = [party for party in self._parties if self.part.job.partition.columns(party)]
         if any(party not in self._parts for party in wanted if party != self.part.party):
             raise FederationError(f"party {self.part.party!r} was asked to add margins that it was not sent")
         return [self._own() if party == self.part.party else self._parts[party] for party in wanted]
 
     def _added(self) -> dict[str, Any]:
-        """Return margins and ids of the records, in the order of this party's rows; margins alone if there are no ids."""
+        """Return margins and ids of the records, in the order of this party's rows. Without ids, return margins alone."""
         total = self._rows.vectors("total", *self._ordered())
         if not self.ids:
             return {"margins": self._whole(total)}

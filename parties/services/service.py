@@ -1,4 +1,4 @@
-"""A participant's side of every transport: messages and vectors in, a message and vectors out."""
+"""Interface of a participant under every transport: messages and vectors in, a message and vectors out."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     Sent = tuple[object, Mapping[str, Any]]
-    """A message and the vectors that travel with it, by name."""
+    """A message, and {name: vector} of the vectors that travel with the message."""
 
 
 class Service:
-    """Service of one participant. It asks no policy, has no identity and seals nothing. It raises errors unchanged.
+    """Base of participants' services. A service asks no policy, has no identity, seals nothing, and raises errors unchanged.
 
-    Unknown messages and messages out of order raise FederationError and change nothing.
+    A message of an unknown kind or out of order raises FederationError and changes nothing.
     """
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
         """Return the reply to a message, with its vectors.
 
-        message : of a registered kind (vfl.kinds); a query comes as a pair (query, release key). vectors : arrays by name.
+        message : of a registered kind (vfl.kinds); for a query, the tuple (query, release key). vectors : arrays by name.
         """
         del vectors
         raise self.undue(message)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a long message: yield the progress, return what `answer` returns."""
+        """Answer a long message: yield the progress, then return what `answer` would return."""
         yield from ()
         return self.answer(message, vectors)
 

@@ -1,8 +1,8 @@
-"""A party's part of a resident service: parts of models in memory, and an index from id to row.
+"""A party's part of a resident service. It keeps margins of all records in memory, with the row of each id.
 
-Guarantee. A part is applied only while the owner's policy allows it; a changed policy file holds from the next call on. Records
-are counted durably before they are looked up, and the outcome is logged before it or a margin leaves the party. The margins
-carry no noise.
+Guarantee. A part of a model is applied only while the owner's policy allows it. A changed policy file holds from the next call
+on. The count of records is on disk before records are looked up. The outcome is logged before the outcome or a margin leaves
+the party. The margins have no noise.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vfl.parties")
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at a source, to see whether its file has changed."""
+"""Seconds between two checks of whether a source's file has changed."""
 REREAD_SECONDS, REREAD_SHARE = 60.0, 0.05
-"""For sources that show no changes, such as databases: least seconds between readings; largest share of time for reading."""
+"""Limits for sources in which a change cannot be seen, such as databases: least seconds between two readings, and largest share
+of time spent on reading."""
 LOADING = "its data are being read"
 MOST_PARTS = 64
 LOOKED_UP = (ANSWERED, AWAY)
-"""Outcomes of `ServingService.score` for requests whose records were looked up, and so are logged."""
+"""Outcomes of requests whose records were looked up. `ServingService` logs these requests."""
 _ADMITTED = Outcome()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Records of a source. row_of : {id in normal form: row}. margins : (n,) or (n, K), the part's margins of all rows."""
+    """Records of a source. row_of : {id in normal form: row}. margins : the part's margins of all rows, (n,) or (n, K)."""
 
     row_of: Mapping[bytes, int]
     margins: Vector
@@ -89,7 +90,7 @@ class Rows:
 
 
 class Queried:
-    """Records of a database, which are looked up for each request. It has the methods of `Rows`."""
+    """Records in a database, looked up anew for each request. This class has the methods of `Rows`."""
 
     def __init__(self, part: ModelPart, source: Any) -> None:
         self._part, (self._task, self._id) = part, _with_ids(part)
@@ -115,11 +116,13 @@ class Queried:
 
 
 class Served:
-    """One part of a model with the rows of its source, which are read again when its file changes.
+    """One part of a model, with the rows of its source. The rows are read again when the source's file changes.
 
-    source : the source in this process. Files and objects are watched. Databases and functions show no changes: while requests
-        come, they are read again after REREAD_SECONDS. lookup : True to look up the records of each request in a database.
-    state : '' once rows are there, else the reason why not. stale : reason why a changed source could not be read; '' if none.
+    source : the source in this process. Files and stored objects are watched for changes. In databases and functions a change
+        cannot be seen; while requests come, they are read again after REREAD_SECONDS.
+    lookup : True to look up the records of each request in a database.
+    state : '' once the rows are loaded, else the reason why they are not. stale : reason why a changed source could not be
+        read, or ''.
     """
 
     def __init__(self, part: ModelPart, source: Any, *, lookup: bool = False) -> None:
@@ -134,7 +137,7 @@ class Served:
         self.refresh()
 
     def look(self) -> None:
-        """Read the source again, in the background, if its file has changed, or if it shows no changes and a reading is due."""
+        """Read the source again, in the background, if its file has changed, or if changes cannot be seen and it is time."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
@@ -144,7 +147,7 @@ class Served:
                 self.refresh()
 
     def refresh(self) -> None:
-        """Read the source again in the background; the rows in memory are used until then, and also if the reading fails."""
+        """Read the source again in the background. Until then, or if the reading fails, the rows in memory are used."""
         with self._lock:
             if self._reading or (self.lookup and self.rows is not None):
                 return
@@ -152,7 +155,7 @@ class Served:
         threading.Thread(target=self._read, name="vfl reading", daemon=True).start()
 
     def of(self, ids: Mapping[int, Sequence[bytes]]) -> dict[int, Vector | Exception]:
-        """Return {request: margins of its ids, or why a database does not give them}; one query reads for all requests."""
+        """Return {request: margins of its ids, or the error of the database}. One query to the database serves all requests."""
         if self.rows is None or not ids:
             return {}
         try:
@@ -193,7 +196,7 @@ class Served:
 
 
 def read_rows(part: ModelPart, source: Any) -> Rows:
-    """Read a source and apply a part of a model to all its records. Raises DataError."""
+    """Read a source, and apply a part of a model to all records of the source. Raises DataError."""
     task, _ = _with_ids(part)
     opened = open_for(task, source, ids=True)
     unchanged = Unchanged(source, opened)
@@ -206,7 +209,7 @@ def read_rows(part: ModelPart, source: Any) -> Rows:
 
 
 def _with_ids(part: ModelPart) -> tuple[PartyTask, str]:
-    """Return the task of reading new records, and the name of its id column."""
+    """Return the task of reading new records, and the name of the id column."""
     task = task_of(part, labelled=False)
     if task.id is None:
         raise DataError(f"party {part.party!r} cannot look up records: the job of the model names no id column")
@@ -214,16 +217,16 @@ def _with_ids(part: ModelPart) -> tuple[PartyTask, str]:
 
 
 def margins_of(part: ModelPart, task: PartyTask, source: Any, n: int, opened: Any = None) -> Vector:
-    """Return the part's margins of a source's n records. opened : the source, if it is open."""
+    """Return the part's margins for the n records of a source. opened : the source, if it is open."""
     if not task.columns:
         return np.zeros((n, part.job.n_margins) if part.job.class_names else n)
     return part.applied(load_range(task, source, opened or open_for(task, source, ids=False), None, None)[0])
 
 
 class ServingService(Service):
-    """Answers requests for parts of margins by id.
+    """Service that returns this party's part of the margins for requested ids.
 
-    party : name of the party. policy : path of its owner's policy. receiver : party that adds up and sees the parts.
+    party : name of the party. policy : path of the owner's policy. receiver : party that adds up margins and sees the parts.
     """
 
     def __init__(self, party: str, policy: str | Path, receiver: str) -> None:
@@ -240,13 +243,13 @@ class ServingService(Service):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Digests of the parts that are served."""
+        """Return the digests of all parts that this service applies."""
         return tuple(self._served)
 
     def add(self, part: ModelPart, source: Any) -> None:
-        """Serve a part of a model to this source, which is read in the background.
+        """Add a part of a model, to be applied to this source. The source is read in the background.
 
-        Raises ConsentRefused before the source is opened, unless the owner's policy allows it.
+        Raises ConsentRefused, before the source is opened, unless the owner's policy allows the part.
         """
         self._reread_policy()
         with self._lock:
@@ -274,17 +277,17 @@ class ServingService(Service):
                 self._drop(digest)
 
     def keep(self, parts: Sequence[str]) -> dict[str, str]:
-        """Drop all parts except these; return {digest: state} of the others."""
+        """Drop all parts except the given ones. Return {digest: state} of the parts that stay."""
         with self._lock:
             for digest in set(self._served) - set(parts):
                 self._drop(digest)
             for served in self._served.values():
-                served.look()  # nobody requests a source that could not be read: try it again
+                served.look()  # no request reaches a source that could not be read, so try again here
             return {digest: served.state for digest, served in self._served.items()}
 
     @property
     def stale(self) -> str:
-        """Reason why a changed source could not be read; '' if all served rows are current."""
+        """Return the reason why a changed source could not be read; '' if all rows in memory are current."""
         return next((served.stale for served in self._served.values() if served.stale), "")
 
     def refresh(self) -> None:
@@ -308,11 +311,12 @@ class ServingService(Service):
     def score(
         self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], quotas: Mapping[str, int] = MappingProxyType({})
     ) -> tuple[list[Outcome], list[Vector | None]]:
-        """Return an outcome and the margins of each request, and count its records durably. No margin may leave before `log`.
+        """Return an outcome and margins for each request, after counting its records on disk. No margin may leave before `log`.
 
-        A request names single records, so a cell that makes it fail is named in this process's log only.
+        A request names single records. If a cell makes a request fail, only the log of this process names the column.
 
-        ids : in normal form, one list per request. quotas : {caller: most records per day}, counted with the party's own.
+        ids : in normal form, one list per request. quotas : {caller: most records per day}, counted besides the party's own
+            limit.
         """
         self._reread_policy()
         served = [self._served.get(one.part) for one in asked]
@@ -336,9 +340,9 @@ class ServingService(Service):
         return outcomes, margins
 
     def log(self, asked: Sequence[Asked], ids: Sequence[Sequence[bytes]], outcomes: Sequence[Outcome]) -> None:
-        """Log the requests whose records were looked up, durably, with one write.
+        """Log, on disk and with one write, all requests whose records were looked up.
 
-        A failed look-up is logged like an answer, since the failure also reveals something about its records. Raises
+        A failed look-up is logged like an answer, since the failure also reveals something about the requested records. Raises
         ConsentRefused; then no outcome and no margin of `score` may leave.
         """
         if self._log is None:
@@ -352,7 +356,7 @@ class ServingService(Service):
         )
 
     def _admitted(self, one: Asked, served: Served | None) -> Outcome:
-        """Return the outcome of a request before it is counted."""
+        """Return the outcome of a request, as far as it is known before its records are counted."""
         if served is None:
             return Outcome(ABSENT, f"party {self._party!r} does not serve this part of a model")
         served.look()
@@ -371,9 +375,9 @@ class ServingService(Service):
     def count(
         self, asked: Sequence[Asked], outcomes: list[Outcome], quotas: Mapping[str, int], *, own: bool = True
     ) -> None:
-        """Count the records of admitted requests durably; change the outcome of those above a limit, first come first served.
+        """Count the records of admitted requests on disk, in their order. A request above a limit gets a new outcome.
 
-        quotas : {caller: most records per day}. own : False counts for callers alone, if their requests need no record of this
+        quotas : {caller: most records per day}. own : False to count only for callers, if their requests need no record of this
             party.
         """
         admitted = [k for k, outcome in enumerate(outcomes) if outcome.code == ANSWERED]
@@ -389,7 +393,7 @@ class ServingService(Service):
                 outcomes[k] = Outcome(QUOTA, "this caller has used up its records of this day (UTC)")
 
     def answers_at_once(self, one: Asked, quotas: Mapping[str, int], *, own: bool) -> bool:
-        """Return True if the answer waits for neither the disk nor a database; arguments as for `count`."""
+        """Return True if this party can answer without waiting for a disk or a database. Arguments : as for `count`."""
         served = self._served.get(one.part)
         if served is not None and served.lookup:
             return False
@@ -397,7 +401,7 @@ class ServingService(Service):
         return not wanted or (self._counts is not None and self._counts[1].covers(wanted))
 
     def _wanted(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> dict[str, tuple[int, int]]:
-        """Return {name of a party or a caller: its records to count, its most per day}."""
+        """Return {name of the party or of a caller: (number of records to count, most records per day)}."""
         most, wanted = None if self._allowed is None else self._allowed.records, dict[str, tuple[int, int]]()
         for one in asked:
             if one.caller in quotas:
@@ -408,7 +412,7 @@ class ServingService(Service):
         return wanted
 
     def _taken(self, asked: Sequence[Asked], quotas: Mapping[str, int], *, own: bool) -> str:
-        """Count requests together, all or none; return the name whose limit is too low, '' if they were counted."""
+        """Count all of these requests, or none. Return the name whose limit is too low, or '' if they were counted."""
         policy = self._policy
         if policy is None or policy.prediction is None:
             raise self._unread()
@@ -424,7 +428,7 @@ class ServingService(Service):
         return ConsentRefused(f"party {self._party!r} answers nobody: its policy cannot be read")
 
     def _require(self, part: ModelPart, source: Any) -> None:
-        """Raise ConsentRefused unless the owner's policy allows the service to apply a part to a source."""
+        """Raise ConsentRefused unless the owner's policy allows this service to apply the part to the source."""
         policy = self._policy
         if policy is None:
             raise ConsentRefused(f"party {self._party!r} serves no model: its policy cannot be read")
@@ -434,7 +438,10 @@ class ServingService(Service):
         permitted(part, source, self._policy_path, receiver=self._receiver, owners=True)
 
     def _reread_policy(self) -> None:
-        """Read the policy again if its file has changed, and drop parts that it no longer allows. No policy allows nothing."""
+        """Read the policy again if its file has changed, and drop parts that it no longer allows.
+
+        Without a policy, drop all parts.
+        """
         with self._lock:
             try:
                 found = os.stat(self._policy_path)  # noqa: PTH116 - each request comes here, and a path object costs more
@@ -460,13 +467,16 @@ class ServingService(Service):
 
 
 def packed(ids: Sequence[Sequence[bytes]]) -> dict[str, Any]:
-    """Return the ids of several requests as vectors of a call."""
+    """Return the ids of several requests as vectors that a call can carry."""
     text, ends = joined([own for each in ids for own in each])
     return {"ids": text, "ends": ends}
 
 
 def unpacked(vectors: Mapping[str, Any], counts: Sequence[int]) -> list[list[bytes]]:
-    """Return the ids of each request. counts : numbers of ids. Raises FederationError for vectors that do not fit."""
+    """Return the ids of each request.
+
+    counts : number of ids per request. Raises FederationError if vectors do not match them.
+    """
     try:
         text, ends = bytes(vectors["ids"]), np.frombuffer(vectors["ends"], "<i8")
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""A party's part of a training: it loads its columns, then answers its share of every query."""
+"""A party's part of training: it loads its columns, then answers every query for its own share of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parties.services.service import Sent
 
 RECORDS = ("weights", "margins", "labels", "limits")
-"""Names of the vectors of Records."""
+"""Names of the vectors in `Records`."""
 
 
 class PartyService(Service):
@@ -31,11 +31,11 @@ class PartyService(Service):
         self.party = party
 
     def answer(self, message: Any, vectors: Mapping[str, Any]) -> Sent:
-        """Return the reply to a share of a query, or to another message of a run."""
+        """Return the reply to this party's share of a query, or to another message of a run."""
         party = self.party
         match message:
             case (query, key):
-                # The vectors of all shards travel under one name, as a list by shard.
+                # The vectors of all shards travel under one name, as a list with one item per shard.
                 over = "records" in vectors
                 records: Any = (
                     Each(vectors["records"]) if over else Records(**{k: vectors[k] for k in vectors if k in RECORDS})
@@ -57,10 +57,10 @@ class PartyService(Service):
 
 
 class TrainingService(Service):
-    """Service of one party in one run: align the records if the job has ids, load them, then train on them.
+    """Service of one party in one run: align the records if the job has ids, load the aligned rows, then train on them.
 
-    name : name of the party. load : function that is given `settled`, which returns the aligned rows, and returns the party;
-        called for every `Load`.
+    name : name of the party. load : function that returns the loaded party, called for every `Load`. Its argument is the
+        function `settled`, which returns the index with the aligned rows.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TrainingService(Service):
 
     @property
     def loaded(self) -> PartyService | None:
-        """Return the party once its columns are loaded."""
+        """Return the service of the loaded party; None before the columns are loaded."""
         return self._trained
 
     def answer(self, message: object, vectors: Mapping[str, Any]) -> Sent:
@@ -88,7 +88,7 @@ class TrainingService(Service):
         return self.aligning.answer(message, vectors)
 
     def stream(self, message: object, vectors: Mapping[str, Any]) -> Generator[int, None, Sent]:
-        """Answer a long message of the alignment: yield the progress, return what `answer` returns."""
+        """Answer a long message of the alignment: yield the progress, then return what `answer` would return."""
         if isinstance(message, Multiply) and self._trained is None:
             return (yield from self.aligning.stream(message, vectors))
         return self.answer(message, vectors)

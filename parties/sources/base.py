@@ -1,9 +1,9 @@
 """Source protocol: one interface over files and tables, opened in the party's own process.
 
-A source states an upper bound of its number of records, and yields Arrow record batches of the requested columns in bounded
-memory. How a cell is read depends only on the cell and its column's declaration, or on a schema that the format stores. A type
-inferred from all records would let one record change how the others are read (`parties.sources.objects.converted` reads cell by
-cell).
+A source states an upper bound on its number of records, and yields Arrow record batches of the requested columns in bounded
+memory. How a cell is read depends only on the cell and on its column's declaration, or on a schema that the format stores. No
+type is inferred from all records, since one record could then change how other records are read. So
+`parties.sources.objects.converted` reads cell by cell.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
-"""Declared content of a column, used to read cells without a type. Columns of typed sources keep their type. 'id' is the column
-by which records are aligned; a sparse matrix has none."""
+"""Declared content of a column, used to read cells that have no type. Columns of typed sources keep their type. 'id' is the
+content of the column by which records are aligned; a sparse matrix has no such column."""
 
 BY_POSITION = b"vfl.by_position"
-"""Metadata key of a table that was split off an array."""
+"""Metadata key that marks a table made from an array, whose columns are identified by position."""
 
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
@@ -37,11 +37,11 @@ MAX_CHUNK_ROWS = 1 << 16
 class Source(Protocol):
     """One party's data.
 
-    origin : name of party and place in errors.
-    names : all columns of the source.
-    typed : True if a schema of the source gives each column its type, also without a declaration (`vfl init` and
+    origin : name of the party and of the place of the data, for errors.
+    names : names of all columns of the source.
+    typed : True if a schema of the source gives each column a type without a declaration, as for Parquet (`vfl init` and
         `vfl.private_bounds` then use this type); False for CSV files.
-    n_records : number of records, None while unknown.
+    n_records : number of records; None while unknown.
     at_most : upper bound on the number of records; exact except for CSV with blank lines or line breaks inside fields.
     """
 
@@ -52,14 +52,14 @@ class Source(Protocol):
     at_most: int
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records in order. columns : the columns, in order, of each batch; None for all wanted columns.
+        """Yield the records in order. columns : names of the columns in each batch, in order; None for all wanted columns.
 
         rows : largest number of records per batch, if the source can choose; None keeps a batch below 2²⁰ cells.
         """
 
 
 class Seekable(ABC):
-    """Base of the sources that can start reading at any record."""
+    """Base of sources that can start reading at any record."""
 
     names: tuple[str, ...]
 
@@ -70,36 +70,36 @@ class Seekable(ABC):
     def batches_from(
         self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`; earlier records are not read if the format permits."""
+        """Yield the records from position `first` on. Earlier records are not read if the format permits that."""
         listed = list(self.names if columns is None else columns)
         return self._batches(first, listed, chunk_rows(len(listed)) if rows is None else rows)
 
     @abstractmethod
     def _batches(self, first: int, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the named columns of the records from position `first`, at most `rows` records at a time."""
+        """Yield the named columns of the records from position `first` on, at most `rows` records at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Name of a party and of its file or table, for errors. Errors contain neither cells nor counts."""
+    """Name of a party and of its file or table, for error messages. These messages contain neither cells nor counts."""
 
     party: str | None
     place: str
     by_position: bool = False
-    """True if columns are identified by position, so that a wrong order cannot be detected."""
+    """True if columns are identified by position. A wrong order of columns then cannot be detected."""
 
     def error(self, problem: str) -> DataError:
-        """Return the error that states a problem of this source."""
+        """Return the error for a problem of this source."""
         return DataError(f"{self.place if self.party is None else f'party {self.party!r}, {self.place}'}: {problem}")
 
     def attempt(self, read: Callable[[], T], problem: str) -> T:
-        """Return read(), or raise the error for `problem` in place of the reader's error.
+        """Return read(). If read() raises an error, raise the error for `problem` instead.
 
-        The reader's message may quote cells, so it is neither shown nor kept as the cause or context of the error.
+        The message of the original error may quote cells, so it is neither shown nor kept as cause or context.
         """
         try:
             return read()
-        except MemoryError:  # a damaged header may state any size
+        except MemoryError:  # a damaged header can state any size
             error = self.error("needs more memory than this machine has, or states a wrong size")
         except PermissionError:
             error = self.error("may not be read: its owner has not allowed it to the user who runs this")
@@ -108,13 +108,13 @@ class Origin:
         raise error
 
     def check_there(self, path: Path) -> None:
-        """Check that a file or folder exists. Raises DataError, the same for all kinds of file."""
+        """Raise DataError unless a file or folder exists; the message is the same for all kinds of files."""
         if not self.attempt(path.exists, "cannot be looked up, since its folder may not be read"):
             whose = "where the command runs" if self.party is None else "at the party's working folder"
             raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
-        """Yield the batches. An exception while they are read becomes the error for `problem`, as in `attempt`."""
+        """Yield the batches. If reading a batch raises an error, raise the error for `problem` instead, as in `attempt`."""
         iterator = iter(batches)
         end = object()
         while (item := self.attempt(lambda: next(iterator, end), problem)) is not end:
@@ -130,7 +130,7 @@ class Origin:
                 raise self.error(f"column {column!r} is there more than once: rename one")
 
     def misread(self, problem: str) -> DataError:
-        """Return the error for unexpected values. If columns are identified by position, the error mentions their order."""
+        """Return the error for unexpected values. If columns are identified by position, the message mentions their order."""
         order = ", the label last: they are matched by position"
         hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
         return self.error(problem + hint)
@@ -162,7 +162,7 @@ class Origin:
 
 
 NO_DATE = "?"
-"""Text that a source yields for a cell that is not a date, so that the column's declaration decides how to treat it."""
+"""Text that a source yields for a cell that is not a date. The column's declaration then decides how to treat the cell."""
 
 
 def chunk_rows(n_columns: int) -> int:

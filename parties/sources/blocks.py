@@ -1,4 +1,4 @@
-"""Data sets in blocks, such as Ray datasets: a process fetches one block, a table, at a time."""
+"""Data sets that consist of blocks, such as Ray datasets. Each block is a table, and a process fetches one block at a time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Blocks:
 
 
 class BlockSource(Seekable):
-    """Rows of all blocks, one block after the other. A process holds one block at a time and fetches only those that it reads.
+    """Rows of all blocks, one block after another. A process holds one block at a time, and fetches only blocks that it reads.
 
-    digests : {block: SHA-256 of its wanted columns} for the blocks that this object has read. Two shards that read the same
-        block compare its digests, because a lost block may be computed again and differ (parties.loading.Unchanged).
+    digests : {block: SHA-256 of its wanted columns} for the blocks that this object has read. If two shards read one block,
+        these digests are compared, because a lost block may be computed again and differ (parties.loading.Unchanged).
     """
 
     typed = True
@@ -64,7 +64,7 @@ class BlockSource(Seekable):
             first = max(0, first - count)
 
     def _block(self, number: int) -> ArraySource:
-        """Return a block, which replaces the block held before."""
+        """Return a block, and keep it in place of the block before."""
         if self._held is None or self._held[0] != number:
             self._held = None
             table = self.origin.attempt(lambda: self._blocks.fetch(number), "has a block that cannot be fetched")
@@ -77,6 +77,6 @@ class BlockSource(Seekable):
 
 
 def is_dataset(spec: Any) -> bool:
-    """Return True for a ray.data.Dataset. A process that has not imported Ray Data holds none, so nothing is imported here."""
+    """Return True for a ray.data.Dataset. Nothing is imported: a process without Ray Data cannot hold such an object."""
     module = sys.modules.get("ray.data")
     return module is not None and isinstance(spec, module.Dataset)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.errors import DataError
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
-"""Limits of the block size, which is otherwise 32 times the header's length. Several blocks are read ahead."""
+"""Limits of the block size in bytes, which is otherwise 32 times the header's length. Several blocks are read ahead."""
 
 _BYTE_ORDER_MARK = codecs.BOM_UTF8
 
@@ -44,9 +44,9 @@ _SHAPE = (
 
 
 def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str], int]:
-    """Return the names of the columns, from the first line that is not blank, and the number of blank lines before it.
+    """Return the column names from the first line that is not blank, and the number of blank lines before this line.
 
-    stream : function that opens the file; None opens the path.
+    stream : function that opens the file; None to open the path.
     """
     with pa.input_stream(spec.path) if stream is None else stream() as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
@@ -57,16 +57,16 @@ def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str
 
 
 def dialect(spec: Csv) -> dict[str, Any]:
-    """Return the format's delimiter and quote as arguments of Python's csv.reader."""
+    """Return the delimiter and quote of the format, as keyword arguments of Python's csv.reader."""
     quoting = {"quotechar": spec.quote} if spec.quote else {"quoting": csv.QUOTE_NONE}
     return {"delimiter": spec.delimiter, **quoting}
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A CSV file with the positions of its lines, which another process has found. This process then reads only its own part.
+    """A CSV file with positions of its lines, which another process has found. This process then reads only a part of the file.
 
-    source : path, address or `Csv` that the user gave.
+    source : the path, address or `Csv` that the user gave.
     """
 
     source: str | Path | Csv
@@ -74,15 +74,15 @@ class Scanned:
 
 
 class CsvSource:
-    """A CSV file with a header line and optional quotes. stream : function that opens it; None opens the path.
+    """A CSV file with a header line and optional quotes. stream : function that opens the file; None to open the path.
 
     Blank lines are skipped, except in a file of one column, where they are records with a missing cell.
 
-    `batches_between` reads little more than the lines of the requested records, if the file is not compressed and each line is
-    a record: no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a file of one column has
-    no blank lines. Other files are read from their beginning.
+    `batches_between` reads little more than the requested lines, under these conditions: the file is not compressed; no quoted
+    field contains a line break; lines can be found without decoding (parties.sources.lines); a file of one column has no blank
+    lines. Other files are read from their beginning.
 
-    lines : lines of the file, if known; None finds them.
+    lines : lines of the file, if known; None to find them here.
     """
 
     typed = False
@@ -112,7 +112,10 @@ class CsvSource:
 
     @property
     def one_a_line(self) -> bool:
-        """True if each nonblank line is known to be one record; with quotes, only after records are counted."""
+        """Return True if each nonblank line is known to be one record.
+
+        In a file with quotes, this is known only after counting.
+        """
         return self._separable and (self._one_a_line or self.n_records == self.lines.filled - 1)
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -130,7 +133,10 @@ class CsvSource:
     def batches_between(
         self, first: int, stop: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records first..stop − 1, and possibly later ones. The class says which files can be read in part."""
+        """Yield the records first..stop − 1, possibly followed by later records.
+
+        See the class on files that are read in part.
+        """
         begin, part = self._part(first, stop) if self.one_a_line else (0, None)
         batches = self.batches(columns, rows) if part is None else self._read(columns, rows, part)
         first -= begin
@@ -140,9 +146,10 @@ class CsvSource:
             first = max(0, first - batch.num_rows)
 
     def _part(self, first: int, stop: int) -> tuple[int, tuple[int, int] | None]:
-        """Return (record, part): a part of the file, as position and size in bytes, and the number of its first record.
+        """Return (record, part): the number of the first record in a part of the file; the part as (position, size) in bytes.
 
-        The part holds the records first..stop − 1, and possibly others. It is None if the file must be read from its beginning.
+        The part contains the records first..stop − 1, possibly with more. The part is None if the file must be read from its
+        beginning.
         """
         line, position = self.lines.before(first + 1)  # line 0 is the header
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
@@ -153,13 +160,13 @@ class CsvSource:
         return line - 1, (position, self.lines.after(stop + 1) - position)
 
     def _around(self, position: int) -> tuple[int, bytes]:
-        """Return the size of the file, and some bytes: one before a position, and as many after it as a byte order mark has."""
+        """Return the file's size, the byte before a position, and as many bytes after it as a byte order mark has, joined."""
         with self._stream() as raw:
             raw.seek(position - 1)
             return raw.size(), raw.read(1 + len(_BYTE_ORDER_MARK))
 
     def _is_separable(self) -> bool:
-        """Return True if a line can be read without earlier lines, provided that each line is a record."""
+        """Return True if a line can be read without reading earlier lines, provided that each line is a record."""
         (first, second), lines = self.lines.header, self.lines
         if second is None or not keeps_lines(self._spec.encoding):
             return False
@@ -174,7 +181,7 @@ class CsvSource:
     def _read(
         self, columns: Sequence[str] | None, rows: int | None, part: tuple[int, int] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the file. part : position and size, in bytes, of the part to read; None for the whole file."""
+        """Yield the records of the file. part : (position, size) in bytes of the part to read; None for the whole file."""
         names = list(self._contents if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         types = {name: self._type(self._contents.get(name, "text")) for name in names}
@@ -211,9 +218,9 @@ class CsvSource:
         return tuple(names), blank
 
     def _ends(self) -> bool:
-        """Return False if the file ends inside quotes, so that one record has swallowed all later records.
+        """Return False if the file ends inside quotes. One record would then contain all later records.
 
-        The check reads the whole file. The check is needed only if there are fewer records than line breaks.
+        This check reads the whole file. It is needed only if there are fewer records than line breaks.
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:
@@ -258,11 +265,14 @@ class CsvSource:
             yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
-        """Return the type as which Arrow reads a field: text for numbers with digit groups, which Arrow cannot parse."""
+        """Return the type as which Arrow reads a field.
+
+        Numbers with digit groups are read as text, since Arrow cannot parse them.
+        """
         return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with digit-grouped numbers and formatted dates converted, each field separately."""
+        """Return the batch after converting digit-grouped numbers and formatted dates, field by field."""
         spec, arrays = self._spec, batch.columns
         for j, name in enumerate(batch.schema.names):
             content = self._contents.get(name)
@@ -275,7 +285,10 @@ class CsvSource:
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _explain(self, names: list[str], part: tuple[int, int] | None) -> DataError:
-        """Read again as bytes; return the error for a column that cannot be converted, or for lines of a wrong length."""
+        """Return the error for a column that cannot be converted, or a line of wrong length.
+
+        The file is read again, as bytes.
+        """
         blocks = self._blocks(dict.fromkeys(names, pa.binary()), part)
         while True:
             try:
@@ -293,7 +306,7 @@ class CsvSource:
 
 
 def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
-    """Return text as float64 by a file's format, null for null; None if a field is not a number."""
+    """Return text as float64, read in the file's number format, null for null. Returns None if a field is not a number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     if spec.thousands:
@@ -305,7 +318,7 @@ def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
 
 
 def dates_of(fields: pa.Array, spec: Csv) -> pa.Array:
-    """Return text as ISO dates by a file's date format: null for null, NO_DATE for a field that is not such a date."""
+    """Return text as ISO dates, read in the file's date format: null for null, NO_DATE for a field that is not such a date."""
     found, form = fields.dictionary_encode(), spec.dates or "%Y-%m-%d"
 
     def iso(text: str) -> str:
@@ -319,7 +332,7 @@ def dates_of(fields: pa.Array, spec: Csv) -> pa.Array:
 
 
 def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
-    """Return text as float64, with digit groups by the format; None if a field is not such a number."""
+    """Return text with digit groups as float64, read in the file's number format; None if a field is not such a number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     group, point = re.escape(spec.thousands or ""), re.escape(spec.decimal)
@@ -335,7 +348,10 @@ def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
 
 
 def _plain(fields: pa.Array, content: Content, spec: Csv) -> pa.Array:
-    """Return fields in the spelling of Arrow's casts; a field with the wrong decimal sign becomes text that is not a number."""
+    """Return fields as Arrow can cast them to numbers.
+
+    A field with the wrong decimal sign becomes text that is not a number.
+    """
     import pyarrow.compute as pc  # imported here so that a party starts faster
 
     if content != "number" or spec.decimal == ".":

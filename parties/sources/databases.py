@@ -1,17 +1,17 @@
-"""Tables of databases: DuckDB, in a file, and Postgres, by ADBC. Arrow carries the cells, with the types of the database.
+"""Tables of databases: DuckDB (in a file) and Postgres (by ADBC). Cells arrive as Arrow data, with the database's types.
 
     duckdb:///data/bank.duckdb?table=customers
     postgresql://reader@host/bank?table=public.customers
     postgresql://reader@host/bank?query=SELECT age, calls FROM customers ORDER BY id
 
-A database has no order of rows unless a query states one: give `id` in the job, or ORDER BY. All data are read in one query, so
-that they come from one state of the database.
+The rows of a database have no order unless a query states one: give `id` in the job, or ORDER BY in the query. All data are
+read in one query, so all of them belong to one state of the database.
 
-Guarantee. A query is one SELECT statement; no other statement reaches the database, even if the role would permit it. But
+Guarantee. A query is one SELECT statement. No other statement reaches the database, even if the role would permit it. However,
 functions in a query run with the rights of the role, so give the party a role that may only read its tables.
 
-An address may hold no password, since the job's coordinator and its run's folder keep the address. Postgres finds the password
-where the party runs: in ~/.pgpass, or in the variables PGPASSWORD or PGSERVICE.
+An address must not hold a password, since the address is kept by the job's coordinator and in the folder of its run. Postgres
+finds the password where the party runs: in ~/.pgpass, or through the variables PGPASSWORD or PGSERVICE.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 _REFUSED = "its database refuses the query: check table, columns and rights where the party runs"
 _CLOSED = {"enable_external_access": "false", "lock_configuration": "true"}
 PIECE = 1 << 16
-"""Number of rows per fetch. The driver holds them in addition to their Arrow table."""
+"""Number of rows per fetch. The driver holds these rows in addition to their Arrow table."""
 SCHEMES = ("duckdb", "postgresql", "postgres")
 _WHOLE = re.compile(rb"-?[0-9]{1,19}")
 LOOKUP_SECONDS = 0.8
-"""Limit in seconds of a query by `Lookup` in Postgres, below the second that a service waits for a party by default."""
+"""Time limit in seconds for a query by `Lookup` in Postgres. By default, a service waits one second for a party."""
 _UNREACHED = "its database cannot be opened: check the address, and the rights where the party runs"
 
 
 def open_duckdb(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
     """Open a table or query of a DuckDB file, read-only. Raises DataError.
 
-    Queries read no other file, load no extension and change no setting. From a CSV file, for instance, DuckDB would infer the
-    types of columns from the records.
+    A query can read no other file, load no extension and change no setting. Other files are closed to it because DuckDB infers,
+    for example, the types of CSV columns from the records.
     """
     place, wanted, _ = _split(address, origin)
     path = Path(place.partition("://")[2]).absolute()
@@ -65,7 +65,7 @@ def _duckdb(path: Path, origin: Origin) -> Any:
 
 
 def _selected(connection: Any, query: str, parameters: list[Any] | None = None) -> pa.Table:
-    """Return the result of a query of DuckDB. Raises ValueError unless it is one SELECT."""
+    """Return the result of a query in DuckDB. Raises ValueError unless the query is one SELECT."""
     (statement,) = connection.extract_statements(query)
     if statement.type.name != "SELECT":
         raise ValueError("no SELECT")
@@ -76,9 +76,9 @@ def _selected(connection: Any, query: str, parameters: list[Any] | None = None) 
 def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin) -> Source:
     """Open a table or query of a Postgres database in a read-only transaction. Raises DataError.
 
-    A cursor reads all rows. The grammar of DECLARE takes SELECT, VALUES and TABLE alone, without data-modifying parts, and the
-    protocol takes one statement at a time (PostgreSQL 17, "DECLARE" and section 55.2.3). A read-only transaction by itself lets
-    COPY ... TO PROGRAM and DO pass.
+    A cursor reads all rows. The grammar of DECLARE accepts only SELECT, VALUES and TABLE, without data-modifying parts, and the
+    protocol accepts one statement at a time (PostgreSQL 17, "DECLARE" and section 55.2.3). A read-only transaction alone would
+    not stop COPY ... TO PROGRAM and DO.
     """
     _, wanted, _ = _split(address, origin)
     connection = _postgres(address, origin)
@@ -99,7 +99,7 @@ def open_postgres(address: str, contents: Mapping[str, Content], origin: Origin)
 
 
 def _postgres(address: str, origin: Origin, **more: str) -> Any:
-    """Return a connection. more : parameters that apply unless the address states them."""
+    """Return a connection. more : parameters to use unless the address states them."""
     place, _, rest = _split(address, origin)
     given = more | dict(rest)
     adbc = _module("adbc_driver_postgresql.dbapi", "postgres", origin)
@@ -120,15 +120,15 @@ class Lookup:
     """Look up single records of a table or query of a database by id.
 
     Guarantee. Ids are a parameter of one prepared SELECT and never part of its text. The statement runs in a read-only
-    transaction of Postgres, or on a DuckDB file that is opened for reading.
+    transaction of Postgres, or on a DuckDB file that is opened read-only.
 
-    The database compares the ids, so it has to store text in normal form (vfl.security.identifiers). Give it an index on the
-    column of ids. The connection stays open. While a DuckDB file is open, no process can write to it; if another file replaces
-    it, the new file is opened.
+    The database compares the ids, so text in it must have normal form (vfl.security.identifiers). The column of ids should have
+    an index. The connection stays open. While a DuckDB file is open, no process can write to it. If another file replaces it,
+    the new file is opened.
 
     column : column of the ids, integers or text. contents : {column: content} of the other columns to read.
 
-    Raises DataError if the database refuses a query for no records.
+    Raises DataError if the database refuses a first query, which asks for no ids.
     """
 
     def __init__(self, address: str, column: str, contents: Mapping[str, Content], origin: Origin) -> None:
@@ -159,7 +159,10 @@ class Lookup:
         raise refused
 
     def rows(self, ids: Iterable[bytes]) -> pa.Table:
-        """Return the records with these ids, the id first, in any order. ids : in normal form. Raises DataError."""
+        """Return the records with these ids, in any order; the id is the first column.
+
+        ids : in normal form. Raises DataError.
+        """
         cells = list(filter(None, map(_whole if self._whole else _text, set(ids))))
         read = self._in_postgres if self._path is None else self._in_duckdb
         used, began = self._connection is not None, time.monotonic()
@@ -173,7 +176,7 @@ class Lookup:
         return pa.table({name: _plain(found.column(name)) for name in found.column_names})
 
     def close(self) -> None:
-        """Close the connection; the next query opens it again."""
+        """Close the connection. The next query opens it again."""
         for each in (self._cursor, self._connection):
             if each is not None:
                 with contextlib.suppress(Exception):
@@ -205,13 +208,13 @@ class Lookup:
 
 
 def _whole(own: bytes) -> tuple[int] | None:
-    """Return an id as a 64-bit integer; None for other ids, which a column of integers cannot hold."""
+    """Return an id as a 64-bit integer; None for any other id, since a column of integers cannot contain it."""
     number = int(own) if _WHOLE.fullmatch(own) else 1 << 63
     return (number,) if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _text(own: bytes) -> tuple[str] | None:
-    """Return an id as text; None for bytes that are not text, and for text that Postgres cannot hold."""
+    """Return an id as text; None for bytes that are not text, and for text that Postgres cannot store."""
     try:
         return None if b"\0" in own else (own.decode(),)
     except UnicodeDecodeError:
@@ -226,7 +229,7 @@ def _module(name: str, extra: str, origin: Origin) -> Any:
 
 
 def _split(address: str, origin: Origin) -> tuple[str, tuple[str, str], list[tuple[str, str]]]:
-    """Return the address of the database, ('table' or 'query', its value), and the other parameters."""
+    """Return the database's address without parameters, ('table' or 'query', its value), and all other parameters."""
     place, _, parameters = address.partition("?")
     given = parse_qsl(parameters.replace("+", "%2B"), keep_blank_values=True)
     if urlsplit(place).password is not None or any("password" in name.lower() for name, _ in given):
@@ -243,7 +246,7 @@ def _split(address: str, origin: Origin) -> tuple[str, tuple[str, str], list[tup
 def _read(
     fetch: Callable[[str], pa.Table], wanted: tuple[str, str], contents: Mapping[str, Content], origin: Origin
 ) -> Source:
-    """Return the source over the wanted columns; a query is not wrapped in another query, which might lose its order."""
+    """Return a source of the wanted columns. A query is not nested in another query, which might lose its order of rows."""
     kind, text = wanted
     if kind == "query":
         table = origin.attempt(lambda: fetch(text), _REFUSED)
@@ -268,7 +271,7 @@ def _quoted(name: str) -> str:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as one of Arrow's own types. Postgres sends exact numbers as text, which become float64 one by one."""
+    """Return a column in one of Arrow's own types. Postgres sends exact numbers as text; each becomes a float64."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     exact = getattr(column.type, "type_name", "") == "numeric"

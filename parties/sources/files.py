@@ -1,4 +1,4 @@
-"""Sources in Parquet, Arrow and NumPy files; only the wanted columns are read, in chunks."""
+"""Sources in Parquet, Arrow and NumPy files. Only the wanted columns are read, in chunks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAMAGED = "is damaged, cut short or not of the kind that its name says"
 def open_file(
     spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None, lines: Lines | None = None
 ) -> Source:
-    """Open a file by its extension, or a folder of Parquet files. lines : lines of a CSV file, if known. Raises DataError."""
+    """Open a file by its extension, or a folder of Parquet files. lines : lines of a CSV file if known. Raises DataError."""
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
     origin = Origin(party, f"file {str(path)!r}")
@@ -51,7 +51,7 @@ def open_file(
 
 
 def column_names(source: str | Path | Csv) -> tuple[str, ...]:
-    """Return the names of the columns from a file's header or footer alone; () if they cannot be read."""
+    """Return the names of the columns, from a file's header or footer alone; () if they cannot be read."""
     path = Path(source.path if isinstance(source, Csv) else source)
     name = path.name.lower()
     try:
@@ -70,9 +70,9 @@ def column_names(source: str | Path | Csv) -> tuple[str, ...]:
 
 
 class ParquetSource(Seekable):
-    """One Parquet file, or several that follow each other in the order of their names.
+    """One Parquet file, or several that follow one another in the order of their names.
 
-    opened : function from a path to an object that pyarrow can read; None takes the path itself.
+    opened : function from a path to an object that pyarrow can read; None to let pyarrow open the path.
     """
 
     typed = True
@@ -142,7 +142,7 @@ class ArrowSource(Seekable):
 def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
     with pa.memory_map(str(path)) as mapped:
         names = tuple(pa.ipc.open_file(mapped).schema.names)
-        # One column suffices to count records, so other columns are not decompressed.
+        # One column suffices to count records, so no other column is decompressed.
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[0] if names else []))
         return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
@@ -167,7 +167,7 @@ def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
 
 
 def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    """Open an archive of arrays by column name, of one array, or of a sparse matrix. It is read as a whole."""
+    """Open an archive that holds arrays named by column, one array, or a sparse matrix. The archive is read as a whole."""
     held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
     if {"format", "shape", "data"} <= set(held):
         return open_sparse_file(path, contents, origin, DAMAGED)
@@ -179,7 +179,7 @@ def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
 
 
 def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str, ...], dict[str, np.ndarray[Any, Any]]]:
-    # NumPy leaves a damaged file open when it is given a path.
+    # NumPy leaves a damaged file open if it is given a path.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         held = tuple(archive.files)
         return held, {name: archive[name] for name in held if name in contents or len(held) == 1}

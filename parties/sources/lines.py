@@ -18,12 +18,13 @@ _NEW_LINE, _RETURN = b"\n\r"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Counts and positions of a file's lines. A line ends in a line feed, a return, or both.
+    """Counts and positions of a file's lines. A line ends in a line feed, a carriage return, or both.
 
     at_most : upper bound on the number of records after the header, since every record ends in a line break.
-    filled : number of lines that are not blank, the header among them.
-    quotes, quoted : True if there are quotes; True if there are quotes after the first line.
-    size : bytes of the file. header : positions of the first two lines that are not blank; the second is None if there is none.
+    filled : number of lines that are not blank, including the header.
+    quotes, quoted : True if the file has quotes; True if it has quotes after the first line.
+    size : bytes of the file. header : positions of the first two lines that are not blank; the second is None without such a
+        line.
     marks : (number, position) of one line per piece of the file, ascending. Numbers count only lines that are not blank.
     """
 
@@ -36,7 +37,7 @@ class Lines:
     marks: tuple[tuple[int, int], ...]
 
     def before(self, line: int) -> tuple[int, int]:
-        """Return the last mark at or before this line. Raises IndexError if there is none."""
+        """Return the last mark at or before this line. Raises IndexError if there is no such mark."""
         return self.marks[bisect_right(self.marks, (line, self.size)) - 1]
 
     def after(self, line: int) -> int:
@@ -45,15 +46,15 @@ class Lines:
         return self.marks[found][1] if found < len(self.marks) else self.size
 
     def near(self, start: int, stop: int) -> Lines:
-        """Return these lines with only the marks around lines start..stop − 1."""
+        """Return these lines with only those marks that are needed to read lines start..stop − 1."""
         first = bisect_right(self.marks, (start, self.size)) - 1
         return replace(self, marks=(self.marks[first], *self.marks[bisect_left(self.marks, (stop, -1)) :][:1]))
 
 
 def scan(stream: Callable[[], Any], quote: str) -> Lines:
-    """Read a file once and return its lines. Memory: one piece, and 16 bytes per piece.
+    """Read a file once, and return its lines. Memory: one piece of the file, plus 16 bytes per piece.
 
-    stream : function that opens the file. quote : the character around fields, '' for none.
+    stream : function that opens the file. quote : the character around fields; '' for none.
     """
     breaks = quotes = later = filled = size = 0
     ended, last = True, 0  # at the start of a line
@@ -75,7 +76,7 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
             quotes += found
             breaks += int(np.count_nonzero(new_lines))
             if returns.any():
-                # A return before a line feed is counted with it, except at the end of a piece.
+                # A carriage return before a line feed is not counted again, except at the end of a piece.
                 breaks += int(np.count_nonzero(returns[:-1] & ~new_lines[1:])) + int(returns[-1])
             begun = ~ends
             begun[1:] &= ends[:-1]
@@ -94,9 +95,9 @@ def scan(stream: Callable[[], Any], quote: str) -> Lines:
 
 
 def keeps_lines(encoding: str) -> bool:
-    """Return True for encodings in which a line can be read without earlier lines, and only line breaks contain their bytes.
+    """Return True for an encoding in which lines can be found in the bytes, without decoding earlier lines.
 
-    These are UTF-8 and the encodings of one byte per character that extend ASCII's line breaks.
+    These are UTF-8, and encodings with one byte per character that have the line breaks of ASCII.
     """
     if codecs.lookup(encoding).name in ("utf-8", "ascii"):
         return True

@@ -1,7 +1,7 @@
 """Conversion of Python objects to Arrow, one cell at a time.
 
-Each cell's number, truth value or text depends only on the cell and the declaration of its column. Arrow, pandas and Polars
-would find one common type for a list of objects, so one record could change how all other cells are read.
+The number, truth value or text for a cell depends only on the cell and on the declaration of its column. Arrow, pandas and
+Polars would find one common type for a list of objects. One record could then change how all other cells are read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NO_VALUES = ("NaTType", "NAType")
-"""Missing-cell marks of pandas that are not floats."""
+"""Names of the types with which pandas marks missing cells, except float NaN."""
 _PLAIN = {str, bytes, float, type(None)}
-"""Types of cells that Arrow converts faster than the loop below, to the same bytes."""
+"""Types of cells that Arrow converts faster than the loop in `_texts`, with the same result."""
 
 
 def object_array(cells: Iterable[Any]) -> np.ndarray[Any, Any]:
-    """Return cells as a one-dimensional array of objects; a list among them stays a cell."""
+    """Return cells as a one-dimensional array of objects. A list among the cells stays one cell."""
     listed = list(cells)
     array = np.empty(len(listed), dtype=object)
     for k, cell in enumerate(listed):
@@ -41,14 +41,14 @@ def object_array(cells: Iterable[Any]) -> np.ndarray[Any, Any]:
 
 
 def converted(cells: Any, content: Content | None, column: str, origin: Origin) -> pa.Array:
-    """Return cells as float64 ('number'), bool ('boolean'), binary ('text', in UTF-8), ISO text ('date') or ids.
+    """Return cells as float64 ('number'), bool ('boolean'), UTF-8 bytes ('text'), ISO text ('date'), or ids ('id').
 
     A missing cell is null.
 
     cells : (m,) a list, or a NumPy array of objects or text.
-    content : None for a column of which only the length matters.
+    content : None for a column of which only the length is needed.
 
-    Raises DataError that names the column.
+    Raises DataError, which names the column.
     """
     if content is None:
         return pa.nulls(len(cells))
@@ -72,7 +72,7 @@ def converted(cells: Any, content: Content | None, column: str, origin: Origin) 
 
 
 def is_missing(cell: Any) -> bool:
-    """Return True for None, NaN of any type, and the marks that pandas and NumPy have for a missing value."""
+    """Return True for None, NaN of any type, and the missing-value marks of pandas and NumPy."""
     if cell is None:
         return True
     if isinstance(cell, float):
@@ -129,7 +129,7 @@ def _utf8(cell: Any) -> bytes:
 
 
 def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
-    """Return ids, which are all integers or all text; any other cell is refused and changes no other id."""
+    """Return ids, all integers or all text. A cell of another type is refused and does not change how other ids are read."""
     present = [cell for cell in cells if not is_missing(cell)]
     if all(isinstance(cell, str) for cell in present):
         kind = pa.string()

@@ -1,7 +1,7 @@
-"""Function that opens any kind of source.
+"""Opening of any kind of source.
 
-A new kind of data is a module in this folder and a line in `_opened`; a kind of file has its line in files.OPENERS. This module
-imports the modules of all kinds; none of them imports this module.
+To add a kind of data, write a module in this folder and add a line to `_opened`. To add a kind of file, add a line to
+files.OPENERS. This module imports the modules of all kinds; none of them imports this module.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _DATABASES: dict[str, Callable[[str, Mapping[str, Content], Origin], Source]] = 
 def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:
     """Open one party's data. For a path, call this in the party's process.
 
-    spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
-        path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
-        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one, which may also
-        hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
+    spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a path
+        with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns are `columns`
+        in order; a structured array; a SciPy sparse matrix, with columns in this order, too; an .npz file of such a matrix,
+        which may also hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
         (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
         installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
         The actors of a run on Ray also open the `Blocks` of a Ray dataset, and a `Scanned` CSV file.
-    columns : {column: content} of the wanted columns; a sequence of names means numbers. Others are not read.
+    columns : {column: content} of the wanted columns; a sequence of names stands for numbers. Other columns are not read.
 
-    Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
+    Raises DataError if data are missing or cannot be read, and SpecificationError for an unknown kind of source.
     """
     numbers: Content = "number"
     contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
     source = _opened(spec, contents, party)
-    if not isinstance(source, SparseSource):  # which has checked its columns
+    if not isinstance(source, SparseSource):  # a sparse source has checked its columns
         source.origin.check_columns(source.names, contents)
     return source
 
@@ -95,10 +95,10 @@ def is_function(spec: Any) -> bool:
 
 
 def require_rereadable(spec: Any, *, party: str) -> None:
-    """Refuse sources that shards cannot read, because rows or their order may differ between processes.
+    """Refuse a source that shards cannot share, because rows or their order may differ between processes.
 
-    Otherwise a record might be in two shards and be counted twice. Raises DataError for a database and the address of an
-    installed source, before anything is read. parties.loading.Unchanged checks files, objects in a store and functions.
+    Otherwise a record might be in two shards and be counted twice. Raises DataError for a database and for the address of an
+    installed source, before anything is read. For other sources, parties.loading.Unchanged detects changes.
     """
     address = spec.path if isinstance(spec, Csv) else spec
     if not plugins.is_address(address):
@@ -111,7 +111,7 @@ def require_rereadable(spec: Any, *, party: str) -> None:
 
 
 def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
-    """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
+    """Read some columns of any source that `open_source` accepts into one Arrow table, to simulate several parties.
 
     contents : {column: content}, from the declarations. Raises as `open_source`.
     """
@@ -130,18 +130,18 @@ def split_table(
     label: bool = True,
     names: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Give every party its columns of one table, to simulate from a single frame.
+    """Divide one table by columns among the parties, to simulate them from a single frame.
 
-    Each cell is read by its column's declaration, as in a party's own source, and independently of other cells.
+    Each cell is read as in a party's own source: by its column's declaration, and independently of other cells.
 
-    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are the sources of the
+    table : any kind of source that `open_source` accepts. The columns of a 2-D array or sparse matrix are the sources of the
         features in the partition's order, then the label.
-    parts : {party: {column: content}} of all columns to give to the party. A 2-D array or sparse matrix gives no id column.
-    label : True if the table holds the label.
-    names : {party: {column: its name in the table}} (Job.table_names); None is the column itself.
+    parts : {party: {column: content}}, the columns that each party gets. A 2-D array or sparse matrix has no id column.
+    label : True if the table contains the label.
+    names : {party: {column: its name in the table}} (Job.table_names); None if the names are equal.
 
-    Returns {party: Arrow table, or sparse matrix if the table is one}. Parties without wanted columns are left out. Raises
-    PartitionError when the table lacks a column, else as `open_source`.
+    Returns {party: Arrow table}, or {party: sparse matrix} for a sparse matrix. Parties without wanted columns are left out.
+    Raises PartitionError if the table lacks a column, else as `open_source`.
     """
     named = names or {party: {column: column for column in part} for party, part in parts.items()}
     late = {
@@ -182,7 +182,7 @@ def split_table(
 def in_one_table(
     parts: Mapping[str, Mapping[str, Content]], names: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Content]:
-    """Return {column: content} of one table that holds the columns of all parties; arguments as for `split_table`."""
+    """Return {column: content} for one table that contains the columns of all parties. Arguments : as for `split_table`."""
     return {names[party][column]: content for party, part in parts.items() for column, content in part.items()}
 
 

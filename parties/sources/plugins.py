@@ -1,4 +1,4 @@
-"""Sources that other packages provide, for data that vfl cannot read itself. These packages are installed on the party's node.
+"""Sources that other packages provide, for data that vfl itself cannot read. The packages are installed on the party's node.
 
 A package names a function in its entry points of the group "vfl.sources":
 
@@ -30,7 +30,7 @@ log = logging.getLogger("vfl.parties")
 
 
 def is_address(spec: Any) -> bool:
-    """Return True for a text NAME://ADDRESS."""
+    """Return True for text of the form NAME://ADDRESS."""
     return isinstance(spec, str) and spec.partition(SEPARATOR)[0].isidentifier() and SEPARATOR in spec
 
 
@@ -47,12 +47,12 @@ def shown(address: str) -> str:
 
 
 def installed(name: str) -> bool:
-    """Return True if a package provides a source of that name. This source then overrides vfl's own source of that name."""
+    """Return True if a package provides a source of that name. Such a source overrides vfl's own source of that name."""
     return bool(importlib.metadata.entry_points(group=GROUP, name=name))
 
 
 def fetch(spec: str, origin: Origin) -> Any:
-    """Return the data that the installed source of that name finds at the address. Raises DataError."""
+    """Return the data that an installed source returns for the address. Raises DataError."""
     name, _, address = spec.partition(SEPARATOR)
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     if name not in found:
@@ -65,7 +65,7 @@ def fetch(spec: str, origin: Origin) -> Any:
 
 
 def called(function: Callable[[], Any], origin: Origin) -> Any:
-    """Return function(), or raise DataError. The function's own message may quote cells, so only the local log has it."""
+    """Return function(). Raises DataError if it fails; only the local log has the original message, which may quote cells."""
     try:
         return function()
     except (VflError, MemoryError):

@@ -1,4 +1,4 @@
-"""Ranges of a source's rows, which the shards of a party read."""
+"""Ranges of a source's rows. Each shard of a party reads one range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def count_records(source: Source) -> int:
-    """Return the number of records; reads a text file once."""
+    """Return the number of records. If the number is unknown, as for a text file, the source is read once."""
     if source.n_records is None:
         for _ in source.batches(source.names[:1]):
             pass
@@ -28,9 +28,9 @@ def count_records(source: Source) -> int:
 
 
 def content_of(source: Source, columns: Sequence[str]) -> str:
-    """Return the SHA-256 of these columns of all records, 64 hexadecimal digits. They are read once, a batch at a time.
+    """Return the SHA-256 of these columns of all records, 64 hexadecimal digits. The columns are read once, in batches.
 
-    The digest depends on the sizes of the batches. A sparse matrix is digested as a whole.
+    The digest also depends on the sizes of the batches. A sparse matrix is digested as a whole, with all columns.
     """
     digest = hashlib.sha256()
     if isinstance(source, SparseSource):
@@ -39,7 +39,7 @@ def content_of(source: Source, columns: Sequence[str]) -> str:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
     for batch in source.batches(columns):
-        # A stream holds the dictionaries of categories too.
+        # The bytes of a stream include the dictionaries of categories.
         with pa.BufferOutputStream() as sink:
             with pa.ipc.new_stream(sink, batch.schema) as stream:
                 stream.write_batch(batch)
@@ -48,12 +48,12 @@ def content_of(source: Source, columns: Sequence[str]) -> str:
 
 
 def rows_of(source: Source, start: int, stop: int) -> Source:
-    """Return the source of the rows start..stop alone."""
+    """Return a source of the rows start..stop − 1 only."""
     return source.between(start, stop) if isinstance(source, SparseSource) else RowRange(source, start, stop)
 
 
 class RowRange:
-    """Rows start..stop of another source.
+    """Rows start..stop − 1 of another source.
 
     A source that can start reading at a row has a method `batches_from(start, columns, rows)`. A source that can also stop at a
     row has `batches_between(start, stop, columns, rows)`. Other sources are read from their first row.

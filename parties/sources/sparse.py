@@ -1,8 +1,8 @@
 """Sparse matrices of SciPy, in memory or in an .npz file.
 
-The columns of a matrix have no names. In order, they are the party's columns in the partition, then the label if the party
-holds it. For alignment, ids are given next to the matrix: as (ids, matrix), or as an array under the id column's name in the
-.npz file.
+The columns of a matrix have no names. They must be the party's columns in the partition, in order, then the label if the party
+has it. For alignment, ids are given beside the matrix: as (ids, matrix), or as an array in the .npz file, under the name of the
+id column.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def is_sparse(table: Any) -> bool:
 
 
 class SparseSource:
-    """A sparse matrix in canonical CSC form, made from any format; the user's matrix stays unchanged.
+    """A sparse matrix in canonical CSC form, made from any format. The user's matrix stays unchanged.
 
     matrix : SciPy matrix. Entries at the same position are added, stored zeros are dropped, and rows are sorted within a
         column.
-    contents : its columns, in order. The entry with content 'id' names `ids` and is not a column; if it is the only entry, only
-        ids are read.
-    ids : (n,) ids of its rows, for alignment.
+    contents : columns of the matrix, in order. An entry with content 'id' names the ids and is not a column. If it is the only
+        entry, only ids are read.
+    ids : (n,) ids of the rows, for alignment.
 
-    Raises DataError for a matrix of a different width, with values that are not numbers, with inconsistent arrays, or without
-    the wanted ids.
+    Raises DataError if the matrix has a different number of columns, values that are not numbers, or inconsistent arrays, or if
+    the wanted ids are missing.
     """
 
     typed = True
@@ -72,27 +72,27 @@ class SparseSource:
 
     @property
     def ids(self) -> ArraySource:
-        """Source of the ids alone, one per row."""
+        """Return a source of the ids alone, one id per row."""
         ids: ArraySource = self._ids
         return ids
 
     def select(self, columns: Sequence[str]) -> Any:
-        """Return the CSC matrix of some columns of the source, in the order asked for."""
+        """Return the CSC matrix of the named columns, in the order of these names."""
         if tuple(columns) == self.names:
             return self.matrix
         position = {name: j for j, name in enumerate(self.names)}
         return self.matrix[:, [position[name] for name in columns]]
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the ids, which are all that is read row by row. See `Source`."""
+        """Yield the ids; a sparse source reads nothing else row by row. See `Source`."""
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
-        """Return the source of some rows, in the given order; needs memory for a second copy."""
+        """Return a source of these rows, in this order. Needs memory for a second copy of the matrix."""
         return self._with(self.matrix.tocsr()[rows])
 
     def between(self, start: int, stop: int) -> SparseSource:
-        """Return the source of the rows start..stop."""
+        """Return a source of the rows start..stop − 1."""
         return self._with(self.matrix[start:stop])
 
     def _with(self, matrix: Any) -> SparseSource:
@@ -115,7 +115,7 @@ def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArrayS
 
 
 def open_sparse_file(path: Path, contents: Mapping[str, Content], origin: Origin, damaged: str) -> SparseSource:
-    """Open a file of scipy.sparse.save_npz, which may also hold an array of ids."""
+    """Open a file that scipy.sparse.save_npz wrote, to which an array of ids may have been added."""
     import scipy.sparse
 
     def read() -> tuple[Any, Any]:
@@ -130,7 +130,7 @@ def open_sparse_file(path: Path, contents: Mapping[str, Content], origin: Origin
 
 
 def _canonical(matrix: Any) -> Any:
-    """Return a copy as CSC array of float64, without relying on the flags of the user's matrix."""
+    """Return a copy as CSC array of float64. The flags of the user's matrix, such as sortedness, are not trusted."""
     import scipy.sparse
 
     if hasattr(matrix, "check_format"):

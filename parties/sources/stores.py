@@ -1,9 +1,9 @@
-"""Files in object stores: s3://bucket/bank.parquet and the like, read in pieces through pyarrow, without a copy on disk.
+"""Files in object stores, such as s3://bucket/bank.parquet, read in pieces through pyarrow, without a copy on disk.
 
 Schemes are those of pyarrow: s3, gs, gcs, abfs and abfss. An address may hold options, as in
-s3://bucket/bank.parquet?region=eu-central-1 (pyarrow.fs.FileSystem.from_uri). An address may hold no keys, since the job's
-coordinator and its run's folder keep the address: pyarrow finds the keys where the party runs, in its environment, profile or
-role.
+s3://bucket/bank.parquet?region=eu-central-1 (pyarrow.fs.FileSystem.from_uri). An address must not hold keys, since the address
+is kept by the job's coordinator and in the folder of its run. pyarrow finds the keys where the party runs, in its environment,
+profile or role.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ SECRET = ("password", "access_key", "secret_key", "session_token", "sas_token", 
 
 
 def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin, lines: Lines | None = None) -> Source:
-    """Open an object by its extension, or a folder of Parquet objects. lines : lines of a CSV file. Raises DataError."""
+    """Open an object by its extension, or a folder of Parquet objects.
+
+    lines : lines of a CSV file if known. Raises DataError.
+    """
     import pyarrow.fs
 
     address = spec.path if isinstance(spec, Csv) else spec
@@ -59,7 +62,7 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         return ParquetSource(files, origin, opened=system.open_input_file)
     if isinstance(spec, Csv) or name.endswith(CSV):
         given = spec if isinstance(spec, Csv) else Csv(address, delimiter="\t" if is_tabbed(path) else ",")
-        # A stream decompresses by the ending of the name; a file can be read from any position.
+        # A stream decompresses, according to the ending of the name; a file can be read from any position.
         read = system.open_input_stream if name.endswith(COMPRESSED) else system.open_input_file
         return CsvSource(given, contents, origin, stream=partial(read, path), lines=lines)
     if name.endswith(PARQUET):
@@ -78,9 +81,9 @@ def is_stored(spec: Any) -> bool:
 
 
 def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
-    """Return path, size and time of an object, or of all objects in a folder. The result changes when an object is replaced.
+    """Return path, size and time of an object, or of all objects in a folder. The result changes if an object is replaced.
 
-    Stores keep times to a second or finer. A replacement of the same size within that time is not detected.
+    Stores keep times to a second or finer. A replacement with equal size within this precision is not detected.
     """
     import pyarrow.fs
 

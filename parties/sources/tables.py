@@ -23,11 +23,11 @@ _UNKNOWN_TYPE = "column {!r} holds values of a type that cannot be read: convert
 
 
 class ArraySource(Seekable):
-    """Columns in memory, or mapped into it, sliced into batches.
+    """Columns in memory, or in a memory-mapped file, sliced into batches.
 
     columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length. A NumPy array of objects or text
-        is converted cell by cell, as `contents` says; other arrays keep their type.
-    contents : {column: content} of the columns that are wanted.
+        is converted cell by cell, as `contents` says; any other array keeps its type.
+    contents : {column: content} of the wanted columns.
     """
 
     typed = True
@@ -66,11 +66,11 @@ class ArraySource(Seekable):
 
 
 def open_table(table: Any, contents: Mapping[str, Content], origin: Origin) -> ArraySource:
-    """Return the source over a table in memory; only the wanted columns are converted.
+    """Return a source over a table in memory. Only the wanted columns are converted.
 
     contents : {column: content} of the wanted columns.
 
-    Raises DataError, or SpecificationError for an unknown kind of table.
+    Raises DataError for an unreadable table, or SpecificationError for an unknown kind of table.
     """
     if isinstance(table, pa.RecordBatchReader):
         table = origin.attempt(table.read_all, "cannot be read")
@@ -97,7 +97,7 @@ def open_table(table: Any, contents: Mapping[str, Content], origin: Origin) -> A
 
 
 def open_array(array: np.ndarray[Any, Any], contents: Mapping[str, Content], origin: Origin) -> ArraySource:
-    """Return the source over a structured array, or over a 2-D array whose columns are the wanted ones in order."""
+    """Return a source over a structured array, or over a 2-D array whose columns are the wanted columns in order."""
     wanted = tuple(contents)
     if array.dtype.names is not None:
         return ArraySource({name: array[name].reshape(-1) for name in array.dtype.names}, contents, origin)
@@ -117,7 +117,7 @@ def _is_of_pandas(table: Any) -> bool:
 
 
 def _column(name: str, values: Any, origin: Origin) -> Any:
-    """Return values as a NumPy array or an Arrow chunked array, of one dimension.
+    """Return values as a one-dimensional NumPy array or Arrow chunked array.
 
     Values keep their type. A list has no type, so its cells stay objects.
     """
@@ -145,7 +145,7 @@ def _column(name: str, values: Any, origin: Origin) -> Any:
 
 
 def _of_pandas(series: Any) -> Any:
-    """Return a pandas column's NumPy array, an array of objects for mixed types, or the column for Arrow to convert."""
+    """Return a pandas column as NumPy array, as array of objects if types are mixed, or unchanged if Arrow can convert it."""
     if isinstance(series.dtype, np.dtype):
         return series.to_numpy()
     categories = getattr(series.dtype, "categories", None)
@@ -160,7 +160,7 @@ def _holds_objects(values: Any) -> bool:
 
 
 def _frame(frame: Any, contents: Mapping[str, Content], origin: Origin) -> ArraySource:
-    """Return the source over a pandas or Polars frame, through Arrow and without importing either."""
+    """Return a source over a pandas or Polars frame. Arrow reads the frame, so neither library is imported."""
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise origin.error(

@@ -1,4 +1,4 @@
-"""Storage protocol: one party's columns as the kernels compute on them."""
+"""Storage protocol: one party's columns in the form on which the kernels compute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Storage(Protocol):
     """A party's stored (n, p) features: parties.storage.dense.Columns or parties.storage.sparse.SparseColumns.
 
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
-    kernels : passes over blocks of this kind, vfl.kernels.dense or vfl.kernels.sparse.
+    kernels : functions that pass over blocks of this storage, vfl.kernels.dense or vfl.kernels.sparse.
     """
 
     kernels: ClassVar[Any]
@@ -27,16 +27,16 @@ class Storage(Protocol):
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, the number of records."""
         ...
 
     @property
     def n_coordinates(self) -> int:
-        """Return p, with the intercept."""
+        """Return p, the number of coordinates including the intercept."""
         ...
 
     def block(self, start: int, stop: int) -> Any:
-        """Return columns start..stop, for the kernels; nothing is copied."""
+        """Return columns start..stop − 1 for the kernels, without copying."""
         ...
 
     def column(self, j: int) -> Vector:
@@ -44,7 +44,7 @@ class Storage(Protocol):
         ...
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Storage, Storage]:
-        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
+        """Return two copies: the columns of the training records and of the held-out records. held_out : (n,) booleans."""
         ...
 
     def warm(self, *, private: bool) -> None:

@@ -1,6 +1,6 @@
-"""Conversion of cells to numbers, truth values and categories. Each value depends on its cell and the declaration only.
+"""Conversion of cells to numbers, truth values and categories. Each value depends only on its cell and the declaration.
 
-An error names the column and the remedy, and contains neither cells nor counts.
+An error message names the column and the remedy. It contains neither cells nor counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def contents_of(
     groups: Sequence[str] = (),
     factors: Sequence[Factor] = (),
 ) -> dict[str, Content]:
-    """Return the contents that `open_source` reads: columns, label (column, declaration), factors, groups, in order."""
+    """Return {column: content} for `open_source`: columns, label, factors and groups, in this order.
+
+    label : (column, declaration).
+    """
     contents: dict[str, Content] = {}
     for column in columns:
         contents |= schema.contents(column)
@@ -52,7 +55,7 @@ def contents_of(
 
 
 def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
-    """Return bounds in the storage's precision, rounded towards zero: rounding outwards might exceed a sensitivity."""
+    """Return bounds in the storage's precision, rounded towards zero. Rounding outwards could exceed a sensitivity."""
     exact = np.asarray(bounds, dtype=np.float64)
     with np.errstate(over="ignore"):
         stored = exact.astype(dtype)
@@ -60,7 +63,7 @@ def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
 
 
 def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
-    """Return a copy of a column's cells as (m,) float64, NaN where missing. Raises DataError for other content."""
+    """Return a copy of a column's cells as (m,) float64, NaN for a missing cell. Raises DataError for cells of another type."""
     kind = _kind(cells)
     if _is_text(kind):
         raise origin.not_a_number(column)
@@ -75,9 +78,9 @@ def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
 
 
 def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
-    """Return a column's cells as (m,) float64, NaN where missing; text is read as by parties.sources.objects.
+    """Return a column's cells as (m,) float64, NaN for a missing cell. Text is converted as in parties.sources.objects.
 
-    The caller checks that values are 0, 1 or missing. Raises DataError.
+    The caller checks that values are 0, 1 or missing. Raises DataError for other text.
     """
     if not _is_text(_kind(cells)):
         return numbers(cells, column, origin)
@@ -88,9 +91,9 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
 
 
 def dates(cells: pa.Array, column: str, origin: Origin, *, refuse: bool) -> Any:
-    """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError.
+    """Return a column's cells as (m,) datetime64[s], in the time zone in which they are written, NaT for a missing cell.
 
-    refuse : True raises DataError for text that is not a date; False treats such cells as missing.
+    refuse : True to raise DataError for text that is not a date; False to treat such cells as missing.
     """
     kind = _kind(cells)
     if _is_text(kind):
@@ -119,7 +122,7 @@ def _truth(cell: object) -> int:
 
 
 def _twice_seconds(cell: object) -> int:
-    """Return twice the seconds since 1970 of ISO text, as written. It is even, hence never MISSING or UNREADABLE."""
+    """Return twice the seconds from 1970 to a date in ISO text. An even number is never MISSING (−1) or UNREADABLE (−3)."""
     if cell is None or cell != cell:
         return MISSING
     text = text_of(cell)
@@ -133,10 +136,10 @@ def _twice_seconds(cell: object) -> int:
 
 
 def _own(cells: pa.Array, missing: float) -> Any:
-    """Return a copy of fixed-width numbers as an (m,) array, with `missing` in place of nulls.
+    """Return a copy of fixed-width numbers as an (m,) array. The number `missing` replaces nulls.
 
-    Arrow's memory may be shared with the user's table, and is read-only. Arrow's `to_numpy` and `fill_null` import pandas,
-    which delays the start of a party by 0.3 s.
+    Arrow's memory may be shared with the user's table, and is read-only. Arrow's `to_numpy` and `fill_null` are not used: they
+    import pandas, which delays the start of a party by 0.3 s.
     """
     if not cells.null_count:
         return np.from_dlpack(cells).copy()
@@ -147,12 +150,12 @@ def _own(cells: pa.Array, missing: float) -> Any:
 
 
 def _kind(cells: pa.Array) -> pa.DataType:
-    """Return the type of cells; if the cells are dictionary-encoded, the type of their categories."""
+    """Return the type of the cells. For dictionary-encoded cells, return the type of their categories."""
     return cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
 
 
 def _decoded(cells: pa.Array) -> pa.Array:
-    """Return cells, with encoded numbers or dates decoded. Decoded text would take much memory, so `codes` reads it encoded."""
+    """Return cells, after decoding dictionary-encoded numbers or dates. `codes` reads text encoded, which saves memory."""
     return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 
@@ -162,9 +165,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
-    """Return the function from a cell to the position of its category, MISSING or UNKNOWN.
+    """Return a function from a cell to the position of the cell's category, or to MISSING or UNKNOWN.
 
-    If all categories are numbers, text is compared as a number: '1.0' in a file is the declared 1.
+    If all categories are numbers, text is compared as a number: '1.0' in a file equals the declared category 1.
     """
     listed = tuple(categories)
     codes = {canonical_category(category): code for code, category in enumerate(listed)}
@@ -183,7 +186,7 @@ def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
 
 
 def text_of(value: object) -> object:
-    """Return the text of bytes, lone surrogates included, and any other value as it is."""
+    """Return the text of bytes, lone surrogates included. Return any other value unchanged."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -193,7 +196,7 @@ def text_of(value: object) -> object:
 
 
 def as_number(text: str) -> str:
-    """Return the canonical form of a number in text; return other text in lower case."""
+    """Return the canonical form of a number that is given as text. Return other text in lower case."""
     try:
         return canonical_category(float(text))
     except ValueError:
@@ -201,7 +204,7 @@ def as_number(text: str) -> str:
 
 
 def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
-    """Return (m,) code_of(cell), calling it once for each distinct cell. Raises DataError for lists and the like."""
+    """Return code_of(cell) for each cell, (m,). It is called once per distinct cell. Raises DataError for nested cells."""
     kind = _kind(cells)
     if pa.types.is_nested(kind):
         raise origin.error(f"column {column!r} holds values of type {kind}, not categories: convert or leave it out")
@@ -213,7 +216,7 @@ def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin
 
 
 def infinite(column: str) -> str:
-    """Return the error message for a column with cells that are not finite in its storage."""
+    """Return the error message for a column with cells that are infinite, or too large for the storage."""
     return (
         f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, to which "
         "they are then clamped"
@@ -221,5 +224,5 @@ def infinite(column: str) -> str:
 
 
 def missing(column: str) -> str:
-    """Return the error message for a column that has missing cells and no fill."""
+    """Return the error message for a column that has missing cells but no declared fill."""
     return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassColumns:
-    """A party's columns, stored once, with p·K coordinates: K consecutive ones per column, one per class.
+    """A party's columns, stored once, as p·K coordinates: each column has K consecutive coordinates, one per class.
 
-    A block holds whole columns. So all classes of a column are released together, as the joint cap on a record requires.
+    A block contains whole columns. All classes of a column are therefore released together, as the joint cap on a record
+    requires.
 
     columns : the stored columns. classes : K.
     """
@@ -27,22 +28,22 @@ class ClassColumns:
 
     @property
     def kernels(self) -> ClassKernels:
-        """Return the kernels of all classes."""
+        """Return kernels that compute with all K classes."""
         kind = DenseClassKernels if self.columns.kernels is dense else ClassKernels
         return kind(self.columns.kernels, self.classes, self.columns.block(0, 0))
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, the number of records."""
         return self.columns.n_records
 
     @property
     def n_coordinates(self) -> int:
-        """Return p·K, with the intercept."""
+        """Return p·K, the number of coordinates including those of the intercept."""
         return self.columns.n_coordinates * self.classes
 
     def block(self, start: int, stop: int) -> Any:
-        """Return the columns of coordinates start..stop; PrivacyError for a part of a column's classes."""
+        """Return the columns of coordinates start..stop − 1; PrivacyError if only some classes of a column are included."""
         if start % self.classes or stop % self.classes:
             raise PrivacyError(
                 "a block must hold all classes of its columns, because one charge pays for them together"

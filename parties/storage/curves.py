@@ -1,4 +1,4 @@
-"""Columns of curves whose knots a run finds. Until then, the party keeps the cells of these columns."""
+"""Columns of curves whose knots a run finds. Until the knots are known, the party keeps the cells of these columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Matrix
 
     Key = tuple[str, Any]
-    """A column of the data, and the declaration by which its cells are read."""
+    """A column of the data, and the declaration that says how to read its cells."""
 
 ROWS = 65_536
 """Number of records whose coordinates are computed at a time."""
@@ -28,7 +28,10 @@ ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A curve without declared knots, or a pair with one. cells : key of the cells of each source. scales : per coordinate."""
+    """A curve without declared knots, or a pair with such a curve. cells : keys of the cells, one per source of the column.
+
+    scales : scaling of each coordinate.
+    """
 
     column: str
     declared: Curve | Crossed
@@ -38,11 +41,11 @@ class Pending:
 
 @dataclass(slots=True, eq=False)
 class Curves:
-    """Columns of one party whose knots are not known yet, in the order of its columns.
+    """Columns of one party whose knots are not known yet, in the order of the party's columns.
 
-    cells : {key: (n,) values as read}. Columns that read a source in the same way share them.
-    placed : knots of the coordinates now in the storage; None for straight lines.
-    fixed : True once a query has read these coordinates.
+    cells : {key: (n,) values as read}. Columns that read one source in the same way share an array.
+    placed : knots for which the storage now has the coordinates; None for straight lines.
+    fixed : True once a query has read these coordinates; then the knots cannot change.
     """
 
     pending: list[Pending] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Curves:
     def keep(
         self, column: str, declared: Any, sources: Sequence[str], scales: Sequence[Any], n: int
     ) -> list[npt.NDArray[Any]]:
-        """Return arrays, (n,) each, for the cells of a column's sources; [] for a column that needs no knots."""
+        """Return arrays, (n,) each, to be filled with the cells of a column's sources; [] for a column that needs no knots."""
         if all(curve.knots is not None for curve in curves_in(declared)):
             return []
         sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
@@ -65,11 +68,11 @@ class Curves:
 
     @property
     def own(self) -> list[tuple[Pending, Curve]]:
-        """The curves for which a run finds knots. Pairs use some of these knots."""
+        """Return the curves for which the run finds knots. Pairs use some of these knots, too."""
         return [(own, own.declared) for own in self.pending if isinstance(own.declared, Curve)]
 
     def histogram(self, number: int, cells: int) -> Integers:
-        """Return the counts of a curve over its public grid, (cells,)."""
+        """Return the counts of a curve's values in the cells of its public grid, (cells,)."""
         if not 0 <= number < len(self.own):
             raise PrivacyError(
                 "a histogram was requested for a curve that the party does not have, or whose knots are declared"
@@ -78,9 +81,9 @@ class Curves:
         return histogram(np.clip(self.cells[own.cells[0]], *curve.limits), edges_of(curve.limits, cells))
 
     def place(self, knots: tuple[tuple[float, ...], ...] | None, array: Matrix, *, fixes: bool) -> None:
-        """Compute all coordinates of the curves and of their pairs for these knots, in place; None leaves them unchanged.
+        """Compute all coordinates of the curves and of their pairs, in place. knots : None leaves the coordinates unchanged.
 
-        fixes : True refuses every later change, including one from straight lines (None) to curves.
+        fixes : True to refuse every later change, including a change from straight lines (None) to curves.
 
         Raises PrivacyError for a change of fixed knots, for a wrong number of curves, and for knots that no declaration could
         have.
@@ -107,7 +110,7 @@ class Curves:
         self.placed = knots
 
     def of(self, rows: npt.NDArray[np.bool_] | slice) -> Curves:
-        """Return the columns of the chosen records."""
+        """Return the same columns for chosen records only."""
         return Curves(self.pending, {key: values[rows].copy() for key, values in self.cells.items()})
 
 

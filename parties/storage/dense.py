@@ -1,7 +1,7 @@
-"""Dense storage: a party's columns, checked against their declarations, filled, clamped, scaled, and stored column by column.
+"""Dense storage of a party's columns: checked against the declarations, filled, clamped, scaled, and stored column by column.
 
-Errors in the data are raised at their owner, before any release. No message contains a cell or a count. Values outside the
-declared bounds are never an error: other parties would see the refusal, which may depend on one record.
+Errors in the data are raised at their owner, before any release. No message contains a cell or a count. A value outside the
+declared bounds is never an error, since other parties would see a refusal that may depend on one record.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class Columns:
     """A party's (n, p) features, column-major, so that a block of consecutive columns is contiguous in memory.
 
-    array : float64 or float32; finite, within the reach of its scaling; not writeable.
+    array : float64 or float32; finite, within the bounds of its scaled coordinates; not writeable.
     names : (p,) names of the coordinates; the last may be the intercept, a column of ones.
-    curves : columns of curves without declared knots, whose coordinates are computed once knots are found.
+    curves : columns of curves without declared knots. Their coordinates are computed once knots are found.
     """
 
     array: Matrix
@@ -48,16 +48,16 @@ class Columns:
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, the number of records."""
         return int(self.array.shape[0])
 
     @property
     def n_coordinates(self) -> int:
-        """Return p, with the intercept."""
+        """Return p, the number of coordinates including the intercept."""
         return int(self.array.shape[1])
 
     def block(self, start: int, stop: int) -> Matrix:
-        """Return the view (n, stop − start) of columns start..stop; contiguous in column-major order."""
+        """Return a view of columns start..stop − 1, (n, stop − start), contiguous in column-major order."""
         return self.array[:, start:stop]
 
     def column(self, j: int) -> Vector:
@@ -65,7 +65,7 @@ class Columns:
         return self.array[:, j].astype(np.float64)
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Columns, Columns]:
-        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
+        """Return two copies: the columns of the training records and of the held-out records. held_out : (n,) booleans."""
         parts = []
         for rows in (~held_out, held_out):
             array = np.empty((int(rows.sum()), self.n_coordinates), dtype=self.array.dtype, order="F")
@@ -92,17 +92,17 @@ def read_columns(
     groups: GroupReader | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[Columns, Vector | None]:
-    """Read a source once, chunk by chunk, into columns and labels. Memory: the result and one chunk.
+    """Read a source once, chunk by chunk, into columns and labels. Memory: the result plus one chunk.
 
     columns : names, in the order of the coordinates, which may differ from the order in the source.
     scaling : scaling of these columns (Scaling.of).
-    intercept : append a column of ones.
+    intercept : True to append a column of ones.
     label : (column, declaration) at the label party. factors : columns that are read with the label.
-    groups : collects the codes of the group columns.
-    dtype : type of the storage, float64 or float32; computations are in float64.
+    groups : object that collects the codes of the group columns.
+    dtype : type of the storage, float64 or float32. Computations are in float64.
 
-    Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. With k factors y is the first row of
-    (1 + k, n) (`TargetReader.values`). Raises DataError.
+    Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. With k factors, y is the first row of an
+    array (1 + k, n) (`TargetReader.values`). Raises DataError.
     """
     n, p = source.at_most, len(scaling.features) + intercept
     store = np.empty(n * p, dtype=dtype)
@@ -110,7 +110,7 @@ def read_columns(
     options: Any = {"label": label, "factors": factors, "groups": groups}
     reading = _Reading(source.origin, n, columns, schema, scaling, dtype, **options)
     count = 0
-    # If the party needs no column, read any one to count the records.
+    # If the party needs no column, read any column, to count the records.
     for batch in source.batches(reading.wanted or source.names[:1]):
         rows = slice(count, count + batch.num_rows)
         reading.add(batch, array[rows], rows)
@@ -133,10 +133,10 @@ def read_columns(
 
 
 def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling: Scaling, **options: Any) -> None:
-    """Check the columns' types without reading cells; arguments and options as for `read_columns`.
+    """Check the columns' types without reading cells. Arguments and options : as for `read_columns`.
 
-    Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so its first
-    piece is read and converted.
+    Raises DataError early; `read_columns` would raise it only after a long alignment. A text file has no types, so the first
+    piece of the file is read and converted.
     """
     reading = _Reading(source.origin, 0, columns, schema, scaling, **options)
     batch = next(iter(source.batches(reading.wanted, 1)), None) if reading.wanted else None
@@ -145,7 +145,7 @@ def check_types(source: Source, columns: Sequence[str], schema: Schema, scaling:
 
 
 class _Reading:
-    """Readers of all columns of a source. at_most : bound on the number of records. wanted : columns to read, each once."""
+    """Readers of all columns of a source. at_most : bound on the number of records. wanted : names of the columns to read."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Reading:
         self.wanted = list(dict.fromkeys([*own, *of_labels, *(groups.sources if groups else ())]))
 
     def add(self, batch: pa.RecordBatch, array: Matrix, rows: slice) -> None:
-        """Write a chunk of cells to these rows, whose part of the array is given."""
+        """Convert a chunk of records, and write it to `array`. rows : positions of these records among all records."""
         for write in self._writers:
             write(batch, array, rows)
         if self.labels:
@@ -187,7 +187,7 @@ def _writer(
 ) -> Callable[[pa.RecordBatch, Matrix, slice], None]:
     """Return a function that writes a chunk of cells to the column's coordinates in given rows of the array.
 
-    curves : collects the column if its knots are not known yet, with room for the cells of n records.
+    curves : collects the column, with its cells for n records, if its knots are not known yet.
     """
     declared, sources = schema[column], schema.sources(column)
     sides = [side.declared for side in declared.sides] if isinstance(declared, Crossed) else [declared]
@@ -214,7 +214,7 @@ def _writer(
 
 
 class _Coordinate:
-    """Scales the values of one coordinate and clamps them to its reach, exactly in the precision of the storage."""
+    """Scales the values of one coordinate and clamps them to its bounds, exactly in the precision of the storage."""
 
     def __init__(self, scaling: Scaling, j: int, dtype: np.dtype[Any]) -> None:
         self.j = j
@@ -224,7 +224,7 @@ class _Coordinate:
         self.lo, self.hi = toward_zero(lo, dtype), toward_zero(hi, dtype)
 
     def scale(self, values: Vector) -> Matrix:
-        """Return (x − shift)/width in the storage's precision, clamped; overwrites `values`."""
+        """Return (x − shift)/width in the storage's precision, clamped. The given values are overwritten."""
         with np.errstate(over="ignore"):
             if self.shift:
                 values -= self.shift

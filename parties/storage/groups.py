@@ -1,4 +1,4 @@
-"""Reader of group columns, chunk by chunk: codes of categories, each from its own cell and the declaration alone."""
+"""Reader of group columns, chunk by chunk: codes of categories, each from its own cell and the declaration only."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class GroupReader:
-    """Collects the codes of group columns. Cells are read like those of a feature with the same declaration.
+    """Collects the codes of group columns. Their cells are read as for a feature with the same declaration.
 
-    Codes count the declared categories from 0; for a Boolean column they are 0 and 1. If the declaration allows records
-    without a category, their code is the number of categories, and they are in no group. Raises DataError for other cells.
+    Codes number the declared categories from 0; for a Boolean column they are 0 and 1. If the declaration allows records
+    without a category, the code of such a record is the number of categories, and the record is in no group. Raises DataError
+    for any other cell.
 
     columns : Categorical or Boolean columns.
     """
@@ -40,11 +41,11 @@ class GroupReader:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Columns of the party's data from which the groups are read."""
+        """Return the columns of the party's data from which the groups are read."""
         return tuple(source for column in self.columns for source in self._schema.sources(column))
 
     def add(self, batch: pa.RecordBatch, rows: slice) -> None:
-        """Add the cells of some records."""
+        """Read the group cells of some records. rows : positions of these records."""
         for column, own in self._codes.items():
             own[rows] = self._read(batch.column(self._schema.sources(column)[0]), column)
 

@@ -1,4 +1,4 @@
-"""Readers of the label and of its factors, exposure and weight, chunk by chunk."""
+"""Readers of the label and of its factors (exposure and weight), chunk by chunk."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class LabelReader:
         if isinstance(declared, ClassLabel):
             self._code_of = lookup(declared.classes)
         elif isinstance(declared, BinaryLabel):
-            # Without declared classes: 0, 1 and −1, spelt as numbers, text or truth values.
+            # Without declared classes: 0, 1 and −1, written as numbers, text or truth values.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
 
     def add(self, cells: pa.Array, rows: slice) -> None:
-        """Take the label's cells of some records."""
+        """Read the label cells of some records. rows : positions of these records."""
         if isinstance(self._declared, RealLabel):
             values = numbers(cells, self.column, self._origin)
             absent = np.isnan(values)
@@ -58,7 +58,7 @@ class LabelReader:
         self._values[rows] = values
 
     def values(self, count: int) -> Vector:
-        """Return y, (count,)."""
+        """Return y, (count,), for the first `count` records."""
         values = self._values[:count]
         if isinstance(self._declared, RealLabel):
             if self._declared.bounds is not None:
@@ -86,7 +86,7 @@ class LabelReader:
 
 
 class TargetReader:
-    """Collects the label and its factors, exposure and weight, within their declared bounds."""
+    """Collects the label and its factors (exposure and weight), within their declared bounds."""
 
     def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
         self._label = LabelReader(label, origin, at_most)
@@ -94,16 +94,19 @@ class TargetReader:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that are read, the label first."""
+        """Return the names of the columns that are read, the label first."""
         return (self._label.column, *(reader.column for _, reader in self._factors))
 
     def add(self, cells: Sequence[pa.Array], rows: slice) -> None:
-        """Take the cells of `columns` of some records."""
+        """Read the cells of some records, one array per column of `columns`. rows : positions of these records."""
         for reader, own in zip((self._label, *(reader for _, reader in self._factors)), cells, strict=True):
             reader.add(own, rows)
 
     def values(self, count: int) -> Vector:
-        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure), then s/s_max."""
+        """Return y, (count,).
+
+        With k factors, return rows (1 + k, count): y, then log(exposure), then s/s_max for a weight s.
+        """
         y = self._label.values(count)
         if not self._factors:
             return y

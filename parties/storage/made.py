@@ -1,4 +1,4 @@
-"""Coordinates that the owner computes from its columns, record by record (vfl.features)."""
+"""Coordinates that the owner computes from its columns, one record at a time (vfl.features)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
     Reader = Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]
-    """Function from the cells of a source to (values (m,), missing cells (m,)), as `reader_of` reads them."""
+    """Function from the cells of a source to two arrays, (m,) each: values, and True for each missing cell."""
 
 
 def reader_of(declared: Any, source: str, origin: Origin, name: str | None = None) -> Reader:
-    """Return the reader of one source: of a plain column, or of one of the two columns that a `vfl.Pair` multiplies.
+    """Return a reader of one source: the source of a plain column, or of one of the two columns that a `vfl.Pair` multiplies.
 
-    It returns (filled values (m,), True where a cell was missing (m,)). Values are numbers, codes of categories, or dates.
-    It raises DataError for cells that the declaration does not allow, at the owner of the data.
+    The reader returns filled values, (m,), and True for each missing cell, (m,). Values are numbers, codes of categories, or
+    dates. The reader raises DataError, at the owner of the data, for cells that the declaration does not allow.
 
-    name : name of the column in errors; None takes the name of its source.
+    name : name of the column in errors; None for the name of the source.
     """
     named = name or source
     read = values_of(declared, named, origin)
@@ -45,9 +45,9 @@ def reader_of(declared: Any, source: str, origin: Origin, name: str | None = Non
 
 
 def made(declared: Any, values: Sequence[Any]) -> Iterable[Vector]:
-    """Yield the coordinates of a column, (m,) each within its range, without the indicator of missing cells.
+    """Yield the coordinates of a column, (m,) each, within their ranges. The indicator of missing cells is not among them.
 
-    values : cells as read, one array per source; they stay unchanged.
+    values : cells as read, one array per source. They stay unchanged.
     """
     if isinstance(declared, Crossed):
         sides = zip(declared.sides, values, strict=True)
@@ -64,7 +64,7 @@ def _made(declared: Any, values: Any, gaps: Sequence[float] | None) -> Iterable[
 
 
 def values_of(declared: Any, source: str, origin: Origin) -> Reader:
-    """Return the reader without the check for missing cells. Allowed unknown categories give UNKNOWN."""
+    """Return a reader without the check for missing cells. Allowed unknown categories become UNKNOWN."""
     if isinstance(declared, Categorical | Ordinal | Hashed):
         return _categories(declared, source, origin)
     if isinstance(declared, DateParts):

@@ -1,7 +1,7 @@
-"""Sparse storage of a party's columns: stored entries only.
+"""Sparse storage of a party's columns: only stored entries take memory.
 
-Cells that are not stored are 0 and stay 0, since sparse columns are scaled but never centred. The public job therefore
-names the parties with sparse columns in `sparse`.
+Cells that are not stored are 0 and stay 0, since sparse columns are scaled but never centred. The public job therefore lists
+the parties with sparse columns in `sparse`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseColumns:
-    """A party's (n, p) features, column by column, by their stored entries.
+    """A party's (n, p) features, as the stored entries of each column.
 
-    entries : all entries, scaled, finite, within the reach of their scaling; not writeable.
-    names : (p,) names of the coordinates; the last may be the intercept, whose entries are all stored.
+    entries : all entries, scaled, finite and within the bounds of their coordinates; not writeable.
+    names : (p,) names of the coordinates; the last may be the intercept, all of whose entries are stored.
     """
 
     entries: SparseBlock
@@ -48,16 +48,16 @@ class SparseColumns:
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, the number of records."""
         return self.entries.n_records
 
     @property
     def n_coordinates(self) -> int:
-        """Return p, with the intercept."""
+        """Return p, the number of coordinates including the intercept."""
         return self.entries.size
 
     def block(self, start: int, stop: int) -> SparseBlock:
-        """Return columns start..stop; nothing is copied."""
+        """Return columns start..stop − 1, without copying."""
         return self.entries.columns(start, stop)
 
     def column(self, j: int) -> Vector:
@@ -68,7 +68,7 @@ class SparseColumns:
         return values
 
     def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[SparseColumns, SparseColumns]:
-        """Return copies of the columns of the training and of the held-out records. held_out : (n,) booleans."""
+        """Return two copies: the columns of the training records and of the held-out records. held_out : (n,) booleans."""
         parts = []
         for kept in (~held_out, held_out):
             entries = kept[self.entries.rows]
@@ -94,9 +94,9 @@ def read_sparse(
     factors: Sequence[Factor] = (),
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[SparseColumns, Vector | None]:
-    """Fill, scale and clamp the stored entries. Arguments as for `parties.storage.dense.read_columns`.
+    """Fill, scale and clamp the stored entries. Arguments and result : as for `parties.storage.dense.read_columns`.
 
-    scaling : scaling without shifts, which would fill the columns.
+    scaling : scaling without shifts, since a shift would fill the columns.
 
     Raises DataError.
     """
